@@ -1,0 +1,51 @@
+"""Memory: a fixed-size first-in-first-out table of named columns, held as buffers, so it moves and saves by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class Memory(nn.Module):
+    """The last `size` rows pushed; `columns` gives each column's row shape and dtype.
+
+    Shapes never change: `filled` says how many rows are real, `valid` is their mask.
+    """
+
+    cursor: Tensor
+    pushed: Tensor
+
+    def __init__(self, size: int, columns: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
+        super().__init__()
+        self.size = size
+        self.names = tuple(columns)
+        for name, (shape, dtype) in columns.items():
+            self.register_buffer(f"column_{name}", torch.zeros((size, *shape), dtype=dtype))
+        self.register_buffer("cursor", torch.zeros((), dtype=torch.long))
+        self.register_buffer("pushed", torch.zeros((), dtype=torch.long))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return getattr(self, f"column_{name}")
+
+    @property
+    def filled(self) -> Tensor:
+        """Number of real rows, as a tensor: reading it costs no wait for the device."""
+        return self.pushed.clamp(max=self.size)
+
+    @property
+    def valid(self) -> Tensor:
+        """Which rows are real."""
+        return torch.arange(self.size, device=self.cursor.device) < self.filled
+
+    @torch.no_grad()
+    def push(self, **rows: Tensor) -> None:
+        """Store a batch, oldest rows overwritten first; a batch larger than the memory leaves its last rows."""
+        count = len(next(iter(rows.values())))
+        skip = max(0, count - self.size)
+        slots = (self.cursor + torch.arange(skip, count, device=self.cursor.device)) % self.size
+        for name in self.names:
+            self[name][slots] = rows[name][skip:].detach().to(self[name].dtype)
+        self.cursor.copy_((self.cursor + count) % self.size)
+        self.pushed.add_(count)

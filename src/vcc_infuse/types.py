@@ -1,0 +1,156 @@
+"""The values that travel between data, model, calibrator, algorithm and trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Outputs(NamedTuple):
+    """What a model says of a batch: class logits, and the pooled features they came from."""
+
+    logits: Tensor
+    features: Tensor
+
+    def detach(self) -> Outputs:
+        """The same values, cut from the graph."""
+        return Outputs(self.logits.detach(), self.features.detach())
+
+    def split(self, sizes: list[int]) -> list[Outputs]:
+        """Undo a concatenation along the batch."""
+        parts = zip(self.logits.split(sizes), self.features.split(sizes), strict=True)
+        return [Outputs(*part) for part in parts]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The sizes an algorithm, calibrator or selector needs before the first step."""
+
+    classes: int
+    labelled: int
+    pool: int
+    label_counts: Tensor
+    steps: int
+    epoch: int
+    batch: int
+    unlabelled_batch: int
+
+
+class Batch(NamedTuple):
+    """One step's data on this process: labelled images, unlabelled views, and who they are.
+
+    `ids` count within the labelled set, `pool_ids` within the unlabelled pool; `weights` come from the core set.
+    """
+
+    x: Tensor
+    y: Tensor
+    ids: Tensor
+    views: dict[str, Tensor]
+    pool_ids: Tensor
+    weights: Tensor
+
+
+class Calibrated(NamedTuple):
+    """Trust in each class, in the pseudo label, and the price of learning that trust (None if nothing is learnt).
+
+    The largest of `probs` marks the label, which is always the classifier's; `confidence` is what thresholds judge.
+    """
+
+    probs: Tensor
+    confidence: Tensor
+    loss: Tensor | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        """The most trusted class."""
+        return self.probs.argmax(1)
+
+
+class PseudoLabels(NamedTuple):
+    """Targets (classes, or a distribution a row) and how much each counts."""
+
+    targets: Tensor
+    weights: Tensor
+
+    @property
+    def labels(self) -> Tensor:
+        """The target class of each example."""
+        return self.targets if self.targets.ndim == 1 else self.targets.argmax(1)
+
+    def loss(self, logits: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+        """Weighted cross entropy, averaged over the whole batch: an example left out counts in the denominator."""
+        each = F.cross_entropy(logits.float(), self.targets, reduction="none") * self.weights
+        return (each if sample_weights is None else each * sample_weights).mean()
+
+
+class Losses(dict[str, Tensor]):
+    """Named, already weighted terms: their sum is minimised, each is logged; `pseudo` is logged for its quality."""
+
+    def __init__(self, pseudo: PseudoLabels | None = None, **terms: Tensor | None) -> None:
+        super().__init__({name: term for name, term in terms.items() if term is not None})
+        self.pseudo = pseudo
+
+    def total(self) -> Tensor:
+        """What the optimiser minimises."""
+        return torch.stack([term.float() for term in self.values()]).sum()
+
+
+class Coreset(NamedTuple):
+    """The pool ids to train on until the next refresh, and their weights (mean 1)."""
+
+    ids: Tensor
+    weights: Tensor
+
+
+def alone(tensor: Tensor) -> Tensor:
+    """`gather` for a single process."""
+    return tensor
+
+
+@dataclass
+class Step:
+    """Everything an algorithm may look at in one training step."""
+
+    batch: Batch
+    model: nn.Module
+    ema: nn.Module
+    calibrate: Callable[[Step, Tensor, Outputs], Calibrated]
+    number: int = 0
+    steps: int = 1
+    epoch: int = 1
+    joint: bool = False
+    gather: Callable[[Tensor], Tensor] = field(default=alone)
+    weak: Outputs | None = None
+    """What the model said of the weak view, once it was asked."""
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is behind us, 0…1."""
+        return self.number / self.steps
+
+    def confidence(self, images: Tensor, outputs: Outputs) -> Calibrated:
+        """The seam where a calibrator plugs in."""
+        return self.calibrate(self, images, outputs)
+
+    def forward(self, *inputs: Tensor) -> list[Outputs]:
+        """One forward with gradient for several inputs, which share their BatchNorm statistics."""
+        return self.model(torch.cat(inputs)).split([len(x) for x in inputs])
+
+    def teach(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
+        """Outputs of the weak view without gradient, of the other inputs with.
+
+        On its own the weak view costs a third of a joint forward and backward; `joint` brings back the
+        BatchNorm statistics shared by all views.
+        """
+        if self.joint:
+            *others, last = self.forward(*inputs, weak)
+            self.weak = last.detach()
+            return self.weak, others
+        with torch.no_grad():
+            self.weak = self.model(weak)
+        return self.weak, self.forward(*inputs)

@@ -1,0 +1,34 @@
+from collections import deque
+
+import pytest
+import torch
+
+from vcc_infuse.memory import Memory
+
+
+def columns():
+    return {"value": ((2,), torch.float32), "label": ((), torch.long)}
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1], [3, 4, 2, 5], [7], [12, 3]])
+def test_holds_the_last_rows_like_a_deque(sizes):
+    memory, expected, count = Memory(5, columns()), deque(maxlen=5), 0
+    for size in sizes:
+        labels = torch.arange(count, count + size)
+        memory.push(value=torch.stack([labels, -labels], 1).float(), label=labels)
+        expected.extend(labels.tolist())
+        count += size
+    assert memory.filled == len(expected)
+    assert sorted(memory["label"][memory.valid].tolist()) == sorted(expected)
+    kept = memory["label"][memory.valid]
+    assert torch.equal(memory["value"][memory.valid], torch.stack([kept, -kept], 1).float())
+
+
+def test_state_round_trip_continues_at_the_same_place():
+    a, b = Memory(4, columns()), Memory(4, columns())
+    a.push(value=torch.ones(3, 2), label=torch.tensor([1, 2, 3]))
+    b.load_state_dict(a.state_dict())
+    for memory in (a, b):
+        memory.push(value=torch.zeros(2, 2), label=torch.tensor([4, 5]))
+    assert torch.equal(a["label"], b["label"])
+    assert a["label"].tolist() == [5, 2, 3, 4]
