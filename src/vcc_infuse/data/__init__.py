@@ -1,0 +1,1 @@
+"""Where examples come from, which labels are shown, and how they are augmented."""

@@ -1,0 +1,51 @@
+"""A dataset from arrays or lists already in memory."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import UserError
+from .dataset import Dataset, Examples
+from .moments import moments
+from .validate import check_examples
+
+
+def from_arrays(
+    x: ArrayLike, y: ArrayLike, test_x: ArrayLike, test_y: ArrayLike, classes: Sequence[str] | None = None
+) -> Dataset:
+    """Images N×H×W or N×H×W×C (0…255, or floats 0…1) or N×D vectors, with class numbers (−1 = unlabelled)."""
+    train = Examples(_values(x, "x"), _labels(y, "y"))
+    test = Examples(_values(test_x, "test_x"), _labels(test_y, "test_y"))
+    check_examples(train.x, train.y, None, "train")
+    names = range(int(train.y.max()) + 1) if classes is None else classes
+    return Dataset(train, test, tuple(str(c) for c in names), *moments(train.x))
+
+
+def _labels(y: ArrayLike, name: str) -> np.ndarray:
+    array = np.asarray(y)
+    if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.array_equal(array, np.trunc(array)):
+        raise UserError(f"{name}: labels must be whole numbers from 0 (−1 = unlabelled), one per example")
+    return array.astype(np.int64)
+
+
+def _values(x: ArrayLike, name: str) -> np.ndarray:
+    array = np.asarray(x)
+    if array.dtype.kind not in "iuf" or array.ndim not in (2, 3, 4):
+        raise UserError(f"{name}: {array.dtype} of shape {array.shape}; give numbers N×H×W, N×H×W×C or N×D")
+    if array.ndim == 2:
+        return array.astype(np.float32, copy=False)
+    array = array[..., None] if array.ndim == 3 else array
+    if array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
+        raise UserError(f"{name}: shape {array.shape} is channels-first; give x.transpose(0, 2, 3, 1)")
+    return _as_bytes(array, name)
+
+
+def _as_bytes(array: np.ndarray, name: str) -> np.ndarray:
+    if array.dtype == np.uint8 or not array.size:
+        return array.astype(np.uint8, copy=False)
+    top = 1 if array.dtype.kind == "f" else 255
+    low, high = array.min(), array.max()
+    if not (low >= 0 and high <= top):  # written so that NaN fails too
+        raise UserError(f"{name}: {array.dtype} images hold values {low}…{high}; they must lie in 0…{top}")
+    return np.rint(array * 255).astype(np.uint8) if top == 1 else array.astype(np.uint8)

@@ -1,0 +1,100 @@
+"""Decoded arrays kept on disk under a key made from their content, and memory-mapped on the next start."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1  # raise it when decoding or layout changes, so that old entries are no longer found
+Allocate = Callable[[str, tuple[int, ...]], np.ndarray]
+Entry = tuple[dict[str, np.ndarray], dict[str, Any]]  # uint8 arrays by name, and facts that JSON can hold
+
+
+def cache_folder(folder: str | None = None) -> Path:
+    """The given folder, else $VCC_INFUSE_CACHE, else ~/.cache/vcc-infuse."""
+    return Path(folder or os.environ.get("VCC_INFUSE_CACHE") or "~/.cache/vcc-infuse").expanduser()
+
+
+def cached(key: list[Any], folder: str | None, build: Callable[[Allocate], dict[str, Any]]) -> Entry:
+    """The entry for `key`; if absent or damaged, `build` fills arrays it allocates and returns the facts."""
+    home = cache_folder(folder)
+    target = home / hashlib.sha256(repr([FORMAT, key]).encode()).hexdigest()[:32]
+    found = _read(target)
+    if found is None:
+        try:
+            _write(home, target, build)
+        except OSError as error:
+            warnings.warn(f"cache folder {home} is not usable ({error}): decoding without it", stacklevel=2)
+            return _in_memory(build)
+        found = _read(target)
+    return found or _in_memory(build)
+
+
+def _read(target: Path) -> Entry | None:
+    """None when the entry is absent or damaged."""
+    try:
+        facts = json.loads((target / "facts.json").read_text())
+        shapes = facts["shapes"]
+        arrays = {n: np.load(target / f"{n}.npy", mmap_mode="r", allow_pickle=False) for n in shapes}
+        whole = all(list(arrays[name].shape) == shape for name, shape in shapes.items())
+    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
+        return None
+    return (arrays, facts["facts"]) if whole else None
+
+
+def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]) -> None:
+    """Build in a temporary folder and rename it, so that nobody ever sees half an entry."""
+    home.mkdir(parents=True, exist_ok=True)
+    _sweep(home)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=home, ignore_cleanup_errors=True) as temporary:
+        new = Path(temporary) / "entry"
+        new.mkdir()
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def allocate(name: str, shape: tuple[int, ...]) -> np.ndarray:
+            shapes[name] = shape
+            return _mapped(new / f"{name}.npy", shape)
+
+        facts = build(allocate)
+        (new / "facts.json").write_text(json.dumps({"shapes": shapes, "facts": facts}))
+        try:
+            if _read(target) is None and target.exists():
+                target.rename(Path(temporary) / "damaged")
+            new.rename(target)
+        except OSError:
+            if _read(target) is None:  # else another process was faster, and its entry is as good
+                raise
+
+
+def _mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash on writing a page
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+def _in_memory(build: Callable[[Allocate], dict[str, Any]]) -> Entry:
+    arrays: dict[str, np.ndarray] = {}
+
+    def allocate(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        arrays[name] = np.empty(shape, np.uint8)
+        return arrays[name]
+
+    facts = build(allocate)
+    return arrays, facts
+
+
+def _sweep(home: Path) -> None:
+    """Remove what processes killed more than a day ago left behind."""
+    for leftover in os.scandir(home):
+        if leftover.name.startswith(".building-") and time.time() - os.path.getmtime(leftover) > 86400:
+            shutil.rmtree(leftover, ignore_errors=True)

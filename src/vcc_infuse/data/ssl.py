@@ -1,0 +1,48 @@
+"""SSLData: a dataset together with the split that says which of its labels may be seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .arrays import from_arrays
+from .dataset import Dataset
+from .split import Split, given
+
+
+@dataclass(frozen=True)
+class SSLData:
+    """Labelled rows, the unlabelled pool (whose labels, where known, serve only to measure), and a test set."""
+
+    dataset: Dataset
+    split: Split
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        test_x: ArrayLike,
+        test_y: ArrayLike,
+        classes: tuple[str, ...] | None = None,
+    ) -> SSLData:
+        """Arrays of images (N,H,W or N,H,W,C) or features (N,D); −1 in `y` means unlabelled."""
+        dataset = from_arrays(x, y, test_x, test_y, classes)
+        return cls(dataset, given(dataset.train.y))
+
+    @property
+    def labelled_y(self) -> np.ndarray:
+        """The labels the method may see."""
+        return self.dataset.train.y[self.split.labelled]
+
+    @property
+    def pool_truth(self) -> np.ndarray:
+        """The hidden labels of the pool, −1 where nobody knows."""
+        return self.dataset.train.y[self.split.pool]
+
+    def with_all_labels(self) -> SSLData:
+        """The same data with every known label shown (for the fully supervised reference)."""
+        known = np.flatnonzero(self.dataset.train.y >= 0)
+        return replace(self, split=Split(labelled=known, pool=self.split.pool))

@@ -1,0 +1,123 @@
+"""The files of a folder, a zip, or a single picture, under one small interface that threads may share."""
+
+import hashlib
+import os
+import threading
+import zipfile
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from ..errors import UserError
+from .paths import EXTENSIONS, close_matches, is_hidden, is_image
+
+
+class Store:
+    """`stamps` maps each visible name (a folder's ends in '/') to what changes when its content does."""
+
+    stamps: dict[str, str]
+
+    def __init__(self, stamps: dict[str, str]) -> None:
+        self.stamps = {name: stamps[name] for name in sorted(stamps) if not is_hidden(name)}
+
+    def images(self) -> list[str]:
+        """Names of the pictures, sorted."""
+        return [name for name in self.stamps if is_image(name)]
+
+    def fingerprint(self) -> str:
+        """A digest of all names and stamps."""
+        return hashlib.sha256(repr(list(self.stamps.items())).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def open(self, name: str) -> BinaryIO:
+        """The named file, for reading."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of open files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FolderStore(Store):
+    """A folder with all below it, links followed; the stamp is size and time of change."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        super().__init__(_walk(root, "", {os.path.realpath(root)}))
+
+    def open(self, name: str) -> BinaryIO:
+        """The named file, for reading."""
+        return open(self.root / name, "rb")
+
+
+class FileStore(FolderStore):
+    """A single picture."""
+
+    def __init__(self, path: Path) -> None:
+        self.root = path.parent
+        Store.__init__(self, {path.name: _stamp(path.stat())})
+
+
+class ZipStore(Store):
+    """A zip file; the stamp is size and checksum. Each thread reads through a handle of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._local, self._open = path, threading.local(), list[zipfile.ZipFile]()
+        try:
+            entries = self._zip().infolist()
+        except (zipfile.BadZipFile, EOFError, ValueError) as error:
+            raise UserError(f"{path}: damaged zip file ({error}); copy or download it again") from error
+        if any(entry.flag_bits & 1 for entry in entries):
+            raise UserError(f"{path}: the zip file has a password; unpack it and give the folder instead")
+        super().__init__({e.filename: f"{e.file_size} {e.CRC:08x}" for e in entries})
+
+    def _zip(self) -> zipfile.ZipFile:
+        if not hasattr(self._local, "zip"):
+            self._local.zip = zipfile.ZipFile(self.path)
+            self._open.append(self._local.zip)
+        return self._local.zip
+
+    def open(self, name: str) -> BinaryIO:
+        """The named file, for reading."""
+        return self._zip().open(name)  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Close the handles of all threads."""
+        for handle in self._open:
+            handle.close()
+
+
+def open_store(path: Path) -> Store:
+    """The store for a folder, a zip, or a single picture."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; {close_matches(str(path)) or 'check the path'}")
+    try:
+        if path.is_dir():
+            return FolderStore(path)
+        if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
+            return ZipStore(path)
+        if is_image(path.name):
+            return FileStore(path)
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: permission denied; make it readable") from error
+    raise UserError(f"{path}: neither a folder, a zip file nor a picture ({' '.join(EXTENSIONS)})")
+
+
+def _stamp(stat: os.stat_result) -> str:
+    return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+def _walk(folder: Path, prefix: str, seen: set[str]) -> dict[str, str]:
+    found = {}
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            real = os.path.realpath(entry.path)
+            if real not in seen:  # a link may lead back up
+                found[f"{prefix}{entry.name}/"] = ""
+                found |= _walk(Path(entry.path), f"{prefix}{entry.name}/", seen | {real})
+        elif entry.is_file():
+            found[prefix + entry.name] = _stamp(entry.stat())
+    return found

@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+from hypothesis import given as over
+from hypothesis import strategies as st
+
+from vcc_infuse.data.split import balanced, given, long_tail, tail_sizes
+from vcc_infuse.errors import UserError
+
+CIFAR = np.arange(50_000) % 10
+
+
+def counts(y, rows, classes=10):
+    return np.bincount(y[rows], minlength=classes).tolist()
+
+
+def test_balanced_takes_the_same_number_of_every_class_and_keeps_all_in_the_pool():
+    split = balanced(CIFAR, 40, 10, seed=3)
+    assert counts(CIFAR, split.labelled) == [4] * 10
+    assert np.array_equal(split.pool[:40], split.labelled)
+    assert np.array_equal(np.sort(split.pool), np.arange(50_000))
+
+
+def test_balanced_can_leave_the_labelled_images_out_of_the_pool():
+    split = balanced(CIFAR, 40, 10, seed=3, include_labelled=False)
+    assert len(split.pool) == 49_960
+    assert not set(split.pool) & set(split.labelled)
+
+
+def test_seed_zero_gives_these_very_rows():
+    y = np.array([0, 1, 2] * 4 + [-1, -1])
+    split = balanced(y, 7, 3, seed=0)
+    assert split.labelled.tolist() == [6, 9, 1, 7, 4, 11, 2]
+    assert split.pool.tolist() == [6, 9, 1, 7, 4, 11, 2, 0, 3, 5, 8, 10, 12, 13]
+
+
+@over(st.integers(0, 2**32 - 1), st.integers(3, 30), st.booleans())
+def test_balanced_invariants(seed, labels, include):
+    y = np.random.RandomState(1).permutation([0] * 10 + [1] * 10 + [2] * 10 + [-1] * 5)
+    split = balanced(y, labels, 3, seed, include)
+    sizes = counts(y, split.labelled, 3)
+    assert sum(sizes) == labels
+    assert max(sizes) - min(sizes) <= 1
+    assert len(np.unique(split.pool)) == len(split.pool) == 35 - (0 if include else labels)
+    assert set(np.flatnonzero(y == -1)) <= set(split.pool)
+
+
+def test_remaining_labels_go_to_classes_chosen_by_the_seed():
+    y = np.arange(50) % 10
+    favoured = {int(np.argmax(counts(y, balanced(y, 11, 10, seed).labelled))) for seed in range(30)}
+    assert len(favoured) > 5
+
+
+def test_fewer_labels_are_a_subset_of_more():
+    few, many = (balanced(CIFAR, n, 10, seed=1).labelled for n in (40, 250))
+    assert set(few) < set(many)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [(2, "--labels 2: fewer than the 3 classes"), (12, "class 'cat' has 2 of 4 images")],
+)
+def test_impossible_numbers_of_labels_are_one_line(labels, message):
+    with pytest.raises(UserError, match=message):
+        balanced(np.array([0] * 9 + [1] * 2 + [2] * 9), labels, ("ant", "cat", "dog"), seed=0)
+
+
+def test_a_seed_out_of_range_is_one_line():
+    with pytest.raises(UserError, match="--seed -1"):
+        balanced(CIFAR, 40, 10, seed=-1)
+
+
+# Published class sizes of the long-tailed protocols.
+TAILS = [
+    (1500, 100, [1500, 899, 539, 323, 193, 116, 69, 41, 25, 15], 3720),
+    (3000, 100, [3000, 1798, 1078, 646, 387, 232, 139, 83, 50, 30], 7443),
+    (500, 100, [500, 299, 179, 107, 64, 38, 23, 13, 8, 5], 1236),
+    (4000, 100, [4000, 2397, 1437, 861, 516, 309, 185, 111, 66, 40], 9922),
+    (1000, 100, [1000, 599, 359, 215, 129, 77, 46, 27, 16, 10], 2478),
+    (150, 10, [150, 116, 89, 69, 53, 41, 32, 25, 19, 15], 609),
+    (1500, 150, [1500, 859, 492, 282, 161, 92, 53, 30, 17, 10], 3496),
+    (3000, 150, [3000, 1719, 985, 564, 323, 185, 106, 60, 34, 20], 6996),
+]
+
+
+@pytest.mark.parametrize(("first", "gamma", "sizes", "total"), TAILS)
+def test_tail_sizes_of_ten_classes(first, gamma, sizes, total):
+    assert tail_sizes(first, gamma, 10) == sizes
+    assert sum(sizes) == total
+    assert tail_sizes(first, -gamma, 10) == sizes[::-1]
+
+
+@pytest.mark.parametrize(
+    ("first", "head", "last", "total"), [(150, [150, 146, 143], 15, 5835), (300, [300, 293], 30, 11720)]
+)
+def test_tail_sizes_of_a_hundred_classes(first, head, last, total):
+    sizes = tail_sizes(first, 10, 100)
+    assert sizes[: len(head)] == head
+    assert sizes[-1] == last
+    assert sum(sizes) == total
+
+
+@pytest.mark.parametrize("base", range(2, 12))
+def test_whole_sizes_survive_rounding(base):
+    for power in range(1, 6):
+        whole = [base ** (power - c) for c in range(power + 1)]
+        assert tail_sizes(base**power, base**power, power + 1) == whole
+
+
+def test_long_tail_of_the_paper():
+    split = long_tail(CIFAR, 10, seed=0, first=1000, gamma=100, beta=0.2)
+    assert counts(CIFAR, split.labelled) == TAILS[4][2]
+    assert counts(CIFAR, split.pool) == TAILS[3][2]
+    assert not set(split.labelled) & set(split.pool)
+
+
+def test_long_tail_reversed_and_with_the_labelled_images():
+    split = long_tail(CIFAR, 10, 0, 500, 100, unlabelled_first=4000, gamma_u=-100, include_labelled=True)
+    assert np.array_equal(split.pool[:1236], split.labelled)
+    assert counts(CIFAR, split.pool[1236:]) == TAILS[3][2][::-1]
+    assert len(np.unique(split.pool)) == 1236 + 9922
+
+
+def test_long_tail_with_a_pool_of_unknown_truth():
+    y = np.concatenate([np.arange(5000) % 10, np.full(700, -1)])
+    split = long_tail(y, 10, seed=0, first=150, gamma=10)
+    assert counts(y, split.labelled) == TAILS[5][2]
+    assert np.array_equal(split.pool, np.arange(5000, 5700))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"first": 3000, "gamma": 100, "beta": 0.2}, "class '0' has 5000 of 3000\\+12000"),
+        ({"first": 50, "gamma": 100, "beta": 0.2}, "class '8' gets no label"),
+        ({"first": 50, "gamma": 10, "beta": 1.5}, "beta=1.5"),
+        ({"first": 50, "gamma": 0.5, "beta": 0.5}, "gamma=0.5"),
+        ({"first": 50, "gamma": 10}, "give beta or unlabelled_first"),
+        ({"first": 50, "gamma": 10, "beta": 0.5, "unlabelled_first": 50}, "give one of them"),
+    ],
+)
+def test_impossible_tails_are_one_line(options, message):
+    with pytest.raises(UserError, match=message):
+        long_tail(CIFAR, 10, 0, **options)
+
+
+def test_given_shows_every_label():
+    split = given(np.array([1, -1, 0, -1, 1]))
+    assert split.labelled.tolist() == [2, 0, 4]
+    assert split.pool.tolist() == [2, 0, 4, 1, 3]
