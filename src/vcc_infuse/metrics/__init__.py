@@ -1,0 +1,53 @@
+"""How right a classifier is, and how well it knows: errors, calibration, pseudo-label quality.
+
+Every function takes torch tensors, numpy arrays or lists, computes in float64 and returns fractions of 1.
+"""
+
+from .calibration import (
+    ace,
+    ace_classwise,
+    average_ce,
+    classwise_ece,
+    ece,
+    mce,
+    paper_preset,
+)
+from .classification import (
+    auroc,
+    balanced_error,
+    brier,
+    error,
+    nll,
+    per_class_error,
+    top_k_error,
+)
+from .pseudo import (
+    ClassQuality,
+    PseudoLabelQuality,
+    pseudo_label_quality,
+    pseudo_label_quality_per_class,
+)
+from .reliability import Reliability, reliability
+
+__all__ = [
+    "ClassQuality",
+    "PseudoLabelQuality",
+    "Reliability",
+    "ace",
+    "ace_classwise",
+    "auroc",
+    "average_ce",
+    "balanced_error",
+    "brier",
+    "classwise_ece",
+    "ece",
+    "error",
+    "mce",
+    "nll",
+    "paper_preset",
+    "per_class_error",
+    "pseudo_label_quality",
+    "pseudo_label_quality_per_class",
+    "reliability",
+    "top_k_error",
+]

@@ -1,0 +1,9 @@
+"""Networks: a backbone for the features, a classifier around it."""
+
+from .backbone import Backbone
+from .classifier import Classifier
+from .small import MLP, SmallConv
+from .timm import Timm
+from .wide_resnet import WideResNet
+
+__all__ = ["MLP", "Backbone", "Classifier", "SmallConv", "Timm", "WideResNet"]

@@ -1,0 +1,36 @@
+"""What turns images or vectors into features."""
+
+from torch import Tensor, nn
+
+from vcc_infuse.errors import UserError
+
+
+class Backbone(nn.Module):
+    """`__init__` stores hyper-parameters; `setup` builds the layers for the data and sets `features`."""
+
+    features: int
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Build the layers for inputs of `shape`: (channels, height, width) or (dimensions,)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features, batch × `features`."""
+        raise NotImplementedError
+
+
+def image_shape(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """`shape` as (channels, height, width), or why `model` cannot take it."""
+    if len(shape) != 3:
+        raise UserError(f"model={model} needs images, not inputs of shape {shape}; use MLP for vectors")
+    channels, height, width = shape
+    if min(height, width) < smallest:
+        raise UserError(f"model={model} needs {smallest} pixels a side, not {height}×{width}; raise size")
+    return channels, height, width
+
+
+def at_least(model: str, lowest: int, **options: int) -> None:
+    """Refuse a size below `lowest`."""
+    for name, value in options.items():
+        if value < lowest:
+            raise UserError(f"model={model} with {name}={value} is not possible; the least is {lowest}")

@@ -1,0 +1,55 @@
+"""A backbone and a linear head: images in, logits and features out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vcc_infuse.errors import UserError
+from vcc_infuse.types import Outputs
+
+
+class Classifier(nn.Module):
+    """`backbone` gives the features (batch × width), `head` the logits."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, x: Tensor) -> Outputs:
+        """Logits, and the features they came from."""
+        features = self.backbone(x)
+        return Outputs(self.head(features), features)
+
+    @classmethod
+    def build(cls, backbone: nn.Module, shape: tuple[int, ...], classes: int) -> Classifier:
+        """Fit `backbone` (a `Backbone`, or any module that gives features) and a new head to the data."""
+        if classes < 2:
+            raise UserError(f"classes={classes}: a classifier needs 2 or more; check the labels")
+        head = nn.Linear(_set_up(backbone, shape), classes)
+        nn.init.xavier_normal_(head.weight)
+        nn.init.zeros_(head.bias)
+        return cls(backbone, head)
+
+
+def _set_up(backbone: Any, shape: tuple[int, ...]) -> int:
+    if not hasattr(backbone, "setup"):
+        return feature_width(backbone, shape)
+    backbone.setup(shape)
+    return backbone.features
+
+
+@torch.no_grad()
+def feature_width(backbone: nn.Module, shape: tuple[int, ...]) -> int:
+    """The width a module gives for two blank inputs; it is left as it was."""
+    modes = [(module, module.training) for module in backbone.modules()]
+    features = backbone.eval()(torch.zeros(2, *shape))
+    for module, mode in modes:
+        module.training = mode
+    if not isinstance(features, Tensor) or features.shape[:-1] != (2,):
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(f"the backbone gives {got} for 2 inputs; it must give a tensor (2, features)")
+    return features.shape[1]

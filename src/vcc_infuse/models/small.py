@@ -1,0 +1,67 @@
+"""Networks for small images, vectors and processors without a GPU."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from .backbone import Backbone, at_least, image_shape
+
+
+class SmallConv(Backbone):
+    """Three convolutions of `width`, 2·`width`, 4·`width` channels; the map is halved while above 2×2."""
+
+    def __init__(self, width: int = 24, bn_momentum: float = 0.1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width = width
+        self.bn_momentum = bn_momentum
+        self.dropout = dropout
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Build the stages for images of 2×2 pixels or more."""
+        channels, *size = image_shape("SmallConv", shape, smallest=2)
+        at_least("SmallConv", 1, width=self.width)
+        side = min(size)
+        stages = nn.Sequential()
+        for width in (self.width, 2 * self.width, 4 * self.width):
+            stages.append(self._stage(channels, width, pool=side > 2))
+            side, channels = side // 2, width
+        self.stages = stages
+        self.drop = nn.Dropout(self.dropout)
+        self.features = channels
+
+    def _stage(self, before: int, width: int, pool: bool) -> nn.Sequential:
+        conv = nn.Conv2d(before, width, 3, padding=1, bias=False)
+        norm = nn.BatchNorm2d(width, momentum=self.bn_momentum)
+        return nn.Sequential(conv, nn.MaxPool2d(2) if pool else nn.Identity(), norm, nn.LeakyReLU(0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean of the last map."""
+        return self.drop(self.stages(x).mean((2, 3)))
+
+
+class MLP(Backbone):
+    """Fully connected layers of the widths in `hidden`, for vectors; images are flattened."""
+
+    def __init__(self, hidden: Sequence[int] = (256, 128), bn_momentum: float = 0.1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.hidden = tuple(hidden)
+        self.bn_momentum = bn_momentum
+        self.dropout = dropout
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Build the layers for inputs of any shape."""
+        before = math.prod(shape)
+        layers = nn.Sequential(nn.Flatten())
+        for width in self.hidden:
+            at_least("MLP", 1, hidden=width)
+            norm = nn.BatchNorm1d(width, momentum=self.bn_momentum)
+            linear = nn.Linear(before, width, bias=False)
+            layers.extend([linear, norm, nn.LeakyReLU(0.1), nn.Dropout(self.dropout)])
+            before = width
+        self.layers = layers
+        self.features = before
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last hidden layer."""
+        return self.layers(x)

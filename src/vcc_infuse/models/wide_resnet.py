@@ -1,0 +1,96 @@
+"""Wide residual network (Zagoruyko & Komodakis, 2016) in the form of MixMatch and FixMatch (2019/2020).
+
+The usual names: 28-2 (CIFAR-10, SVHN), 28-8 (CIFAR-100), 37-2 (STL-10); 10-1 and 16-1 are for trials.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vcc_infuse.errors import UserError
+
+from .backbone import Backbone, at_least, image_shape
+
+SLOPE = 0.1
+
+
+class WideResNet(Backbone):
+    """Pre-activation blocks in groups that halve the map and double the channels, from 16·`width` on.
+
+    The depth counts the first convolution, two a block and one shortcut a group: 6n + 4 (even) is three
+    groups of n blocks, 8n + 5 (odd, so 37) is four.
+    """
+
+    def __init__(self, depth: int = 28, width: int = 2, bn_momentum: float = 0.001, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.depth = depth
+        self.width = width
+        self.bn_momentum = bn_momentum
+        self.dropout = dropout
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Build the groups for images of 8×8 pixels or more."""
+        channels, *_ = image_shape("WideResNet", shape, smallest=8)
+        at_least("WideResNet", 1, width=self.width)
+        groups, blocks = layout(self.depth)
+        widths = [16 * self.width * 2**g for g in range(groups)]
+        self.first = nn.Conv2d(channels, 16, 3, padding=1)
+        self.groups = nn.Sequential(*(self._group(g, w, blocks) for g, w in enumerate(widths)))
+        self.norm = nn.BatchNorm2d(widths[-1], eps=1e-3, momentum=self.bn_momentum)
+        self.features = widths[-1]
+        self.apply(init_conv)
+
+    def _group(self, number: int, width: int, blocks: int) -> nn.Sequential:
+        before = 16 if number == 0 else width // 2
+        stride = 1 if number == 0 else 2
+        options = (self.bn_momentum, self.dropout)
+        first = Block(before, width, stride, number == 0, *options)
+        return nn.Sequential(first, *(Block(width, width, 1, False, *options) for _ in range(blocks - 1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean of the last map."""
+        return F.leaky_relu(self.norm(self.groups(self.first(x))), SLOPE).mean((2, 3))
+
+
+class Block(nn.Module):
+    """conv2(act(bn2(conv1(·)))) beside a shortcut, which is a 1×1 convolution where the width changes.
+
+    Where it changes, both ways share their input: activated if `activate` (the first group), raw in the later
+    groups, which so have no first normalisation. FixMatch and its ports all have it like this.
+    """
+
+    def __init__(
+        self, before: int, width: int, stride: int, activate: bool, bn_momentum: float, dropout: float
+    ) -> None:
+        super().__init__()
+        same = before == width
+        self.norm1 = nn.BatchNorm2d(before, momentum=bn_momentum) if same or activate else None
+        self.conv1 = nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width, momentum=bn_momentum)
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.shortcut = None if same else nn.Conv2d(before, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of both ways."""
+        active = x if self.norm1 is None else F.leaky_relu(self.norm1(x), SLOPE)
+        hidden = self.dropout(F.leaky_relu(self.norm2(self.conv1(active)), SLOPE))
+        return self.conv2(hidden) + (x if self.shortcut is None else self.shortcut(active))
+
+
+def layout(depth: int) -> tuple[int, int]:
+    """How many groups, and blocks a group, make up `depth`."""
+    for groups in (3, 4):
+        blocks, rest = divmod(depth - 1 - groups, 2 * groups)
+        if rest == 0 and blocks > 0:
+            return groups, blocks
+    possible = {1 + g * (2 * n + 1) for g in (3, 4) for n in range(1, max(depth, 10))}
+    near = sorted(sorted(possible, key=lambda d: abs(d - depth))[:3])
+    raise UserError(f"model.depth={depth} is not a WideResNet; near it are {', '.join(map(str, near))}")
+
+
+def init_conv(module: nn.Module) -> None:
+    """Kaiming-normal by fan-out, zero bias."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
