@@ -1,0 +1,5 @@
+"""Calibrators, one a file."""
+
+from .base import Calibrator, Softmax
+
+__all__ = ["Calibrator", "Softmax"]
