@@ -1,0 +1,35 @@
+"""Objects as data and back: class path and constructor arguments, as scikit-learn's get_params does."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, TypeVar
+
+from .errors import UserError
+
+T = TypeVar("T")
+
+
+def describe(thing: object) -> dict[str, Any]:
+    """The class and constructor arguments of an object whose `__init__` stores each under its own name."""
+    kind = type(thing)
+    names = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+    arguments = {name: _plain(getattr(thing, name)) for name in names if hasattr(thing, name)}
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
+
+
+def rebuild(description: dict[str, Any], base: type[T]) -> T:
+    """Make the object again; only subclasses of `base` are made, whatever the description says."""
+    module, _, name = description["class_path"].rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as fault:
+        raise UserError(f"cannot import {description['class_path']}, which this run was made with: {fault}") from fault
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise UserError(f"{description['class_path']} is not a {base.__name__}")
+    return kind(**description["init_args"])
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

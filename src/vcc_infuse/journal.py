@@ -1,0 +1,113 @@
+"""Journal: what a run writes, while it goes and when it ends; silent without a folder and on other processes."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Any
+
+import yaml
+
+from .describe import describe
+from .errors import UserError
+from .parts import Parts
+from .run_folder import RunFolder, versions
+from .track import Tracker
+
+
+class Journal:
+    """The run folder of one run, seen from the training loop."""
+
+    def __init__(self, out: str | None, parts: Parts, tensorboard: bool) -> None:
+        self.folder = RunFolder(out) if out else None
+        self.parts = parts
+        self.tensorboard = tensorboard
+        self.tracker = Tracker(None)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files."""
+        return self.folder is not None and self.parts.main
+
+    def open(self, config: str, resume: bool) -> int:
+        """Make the folder, or reopen it and restore the parts; returns the step to start from."""
+        if self.folder is None:
+            if resume:
+                raise UserError("resume=True needs the folder of the run: Trainer(out=…)")
+            return 0
+        state = self.folder.load_checkpoint(self.parts.device) if resume else None
+        step = state["step"] if state else 0
+        self.parts.accelerator.wait_for_everyone()
+        if self.writes:
+            if resume:
+                self.folder.rewind(step)
+            else:
+                self._create(self.folder, config)
+            self.tracker = Tracker(self.folder.path if self.tensorboard else None)
+        if state:
+            self.parts.load_state_dict(state)
+        return step
+
+    def _create(self, folder: RunFolder, config: str) -> None:
+        folder.check_free()
+        folder.create(config)
+        skipped = self.parts.data.dataset.skipped
+        if skipped:
+            folder.write_text("skipped.tsv", "".join(f"{path}\t{reason}\n" for path, reason in skipped))
+
+    def evaluation(self, figures: dict[str, Any]) -> None:
+        """Note one evaluation."""
+        if self.folder and self.writes:
+            self.folder.append(figures)
+            self.tracker.write(figures["step"], figures)
+
+    def checkpoint(self, step: int) -> None:
+        """Save everything after `step` steps."""
+        if self.folder and self.writes:
+            self.folder.save_checkpoint(step, {**self.parts.state_dict(), "step": step})
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Save the model, then the summary, whose presence marks a finished run."""
+        if self.folder and self.writes:
+            self.parts.predictor().save(self.folder.path)
+            self.folder.write_summary(summary)
+        self.tracker.close()
+
+
+def summarise(parts: Parts, last: dict[str, Any], seed: int, bins: int) -> dict[str, Any]:
+    """The figures of summary.json; rates are fractions of 1."""
+    task, dataset = parts.task, parts.data.dataset
+    seen = task.steps * (task.batch + task.unlabelled_batch * bool(parts.algorithm.views))
+    unknown = {"pseudo_label_coverage": None, "pseudo_label_precision": None}
+    figures = {name: value for name, value in last.items() if name not in ("step", "epoch", "seconds")}
+    return {
+        **unknown,
+        **figures,
+        "error_best": parts.best,
+        "steps": task.steps,
+        "seconds_train": parts.seconds,
+        "seconds_select": 0.0,
+        "images_per_second": seen / max(parts.seconds, 1e-9),
+        "peak_rss_mb": peak_memory(),
+        "coreset_size": task.pool,
+        "labels": task.labelled,
+        "seed": seed,
+        "classes": list(dataset.classes),
+        "skipped_images": len(dataset.skipped),
+        "bins": bins,
+        "processes": parts.world,
+        "precision": parts.accelerator.mixed_precision,
+        "versions": versions(),
+    }
+
+
+def peak_memory() -> float:
+    """The largest resident memory of this process so far, in megabytes."""
+    unit = 1024**2 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def config_text(name: str, settings: dict[str, Any], **objects: object) -> str:
+    """The configuration of a run started from Python, in the form the command line writes."""
+    described = {key: describe(thing) for key, thing in objects.items()}
+    return yaml.safe_dump({"data": name, **described, **settings}, sort_keys=False)

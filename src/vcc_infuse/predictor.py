@@ -1,0 +1,125 @@
+"""Predictor: a trained classifier as saved in a run folder, ready to label raw images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from .calibrators import Calibrator
+from .data.dataset import Dataset, Examples
+from .data.views import ImageViews, VectorViews
+from .describe import describe, rebuild
+from .errors import UserError
+from .evaluation import evaluate, infer
+from .files import write_atomic, write_json
+from .models import Classifier
+from .types import Task
+
+
+class Predictions(NamedTuple):
+    """Class numbers, softmax probabilities, softmax confidence, calibrated confidence."""
+
+    labels: Tensor
+    probs: Tensor
+    confidence: Tensor
+    calibrated: Tensor
+
+
+def make_views(dataset: Dataset) -> ImageViews | VectorViews:
+    """The augmentation that fits a dataset: images or feature vectors."""
+    if len(dataset.shape) == 1:
+        return VectorViews(dataset.mean, dataset.std)
+    return ImageViews(dataset.mean, dataset.std, flip=dataset.flip)
+
+
+@dataclass
+class Predictor:
+    """Model, calibrator, preprocessing and class names."""
+
+    model: Classifier
+    calibrator: Calibrator
+    views: ImageViews | VectorViews
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    task: Task
+    device: torch.device
+
+    def predict(self, x: np.ndarray) -> Predictions:
+        """Label raw rows (uint8 N,H,W,C images or float N,D features)."""
+        if tuple(x.shape[1:]) != self.shape:
+            raise UserError(f"the model was trained on examples of shape {self.shape}, got {tuple(x.shape[1:])}")
+        logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device)
+        probs = logits.softmax(1)
+        confidence, labels = probs.max(1)
+        return Predictions(labels, probs, confidence, calibrated)
+
+    def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
+        """Every test figure on labelled examples."""
+        return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins)
+
+    def save(self, folder: Path) -> None:
+        """Write model.safetensors and model.json."""
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"calibrator.{k}": v for k, v in self.calibrator.state_dict().items()}
+        tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+        write_atomic(folder / "model.safetensors", lambda temporary: save_file(tensors, temporary))
+        task = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()}
+        write_json(
+            folder / "model.json",
+            {
+                "backbone": describe(self.model.backbone),
+                "calibrator": describe(self.calibrator),
+                "classes": list(self.classes),
+                "shape": list(self.shape),
+                "mean": [float(v) for v in self.views.mean],
+                "std": [float(v) for v in self.views.std],
+                "task": task,
+            },
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Predictor:
+        """Read a run folder back; nothing is unpickled."""
+        folder = Path(folder)
+        card = _read_card(folder)
+        shape = tuple(card["shape"])
+        kind = ImageViews if len(shape) == 3 else VectorViews
+        backbone: nn.Module = rebuild(card["backbone"], nn.Module)
+        channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
+        model = Classifier.build(backbone, channels_first, len(card["classes"]))
+        task = Task(**{**card["task"], "label_counts": torch.tensor(card["task"]["label_counts"])})
+        calibrator: Calibrator = rebuild(card["calibrator"], Calibrator)
+        calibrator.setup(model, task)
+        _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
+        model.to(device).eval()
+        calibrator.to(device).eval()
+        views = kind(card["mean"], card["std"])
+        return cls(model, calibrator, views, tuple(card["classes"]), shape, task, torch.device(device))
+
+
+def _read_card(folder: Path) -> dict[str, Any]:
+    path = folder / "model.json"
+    if not path.is_file():
+        raise UserError(f"{folder} has no model.json: give the folder of a finished run (its --out)")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as fault:
+        raise UserError(f"{path} is damaged ({fault}); train again or restore it from a copy") from fault
+
+
+def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> None:
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as fault:
+        raise UserError(f"{path} cannot be read ({fault}); train again or restore it from a copy") from fault
+    for prefix, module in modules.items():
+        part = {k.removeprefix(f"{prefix}."): v for k, v in tensors.items() if k.startswith(f"{prefix}.")}
+        module.load_state_dict(part)

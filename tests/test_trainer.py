@@ -1,0 +1,185 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from vcc_infuse import MLP, FixMatch, FullySupervised, PseudoLabel, SmallConv, SSLData, Supervised, Trainer, UserError
+from vcc_infuse.averaging import EMA
+from vcc_infuse.calibrators import Calibrator
+from vcc_infuse.interrupt import Interrupted
+
+SMALL = dict(steps=12, epochs=3, eval_every=1, batch=8, ratio=2, progress=False)
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def lines(folder):
+    found = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in found]
+
+
+def test_run_folder_is_complete(tmp_path, digits):
+    summary = Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "run"), tensorboard=True, **SMALL).fit(digits)
+    run = tmp_path / "run"
+    names = {p.name for p in run.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "summary.json", "model.safetensors", "model.json", "checkpoints"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    written = json.loads((run / "summary.json").read_text())
+    promised = """error error_best ece mce ace nll ece_calibrated mce_calibrated ace_calibrated pseudo_label_coverage
+        pseudo_label_precision steps seconds_train seconds_select images_per_second peak_rss_mb coreset_size seed
+        versions""".split()
+    assert set(promised) <= set(written)
+    assert written["steps"] == 12
+    assert written["error"] == summary["error"]
+    assert written["ece"] == written["ece_calibrated"]
+    assert [line["step"] for line in lines(run)] == [4, 8, 12]
+    assert len(lines(run)[0]["reliability"]["count"]) == 15
+
+
+def test_training_on_a_separable_problem_succeeds():
+    rng = np.random.RandomState(0)
+    centres = rng.randn(3, 10) * 4
+    y = rng.randint(0, 3, 600)
+    x = (centres[y] + rng.randn(600, 10)).astype(np.float32)
+    hidden = y.copy()
+    hidden[30:] = -1
+    data = SSLData.from_arrays(x, hidden, x[300:], y[300:])
+    summary = Trainer(MLP((32,)), FixMatch(), **{**SMALL, "steps": 100}).fit(data)
+    assert summary["error"] < 0.05
+
+
+def test_same_seed_same_weights_and_another_seed_others(tmp_path, digits):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / name), seed=seed, **SMALL).fit(digits)
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert any(not torch.equal(a[k], c[k]) for k in a)
+
+
+class Stopper:
+    """Mixed into a method: sends SIGTERM in the middle of a run."""
+
+    at = 7
+
+    def losses(self, step):
+        if step.number == self.at:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield from super().losses(step)
+
+
+@pytest.mark.parametrize("method", [FixMatch, PseudoLabel, Supervised])
+def test_a_resumed_run_ends_bit_identical(tmp_path, digits, method):
+    stopping = type("Stopping", (Stopper, method), {})
+    with pytest.raises(Interrupted, match="after step 8 of 12.*--resume"):
+        Trainer(SmallConv(4), stopping(), out=str(tmp_path / "cut"), **SMALL).fit(digits)
+    Trainer(SmallConv(4), method(), out=str(tmp_path / "cut"), **SMALL).fit(digits, resume=True)
+    Trainer(SmallConv(4), method(), out=str(tmp_path / "whole"), **SMALL).fit(digits)
+    cut, whole = weights(tmp_path / "cut"), weights(tmp_path / "whole")
+    assert all(torch.equal(cut[k], whole[k]) for k in whole)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+def test_resume_between_evaluations_and_after_a_lost_checkpoint(tmp_path, digits):
+    """Stopped inside an epoch, then the newest checkpoint is damaged: the one before it must do."""
+    stopping = type("Stopping", (Stopper, FixMatch), {"at": 9})
+    with pytest.raises(Interrupted):
+        Trainer(SmallConv(4), stopping(), out=str(tmp_path / "cut"), **SMALL).fit(digits)
+    (tmp_path / "cut" / "checkpoints" / "step-000000010.pt").write_bytes(b"rubbish")
+    with pytest.warns(UserWarning, match="damaged"):
+        Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "cut"), **SMALL).fit(digits, resume=True)
+    Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "whole"), **SMALL).fit(digits)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+def test_finished_results_are_never_overwritten(tmp_path, digits):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious").write_text("x")
+    with pytest.raises(UserError, match="already holds files"):
+        Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "run"), **SMALL).fit(digits)
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
+
+
+def test_evaluation_uses_the_averaged_weights(digits):
+    trainer = Trainer(SmallConv(4), FixMatch(), **SMALL)
+    summary = trainer.fit(digits)
+    ema: EMA = trainer.parts_.ema
+    test = digits.dataset.test
+    with torch.no_grad():
+        logits = ema.module(trainer.parts_.views("plain", torch.from_numpy(test.x))).logits
+    assert summary["error"] == pytest.approx((logits.argmax(1) != torch.from_numpy(test.y)).double().mean().item())
+    assert any(
+        not torch.equal(a, b) for a, b in zip(ema.module.parameters(), trainer.parts_.model.parameters(), strict=True)
+    )
+
+
+def test_fully_supervised_sees_every_label(digits):
+    summary = Trainer(SmallConv(4), FullySupervised(), **SMALL).fit(digits)
+    assert summary["labels"] == len(digits.dataset.train)
+
+
+def test_hidden_labels_never_change_the_result(digits):
+    """Truth is for measuring only: shuffling the pool's hidden labels must leave the weights as they are."""
+    from dataclasses import replace
+
+    y = digits.dataset.train.y.copy()
+    rest = np.setdiff1d(np.arange(len(y)), digits.split.labelled)
+    y[rest] = np.random.RandomState(0).permutation(y[rest])
+    other = replace(digits, dataset=replace(digits.dataset, train=replace(digits.dataset.train, y=y)))
+    runs = []
+    for data in (digits, other):
+        trainer = Trainer(SmallConv(4), FixMatch(threshold=0.2), **SMALL)
+        runs.append((trainer.fit(data), trainer.parts_.model.state_dict()))
+    (first, a), (second, b) = runs
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert first["pseudo_label_precision"] != second["pseudo_label_precision"]
+
+
+def test_batchnorm_joint_forward_is_an_option(digits):
+    errors = [Trainer(SmallConv(4), FixMatch(), joint_bn=joint, **SMALL).fit(digits)["nll"] for joint in (False, True)]
+    assert errors[0] != errors[1]
+    assert all(math.isfinite(e) for e in errors)
+
+
+def test_bf16_runs(digits):
+    summary = Trainer(SmallConv(4), FixMatch(), precision="bf16", **SMALL).fit(digits)
+    assert summary["precision"] == "bf16"
+    assert math.isfinite(summary["nll"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "--steps must be at least 1, got 0"),
+        ({"batch": -1}, "--batch"),
+        ({"lr": float("nan")}, "--lr"),
+        ({"ema": 1.0}, "--ema"),
+        ({"seed": -1}, "--seed"),
+    ],
+)
+def test_absurd_settings_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        Trainer(SmallConv(4), FixMatch(), **{**SMALL, **options})
+
+
+def test_a_calibrator_without_confidence_is_refused():
+    with pytest.raises(UserError, match="Supervised selects nothing by confidence"):
+        Trainer(SmallConv(4), Supervised(), Calibrator(), **SMALL)
+
+
+def test_a_diverging_run_says_so(digits):
+    with pytest.raises(UserError, match="lower --lr 1e\\+30"):
+        Trainer(SmallConv(4), FixMatch(), lr=1e30, **SMALL).fit(digits)
+
+
+def test_a_users_own_module_serves_as_backbone(digits):
+    own = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU())
+    assert Trainer(own, FixMatch(), **SMALL).fit(digits)["error"] < 1
