@@ -1,0 +1,105 @@
+"""`vcc-infuse predict RUN IMAGES`: label images, a line each, in memory that does not grow with the folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from ..data.decode import decode
+from ..data.store import Store, open_store
+from ..errors import UserError
+from ..files import write_atomic
+from ..predictor import Predictor
+from .simple import Parser
+
+CHUNK = 1024
+
+
+def run(argv: Sequence[str]) -> None:
+    """Write label, confidences and per-class probabilities of each image as CSV or JSON lines."""
+    parser = Parser(prog="vcc-infuse predict", description="Label images with a trained run.")
+    parser.add_argument("run", help="folder of a finished run")
+    parser.add_argument("images", help="a folder, a zip, or a single image")
+    parser.add_argument("-o", "--output", default="-", help="file to write, .csv or .jsonl; - is the screen")
+    parser.add_argument("--format", choices=("csv", "jsonl"), help="if the name does not tell")
+    options = parser.read(argv)
+    kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
+    predictor = Predictor.load(options.run)
+    if len(predictor.shape) != 3:
+        raise UserError(f"{options.run} was trained on feature vectors; use Predictor.predict in Python")
+    if not Path(options.images).exists():
+        raise UserError(f"{options.images}: no such folder, zip or image")
+    with open_store(Path(options.images)) as store:
+        if not store.images():
+            raise UserError(f"{options.images} holds no images")
+        broken: list[tuple[str, str]] = []
+        write(label(predictor, store, broken), predictor.classes, kind, options.output)
+    for name, reason in broken[:5]:
+        print(f"skipped {name}: {reason}", file=sys.stderr)
+    if len(broken) > 5:
+        print(f"… and {len(broken) - 5} more broken images", file=sys.stderr)
+
+
+def label(predictor: Predictor, store: Store, broken: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """A row an image, decoded a chunk at a time; unreadable ones go to `broken`."""
+    names = store.images()
+    for start in range(0, len(names), CHUNK):
+        part = names[start : start + CHUNK]
+        x = np.zeros((len(part), *predictor.shape), np.uint8)
+        bad = decode(store, part, x)
+        broken += [(part[row], reason) for row, reason in bad.items()]
+        good = [row for row in range(len(part)) if row not in bad]
+        if good:
+            yield from rows(predictor, x[good], [part[row] for row in good])
+
+
+def rows(predictor: Predictor, x: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Predictions as dicts."""
+    found = predictor.predict(x)
+    for name, chosen, probs, confidence, calibrated in zip(names, *_lists(found), strict=True):
+        yield {
+            "file": name,
+            "label": predictor.classes[chosen],
+            "confidence": confidence,
+            "confidence_calibrated": calibrated,
+            "probabilities": dict(zip(predictor.classes, probs, strict=True)),
+        }
+
+
+def _lists(found: Any) -> list[list[Any]]:
+    return [column.tolist() for column in found]
+
+
+def write(found: Iterator[dict[str, Any]], classes: Sequence[str], kind: str, output: str) -> None:
+    """To the screen, or to a file that appears only when complete."""
+    writer = write_csv if kind == "csv" else write_jsonl
+    if output == "-":
+        writer(found, classes, sys.stdout)
+        return
+
+    def fill(path: Path) -> None:
+        with open(path, "w", encoding="utf-8", newline="") as handle:
+            writer(found, classes, handle)
+
+    write_atomic(Path(output), fill)
+
+
+def write_csv(found: Iterator[dict[str, Any]], classes: Sequence[str], handle: TextIO) -> None:
+    """file, label, confidence, confidence_calibrated, then a column a class."""
+    table = csv.writer(handle)
+    table.writerow(["file", "label", "confidence", "confidence_calibrated", *(f"p_{name}" for name in classes)])
+    for row in found:
+        numbers = [row["confidence"], row["confidence_calibrated"], *row["probabilities"].values()]
+        table.writerow([row["file"], row["label"], *(f"{value:.6f}" for value in numbers)])
+
+
+def write_jsonl(found: Iterator[dict[str, Any]], classes: Sequence[str], handle: TextIO) -> None:
+    """One JSON object a line."""
+    for row in found:
+        handle.write(json.dumps(row, ensure_ascii=False) + "\n")
