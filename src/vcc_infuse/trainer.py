@@ -126,8 +126,8 @@ class Trainer:
         self.journal_ = Journal(self.out, self.parts_, own["tensorboard"])
         self.rank_ = self.parts_.accelerator.process_index
         self.batches_ = Batches(
-            data, self.parts_.views, self.algorithm.views, batch=task.batch, unlabelled=task.unlabelled_batch,
-            seed=self.seed, rank=self.rank_, world=self.parts_.world, device=self.parts_.device,
+            data, self.parts_.views, self.algorithm.views, self.calibrator.labelled_views,
+            batch=task.batch, unlabelled=task.unlabelled_batch, seed=self.seed, rank=self.rank_, world=self.parts_.world, device=self.parts_.device,
         )  # fmt: skip
         self.last_: dict[str, Any] = {}
 

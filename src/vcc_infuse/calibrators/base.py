@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from ..data.precision import wide
@@ -10,6 +12,9 @@ from ..types import Calibrated, Outputs, Step, Task
 
 class Calibrator(nn.Module):
     """Turns outputs into trust. `__init__` takes hyper-parameters only; state is buffers and submodules."""
+
+    labelled_views: ClassVar[tuple[str, ...]] = ()
+    """Further views of the labelled images it wants to see, e.g. "strong": `step.batch.views["labelled_strong"]`."""
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build memories and networks, once the sizes are known."""

@@ -23,6 +23,7 @@ class Batches:
         data: SSLData,
         views: Views,
         names: Sequence[str],
+        labelled_names: Sequence[str] = (),
         *,
         batch: int,
         unlabelled: int,
@@ -31,7 +32,8 @@ class Batches:
         world: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.data, self.views, self.names = data, views, tuple(names)
+        self.data, self.views = data, views
+        self.names, self.labelled_names = tuple(names), tuple(labelled_names)
         self.batch, self.unlabelled = batch, unlabelled
         self.seed, self.rank, self.world, self.device = seed, rank, world, torch.device(device)
         self.labelled_stream = Stream(np.arange(len(data.split.labelled)), seed, 0)
@@ -50,14 +52,15 @@ class Batches:
     def at(self, step: int) -> Batch:
         """The batch of step `step` on this process."""
         ids = self._slice(self.labelled_stream, step, self.batch)
-        x = self.views("weak", self.rows(self.data.split.labelled[ids]))
+        raw = self.rows(self.data.split.labelled[ids])
+        x = self.views("weak", raw)
         y = torch.from_numpy(self.data.labelled_y[ids]).to(self.device)
+        views = {f"labelled_{name}": self.views(name, raw) for name in self.labelled_names}
         pool_ids = np.empty(0, dtype=np.int64)
-        views: dict[str, Tensor] = {}
         if self.names:
             pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabelled)
             raw = self.rows(self.data.split.pool[pool_ids])
-            views = {name: self.views(name, raw) for name in self.names}
+            views |= {name: self.views(name, raw) for name in self.names}
         pool = torch.from_numpy(pool_ids)
         weights = self.pool_weights[pool]
         return Batch(x, y, torch.from_numpy(ids).to(self.device), views, pool.to(self.device), weights.to(self.device))
