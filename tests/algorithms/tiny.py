@@ -85,7 +85,11 @@ def buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    """Bit for bit, unknown numbers (NaN) included."""
+    return one.keys() == other.keys() and all(
+        torch.equal(one[name], other[name]) or torch.allclose(one[name], other[name], rtol=0, atol=0, equal_nan=True)
+        for name in one
+    )
 
 
 def missing_gradients(losses: Losses, *modules: nn.Module) -> list[str]:

@@ -25,6 +25,9 @@ class Algorithm(nn.Module):
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build heads, memories and second models, once the sizes are known."""
 
+    def restrict(self, ids: Tensor) -> None:
+        """Only these pool ids will be seen until the next core set: counts over the pool may have to follow."""
+
     def losses(self, step: Step) -> Iterator[Losses]:
         """Yield the losses of one optimiser step; most methods yield once."""
         raise NotImplementedError

@@ -1,0 +1,69 @@
+"""Distribution alignment (Berthelot et al., ICLR 2020): scale probabilities so that their mean approaches a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..memory import Memory
+from ..types import alone
+
+Gather = Callable[[Tensor], Tensor]
+
+
+def align(probs: Tensor, mean: Tensor, target: Tensor | float, eps: float = 1e-6) -> Tensor:
+    """Multiply each class by target / mean and let each row sum to one again."""
+    scaled = probs * ((target + eps) / (mean + eps))
+    return scaled / scaled.sum(1, keepdim=True)
+
+
+class EMAAlignment(nn.Module):
+    """Aligns by a moving average of batch means, which takes in a batch before it is used on it.
+
+    Args:
+        classes: number of classes.
+        momentum: of the average; the first batch starts it.
+        target: the distribution to approach; uniform if not given.
+    """
+
+    mean: Tensor
+    started: Tensor
+    target: Tensor
+
+    def __init__(self, classes: int, momentum: float = 0.999, target: Tensor | None = None) -> None:
+        super().__init__()
+        self.momentum = momentum
+        target = torch.full((classes,), 1 / classes) if target is None else target.float() / target.sum()
+        self.register_buffer("target", target)
+        self.register_buffer("mean", target.clone())  # nothing is moved before the first batch
+        self.register_buffer("started", torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def forward(self, probs: Tensor, gather: Gather = alone) -> Tensor:
+        """Aligned probabilities; the average changes only in training mode."""
+        probs = probs.float()
+        if self.training:
+            batch = gather(probs).mean(0)
+            self.mean.copy_(torch.where(self.started, batch.lerp(self.mean, self.momentum), batch))
+            self.started.fill_(True)
+        return align(probs, self.mean, self.target)
+
+
+class QueueAlignment(nn.Module):
+    """Aligns to the uniform distribution by the mean of the last `size` batch means."""
+
+    def __init__(self, classes: int, size: int = 32) -> None:
+        super().__init__()
+        self.target = 1 / classes
+        self.means = Memory(size, {"mean": ((classes,), torch.float32)})
+
+    @torch.no_grad()
+    def forward(self, probs: Tensor, gather: Gather = alone) -> Tensor:
+        """Aligned probabilities; the queue changes only in training mode, before it is used."""
+        probs = probs.float()
+        if self.training:
+            self.means.push(mean=gather(probs).mean(0, keepdim=True))
+        mean = self.means["mean"].sum(0) / self.means.filled.clamp(min=1)
+        return align(probs, mean, self.target)

@@ -1,0 +1,85 @@
+"""FlexMatch (Zhang et al., NeurIPS 2021): a class that is learnt slowly gets a lower threshold."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..types import Calibrated, PseudoLabels, Step, Task
+from .base import PseudoLabelling, checked
+from .duplicates import remembered
+
+MAPPINGS = {
+    "convex": lambda share: share / (2 - share),
+    "linear": lambda share: share,
+    "concave": lambda share: (share + 1).log() / math.log(2),
+}
+
+
+class FlexMatch(PseudoLabelling):
+    """FixMatch whose threshold follows how many pool examples were ever confident in each class.
+
+    Args:
+        threshold: confidence that a pseudo label of the best learnt class must reach.
+        weight: factor of the unlabelled loss.
+        mapping: how the learning status of a class, 0…1, becomes the share of the threshold it has to reach.
+        thresh_warmup: while most of the pool was never confident, lower all thresholds.
+    """
+
+    selected: Tensor
+    counts: Tensor
+
+    def __init__(
+        self,
+        threshold: float = 0.95,
+        weight: float = 1.0,
+        mapping: Literal["convex", "linear", "concave"] = "convex",
+        thresh_warmup: bool = True,
+    ) -> None:
+        super().__init__()
+        self.threshold = checked("threshold", threshold, 0, 1)
+        self.weight = checked("weight", weight, 0, float("inf"))
+        if mapping not in MAPPINGS:
+            raise UserError(f"mapping must be one of {', '.join(MAPPINGS)}, got {mapping!r}")
+        self.mapping = mapping
+        self.thresh_warmup = thresh_warmup
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """`selected`: each pool example's last confident class, −1 before; `counts`: their number, never last."""
+        self.register_buffer("selected", torch.full((task.pool,), -1))
+        self.register_buffer("counts", torch.zeros(task.classes + 1, dtype=torch.long))
+        self.counts[-1] = task.pool
+
+    def restrict(self, ids: Tensor) -> None:
+        """Count within `ids` from now on: what a core set leaves out cannot become confident."""
+        classes = self.selected[ids] % len(self.counts)
+        self.counts.copy_(torch.bincount(classes, minlength=len(self.counts)))
+
+    def thresholds(self) -> Tensor:
+        """The threshold of each class."""
+        learnt, never = self.counts[:-1], self.counts[-1]
+        best = torch.maximum(learnt.max(), never) if self.thresh_warmup else learnt.max()
+        return self.threshold * MAPPINGS[self.mapping](learnt / best.clamp(min=1))
+
+    def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
+        """Hard labels above the threshold their class had after the previous step."""
+        labels, confidence = calibrated.labels, calibrated.confidence
+        weights = (confidence >= self.thresholds()[labels]).float()
+        if self.training:
+            confident = labels.where(confidence >= self.threshold, -1)
+            self._record(step.gather(step.batch.pool_ids), step.gather(confident))
+        return PseudoLabels(labels, weights)
+
+    def _record(self, ids: Tensor, labels: Tensor) -> None:
+        """Note confident labels (not −1). An id that comes twice is counted once, with its last confident label."""
+        last = remembered(ids, labels >= 0)
+        before = self.selected[ids]
+        after = labels[last].where(labels[last] >= 0, before)
+        once = (last == torch.arange(len(ids), device=ids.device)).long()
+        self.counts.index_add_(0, before % len(self.counts), -once)
+        self.counts.index_add_(0, after % len(self.counts), once)
+        self.selected[ids] = after

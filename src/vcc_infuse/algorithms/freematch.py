@@ -1,0 +1,94 @@
+"""FreeMatch (Wang et al., ICLR 2023): thresholds follow the confidence; a fairness term spreads predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..types import Calibrated, Losses, PseudoLabels, Step, Task
+from .base import PseudoLabelling, checked, labelled_loss
+
+
+class FreeMatch(PseudoLabelling):
+    """A global threshold (mean confidence), scaled for each class by how much probability it receives.
+
+    Args:
+        weight: factor of the unlabelled loss.
+        fairness: factor of the fairness term.
+        momentum: of the running confidence, probabilities and label histogram.
+        lowest: lower bound of the thresholds (0.9 for SVHN).
+        highest: upper bound of the thresholds (0.95 for SVHN).
+    """
+
+    level: Tensor
+    probs: Tensor
+    histogram: Tensor
+
+    def __init__(
+        self,
+        weight: float = 1.0,
+        fairness: float = 0.001,
+        momentum: float = 0.999,
+        lowest: float = 0.0,
+        highest: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.weight = checked("weight", weight, 0, float("inf"))
+        self.fairness = checked("fairness", fairness, 0, float("inf"))
+        self.momentum = checked("momentum", momentum, 0, 1)
+        self.lowest = checked("lowest", lowest, 0, 1)
+        self.highest = checked("highest", highest, lowest, 1)
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Running mean confidence, mean probabilities and label histogram."""
+        self.register_buffer("level", torch.tensor(1 / task.classes))
+        self.register_buffer("probs", torch.full((task.classes,), 1 / task.classes))
+        self.register_buffer("histogram", torch.full((task.classes,), 1 / task.classes))
+
+    def thresholds(self) -> Tensor:
+        """The threshold of each class."""
+        return (self.level * self.probs / self.probs.max()).clamp(self.lowest, self.highest)
+
+    @torch.no_grad()
+    def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
+        """Hard labels above their class's threshold, which has taken in this batch."""
+        labels, confidence = calibrated.labels, calibrated.confidence.float()
+        if self.training:
+            self._update(step.gather(calibrated.probs.float()), step.gather(confidence), step.gather(labels))
+        return PseudoLabels(labels, (confidence >= self.thresholds()[labels]).float())
+
+    def _update(self, probs: Tensor, confidence: Tensor, labels: Tensor) -> None:
+        shares = torch.bincount(labels, minlength=probs.shape[1]).float() / len(labels)
+        self.level.lerp_(confidence.mean(), 1 - self.momentum)
+        self.probs.lerp_(probs.mean(0), 1 - self.momentum)
+        self.histogram.lerp_(shares, 1 - self.momentum)
+
+    def losses(self, step: Step) -> Iterator[Losses]:
+        """The template's terms, and fairness of the strong view's predictions."""
+        batch = step.batch
+        weak, (labelled, strong) = step.teach(batch.views["weak"], batch.x, batch.views["strong"])
+        calibrated = step.confidence(batch.views["weak"], weak)
+        pseudo = self.pseudo_label(calibrated, step)
+        yield Losses(
+            pseudo,
+            labelled=labelled_loss(labelled.logits, batch.y),
+            unlabelled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            fairness=self.fairness * self._unfairness(strong.logits, pseudo.weights * batch.weights),
+            calibration=calibrated.loss,
+        )
+
+    def _unfairness(self, logits: Tensor, weights: Tensor) -> Tensor:
+        """Minus the cross entropy between expected and selected predictions, both freed of their label histogram."""
+        probs, total = logits.float().softmax(1), weights.sum()
+        share = (weights / total.clamp(min=1e-12)).unsqueeze(1)
+        labels = nn.functional.one_hot(probs.argmax(1), probs.shape[1])
+        selected = _balanced((share * probs).sum(0), (share * labels).sum(0))
+        return (total > 0) * (_balanced(self.probs, self.histogram) * (selected + 1e-12).log()).sum()
+
+
+def _balanced(probs: Tensor, histogram: Tensor) -> Tensor:
+    """Probabilities over histogram, summing to one; a class the histogram does not know has none."""
+    ratio = (probs / histogram.clamp(min=1e-12)).where(histogram > 0, 0)
+    return ratio / ratio.sum().clamp(min=1e-12)

@@ -1,0 +1,114 @@
+"""SimMatch (Zheng et al., CVPR 2022): class labels and similarities to labelled images correct one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..types import Calibrated, Losses, PseudoLabels, Step, Task
+from .alignment import QueueAlignment
+from .base import PseudoLabelling, checked, labelled_loss
+from .duplicates import remembered
+from .projection import Projection, similarity
+
+
+class SimMatch(PseudoLabelling):
+    """Soft targets mix the aligned class probabilities with the labels of similar images; similarities are matched too.
+
+    Both begin after the first epoch, when the bank holds the labelled images.
+
+    Args:
+        threshold: largest target probability that a pseudo label must reach.
+        weight: factor of the unlabelled loss.
+        instance_weight: factor of the loss between the similarities of weak and strong views.
+        smoothing: share of the classifier in the target; the rest is the similar images' labels.
+        temperature: of the similarities.
+        width: dimensions of the projection.
+        bank_momentum: of a labelled image's projection in the bank.
+        queue: batches by which probabilities are aligned to the uniform distribution.
+    """
+
+    bank: Tensor
+    bank_labels: Tensor
+
+    def __init__(
+        self,
+        threshold: float = 0.95,
+        weight: float = 1.0,
+        instance_weight: float = 1.0,
+        smoothing: float = 0.9,
+        temperature: float = 0.1,
+        width: int = 128,
+        bank_momentum: float = 0.7,
+        queue: int = 32,
+    ) -> None:
+        super().__init__()
+        self.threshold = checked("threshold", threshold, 0, 1)
+        self.weight = checked("weight", weight, 0, float("inf"))
+        self.instance_weight = checked("instance_weight", instance_weight, 0, float("inf"))
+        self.smoothing = checked("smoothing", smoothing, 0, 1)
+        self.temperature = checked("temperature", temperature, 1e-3, float("inf"))
+        self.width, self.queue = int(checked("width", width, 1, 2**20)), int(checked("queue", queue, 1, 2**20))
+        self.bank_momentum = checked("bank_momentum", bank_momentum, 0, 1)
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """A projection head, and a bank of labelled images' projections (a row each) and labels (−1: not seen yet)."""
+        self.projection = Projection.of(model, self.width)
+        self.alignment = QueueAlignment(task.classes, self.queue)
+        self.register_buffer("bank", F.normalize(torch.randn(task.labelled, self.width), dim=1))
+        self.register_buffer("bank_labels", torch.full((task.labelled,), -1))
+
+    def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
+        """Soft targets, weight one where their largest probability reaches the threshold."""
+        return self._judge(calibrated, step)[0]
+
+    def losses(self, step: Step) -> Iterator[Losses]:
+        """The template's terms, and the cross entropy between similarities."""
+        batch = step.batch
+        weak, (labelled, strong) = step.teach(batch.views["weak"], batch.x, batch.views["strong"])
+        calibrated = step.confidence(batch.views["weak"], weak)
+        pseudo, unfolded = self._judge(calibrated, step)
+        # A copy of the bank, for the gradient must not see the update below.
+        student = self._similarities(strong.features, self.bank.clone())
+        instance = (F.cross_entropy(student, unfolded, reduction="none") * batch.weights).mean()
+        if self.training:
+            self._remember(step, self.projection(labelled.features.detach()).detach())
+        yield Losses(
+            pseudo,
+            labelled=labelled_loss(labelled.logits, batch.y),
+            unlabelled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            instance=self.instance_weight * self._begun(step) * instance,
+            calibration=calibrated.loss,
+        )
+
+    def _begun(self, step: Step) -> bool:
+        return step.number >= step.epoch
+
+    @torch.no_grad()
+    def _judge(self, calibrated: Calibrated, step: Step) -> tuple[PseudoLabels, Tensor]:
+        """Pseudo labels, and the teacher's similarities unfolded by the aligned class probabilities."""
+        assert step.weak is not None
+        probs = self.alignment(calibrated.probs, step.gather)
+        teacher = self._similarities(step.weak.features, self.bank).softmax(1)
+        labels = self.bank_labels.clamp(min=0)
+        unfolded = F.normalize(teacher * probs[:, labels], p=1, dim=1)
+        aggregated = torch.zeros_like(probs).index_add_(1, labels, teacher)
+        targets = self.smoothing * probs + (1 - self.smoothing) * aggregated if self._begun(step) else probs
+        return PseudoLabels(targets, (targets.amax(1) >= self.threshold).float()), unfolded
+
+    def _similarities(self, features: Tensor, bank: Tensor) -> Tensor:
+        """Logits over the bank; a labelled image that was not seen yet is like nothing."""
+        logits = similarity(self.projection(features), bank, self.temperature)
+        return logits.masked_fill(self.bank_labels < 0, torch.finfo(logits.dtype).min)
+
+    @torch.no_grad()
+    def _remember(self, step: Step, projections: Tensor) -> None:
+        """Move the batch's rows of the bank; of an id that comes twice, the last counts."""
+        ids = step.gather(step.batch.ids)
+        last = remembered(ids)
+        new = step.gather(projections)[last].lerp(self.bank[ids], self.bank_momentum)
+        self.bank[ids] = F.normalize(new, dim=1)
+        self.bank_labels[ids] = step.gather(step.batch.y)[last]

@@ -1,0 +1,206 @@
+import math
+
+import pytest
+import torch
+
+from tests.algorithms.tiny import (
+    buffers,
+    judged,
+    make_step,
+    missing_gradients,
+    part_of,
+    random_probs,
+    run,
+    same,
+    two_processes,
+)
+from vcc_infuse.algorithms.comatch import CoMatch
+from vcc_infuse.algorithms.projection import Projection
+from vcc_infuse.errors import UserError
+
+
+def fresh(seed=0, **options):
+    method = CoMatch(width=4, **options)
+    return method, make_step(method, seed=seed)
+
+
+def full(seed=0, **options):
+    """A method with a full memory."""
+    method, step = fresh(seed, **options)
+    rows = method.bank.size
+    method.bank.push(projection=torch.nn.functional.normalize(torch.randn(rows, 4)), probs=random_probs(rows))
+    return method, step
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def softmax(values):
+    powers = [math.exp(v - max(values)) for v in values]
+    return [p / sum(powers) for p in powers]
+
+
+def slow_targets(method, projected, probs):
+    bank, known = method.bank["projection"].tolist(), method.bank["probs"].tolist()
+    targets = []
+    for h, p in zip(projected.tolist(), probs.tolist(), strict=True):
+        a = softmax([dot(h, k) / 0.2 for k in bank])
+        near = [sum(w * row[c] for w, row in zip(a, known, strict=True)) for c in range(3)]
+        targets.append([0.9 * x + 0.1 * y for x, y in zip(p, near, strict=True)])
+    return targets
+
+
+def slow_contrast(targets, first, second, cut):
+    losses = []
+    for b, target in enumerate(targets):
+        row = [1.0 if b == j else dot(target, other) for j, other in enumerate(targets)]
+        row = [w if w >= cut else 0.0 for w in row]
+        s = softmax([dot(first[b], h) / 0.2 for h in second])
+        losses.append(-sum(w / sum(row) * math.log(v + 1e-7) for w, v in zip(row, s, strict=True)))
+    return losses
+
+
+def test_targets_are_smoothed_by_the_memory():
+    method, step = full(threshold=0.6)
+    method.eval()
+    probs = random_probs(8)
+    pseudo = judged(method, step, probs)
+    targets = slow_targets(method, method.projection(step.weak.features), probs)
+    torch.testing.assert_close(pseudo.targets, torch.tensor(targets))
+    assert pseudo.weights.tolist() == [float(max(row) >= 0.6) for row in targets]
+    assert 0 < pseudo.weights.sum() < 8
+    torch.testing.assert_close(pseudo.targets.sum(1), torch.ones(8))
+
+
+def test_no_smoothing_before_the_memory_is_full():
+    method, step = fresh()
+    method.eval()
+    size = method.bank.size
+    assert size == 5 * (4 + 8)
+    method.bank.push(projection=torch.randn(size - 1, 4), probs=random_probs(size - 1))
+    probs = random_probs(8)
+    assert torch.equal(judged(method, step, probs).targets, method.alignment(probs))
+    method.bank.push(projection=torch.randn(1, 4), probs=random_probs(1))
+    assert not torch.allclose(judged(method, step, probs).targets, probs)
+
+
+def test_losses_against_a_slow_loop():
+    method, step = full(threshold=0.35, weight=2.0, contrast_weight=5.0, contrast_threshold=0.3)
+    weights = torch.linspace(0.5, 1.5, 8)
+    step.batch = step.batch._replace(weights=weights)
+    step.model.eval()
+    method.eval()
+    terms = run(method, step)
+    weak, first, second = (step.model(step.batch.views[name]) for name in ("weak", "strong", "strong_2"))
+    targets = slow_targets(method, method.projection(weak.features), weak.logits.softmax(1))
+    each = slow_contrast(
+        targets, method.projection(first.features).tolist(), method.projection(second.features).tolist(), 0.3
+    )
+    assert terms["contrast"].item() == pytest.approx(5 * dot(each, weights.tolist()) / 8, rel=1e-4)
+    logs = first.logits.log_softmax(1).tolist()
+    kept = [max(target) >= 0.35 for target in targets]
+    soft = [-k * dot(t, v) for k, t, v in zip(kept, targets, logs, strict=True)]
+    assert any(kept)
+    assert terms["unlabelled"].item() == pytest.approx(2 * dot(soft, weights.tolist()) / 8, rel=1e-4)
+
+
+@pytest.mark.parametrize("cut", [0.5, 0.8])
+def test_contrast_of_sure_targets_joins_equal_labels(cut):
+    method, _ = fresh(contrast_threshold=cut)
+    targets = torch.tensor([[0.99, 0.01, 0], [0.98, 0.02, 0], [0, 0.99, 0.01], [0.6, 0.4, 0]])
+    one, two = torch.randn(4, 5), torch.randn(4, 5)
+    expected = slow_contrast(targets.tolist(), method.projection(one).tolist(), method.projection(two).tolist(), cut)
+    torch.testing.assert_close(method._contrast(targets, one, two), torch.tensor(expected))
+
+
+def test_memory_keeps_aligned_probabilities_before_smoothing_then_labels():
+    method, step = full()
+    step.model.eval()
+    method.bank.cursor.zero_()
+    weak, labelled = step.model(step.batch.views["weak"]), step.model(step.batch.x)
+    twin, _ = full()
+    aligned = twin.alignment(weak.logits.softmax(1))
+    run(method, step)
+    torch.testing.assert_close(method.bank["probs"][:8], aligned)
+    torch.testing.assert_close(method.bank["projection"][:8], method.projection(weak.features))
+    assert torch.equal(method.bank["probs"][8:12], torch.eye(3)[step.batch.y])
+    torch.testing.assert_close(method.bank["projection"][8:12], method.projection(labelled.features))
+    assert method.alignment.means.pushed.item() == 1
+
+
+def test_one_projection_head_of_two_layers():
+    """Averaging several heads is another method (EPASS)."""
+    method, _ = fresh()
+    assert sum(isinstance(module, Projection) for module in method.modules()) == 1
+    assert [tuple(p.shape) for p in method.parameters()] == [(5, 5), (5,), (4, 5), (4,)]
+
+
+@pytest.mark.parametrize("make", [fresh, full])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_finite_gradients_reach_every_parameter(make, autocast):
+    method, step = make()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        terms = run(method, step)
+    assert missing_gradients(terms, step.model, method) == []
+    assert all(p.grad.abs().max() > 0 for p in method.projection.parameters())
+    assert all(value.dtype != torch.bfloat16 for value in method.state_dict().values())
+
+
+def test_similarities_keep_float32_under_autocast():
+    method, step = full()
+    method.eval()
+    probs = random_probs(8)
+    exact = judged(method, step, probs).targets
+    graph = method._contrast(exact, step.weak.features, step.weak.features)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(judged(method, step, probs).targets, exact)
+        assert torch.equal(method._contrast(exact, step.weak.features, step.weak.features), graph)
+
+
+def test_permuting_the_batch_permutes_the_targets():
+    method, step = full()
+    method.eval()
+    probs, order = random_probs(8), torch.randperm(8)
+    first = judged(method, step, probs)
+    step.weak = step.weak._replace(features=step.weak.features[order])
+    torch.testing.assert_close(first.targets[order], judged(method, step, probs[order]).targets)
+
+
+def test_eval_mode_changes_no_buffer():
+    method, step = full()
+    method.eval()
+    before = buffers(method)
+    run(method, step)
+    assert same(before, buffers(method))
+    method.train()
+    run(method, step)
+    assert not same(before, buffers(method))
+
+
+def test_state_round_trip():
+    (one, step), (other, _) = full(), fresh(seed=1)
+    run(one, step)
+    other.load_state_dict(one.state_dict())
+    probs = random_probs(8)
+    assert torch.equal(judged(one, step, probs).targets, judged(other, step, probs).targets)
+
+
+def test_two_processes_keep_one_memory():
+    (alone, step), *parts = [full() for _ in range(3)]
+    step.model.eval()
+    run(alone, step)
+
+    def work(rank, gather):
+        run(parts[rank][0], part_of(step, rank, gather))
+        return buffers(parts[rank][0])
+
+    for state in two_processes(work):
+        for name, value in buffers(alone).items():
+            torch.testing.assert_close(state[name], value)
+
+
+@pytest.mark.parametrize("wrong", ["smoothing", "contrast_threshold", "temperature", "width", "memory", "queue"])
+def test_wrong_options_are_named(wrong):
+    with pytest.raises(UserError, match=wrong):
+        CoMatch(**{wrong: -1})

@@ -1,0 +1,22 @@
+import torch
+
+from tests.algorithms.tiny import FEATURES, make_model
+from vcc_infuse.algorithms.projection import Projection, similarity
+
+
+def test_rows_are_two_layers_on_the_unit_sphere():
+    torch.manual_seed(0)
+    head, features = Projection.of(make_model(), 4), torch.randn(7, FEATURES)
+    first, second = head.layers[0], head.layers[2]
+    raw = (features @ first.weight.T + first.bias).clamp(min=0) @ second.weight.T + second.bias
+    torch.testing.assert_close(head(features), raw / raw.square().sum(1, keepdim=True).sqrt())
+
+
+def test_float32_under_autocast_and_for_bf16_features():
+    head, features = Projection(FEATURES, 4), torch.randn(7, FEATURES)
+    exact = head(features)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head(features), exact)
+        cosines = similarity(exact, exact, 0.1)
+    assert torch.equal(cosines, exact @ exact.T / 0.1)
+    assert head(features.bfloat16()).dtype == torch.float32

@@ -1,0 +1,222 @@
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.algorithms.tiny import (
+    buffers,
+    judged,
+    make_step,
+    missing_gradients,
+    part_of,
+    random_probs,
+    run,
+    same,
+    two_processes,
+)
+from vcc_infuse.algorithms.projection import Projection
+from vcc_infuse.algorithms.simmatch import SimMatch
+from vcc_infuse.errors import UserError
+from vcc_infuse.types import Calibrated, Outputs
+
+
+def prepared(number=10, seed=0, **options):
+    """A method whose bank is known, in its second epoch."""
+    method = SimMatch(width=4, **options)
+    step = make_step(method, number=number, seed=seed)
+    method.bank_labels.copy_(torch.arange(6) % 3)
+    return method, step
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def softmax(values):
+    powers = [math.exp(v - max(values)) for v in values]
+    return [p / sum(powers) for p in powers]
+
+
+def slow(method, projected, probs):
+    """Targets and unfolded similarities, value by value; `probs` are aligned already."""
+    labels, targets, unfolded = method.bank_labels.tolist(), [], []
+    for h, p in zip(projected.tolist(), probs.tolist(), strict=True):
+        q = softmax([dot(h, m) / 0.1 for m in method.bank.tolist()])
+        u = [qj * p[label] for qj, label in zip(q, labels, strict=True)]
+        unfolded.append([value / sum(u) for value in u])
+        near = [sum(qj for qj, label in zip(q, labels, strict=True) if label == c) for c in range(3)]
+        targets.append([0.9 * a + 0.1 * b for a, b in zip(p, near, strict=True)])
+    return targets, unfolded
+
+
+def test_targets_against_a_slow_loop():
+    method, step = prepared(threshold=0.6)
+    method.eval()  # alignment is the identity while its queue is empty
+    probs = random_probs(8)
+    pseudo = judged(method, step, probs)
+    targets, _ = slow(method, method.projection(step.weak.features), probs)
+    torch.testing.assert_close(pseudo.targets, torch.tensor(targets))
+    assert pseudo.weights.tolist() == [float(max(row) >= 0.6) for row in targets]
+    assert 0 < pseudo.weights.sum() < 8
+    torch.testing.assert_close(pseudo.targets.sum(1), torch.ones(8))
+
+
+def test_losses_against_a_slow_loop():
+    method, step = prepared(threshold=0.4, weight=2.0, instance_weight=3.0)
+    weights = torch.linspace(0.5, 1.5, 8)
+    step.batch = step.batch._replace(weights=weights)
+    step.model.eval()
+    method.eval()
+    views = step.batch.views
+    terms = run(method, step)
+    weak, strong = step.model(views["weak"]), step.model(views["strong"])
+    targets, unfolded = slow(method, method.projection(weak.features), weak.logits.softmax(1))
+    instance = class_loss = 0.0
+    logs = strong.logits.log_softmax(1).tolist()
+    for b, h in enumerate(method.projection(strong.features).tolist()):
+        r = softmax([dot(h, m) / 0.1 for m in method.bank.tolist()])
+        instance -= float(weights[b]) * dot(unfolded[b], [math.log(v) for v in r]) / 8
+        class_loss -= float(weights[b]) * (max(targets[b]) >= 0.4) * dot(targets[b], logs[b]) / 8
+    torch.testing.assert_close(terms["instance"].item(), 3 * instance, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(terms["unlabelled"].item(), 2 * class_loss, rtol=1e-4, atol=1e-5)
+
+
+def test_bank_rows_follow_their_image_and_have_length_one():
+    """Normalising over the other axis would leave rows of another length."""
+    method, step = prepared()
+    ids = torch.tensor([4, 1, 4, 0])
+    step.batch = step.batch._replace(ids=ids, y=torch.tensor([2, 1, 0, 0]))
+    before = method.bank.clone()
+    model = copy.deepcopy(step.model)
+    model(step.batch.views["weak"])
+    labelled = model(torch.cat([step.batch.x, step.batch.views["strong"]])).features[:4]
+    projected = method.projection(labelled)
+    run(method, step)
+    for row, source in {0: 3, 1: 1, 4: 2}.items():  # of the two rows with id 4 the last counts
+        mixed = [0.7 * m + 0.3 * h for m, h in zip(before[row].tolist(), projected[source].tolist(), strict=True)]
+        length = math.sqrt(sum(v * v for v in mixed))
+        torch.testing.assert_close(method.bank[row], torch.tensor([v / length for v in mixed]))
+    assert torch.equal(method.bank[[2, 3, 5]], before[[2, 3, 5]])
+    torch.testing.assert_close(method.bank.norm(dim=1), torch.ones(6))
+    assert method.bank_labels[4] == 0
+
+
+def test_first_epoch_trusts_the_classifier_alone():
+    method, step = prepared(number=9)
+    method.eval()
+    probs = random_probs(8)
+    torch.testing.assert_close(judged(method, step, probs).targets, probs)
+    assert run(method, step)["instance"].item() == 0
+    step.number = 10
+    assert run(method, step)["instance"].item() > 0
+    assert not torch.allclose(judged(method, step, probs).targets, probs)
+
+
+def test_images_not_seen_yet_have_no_say():
+    method, step = prepared()
+    method.eval()
+    method.bank_labels[3:] = -1
+    probs = random_probs(8)
+    pseudo, unfolded = method._judge(*_given(step, probs))
+    assert unfolded[:, 3:].abs().max() == 0
+    near = (method.projection(step.weak.features) @ method.bank[:3].T / 0.1).softmax(1)
+    torch.testing.assert_close(pseudo.targets, 0.9 * probs + 0.1 * near)
+
+
+def _given(step, probs):
+    step.weak = Outputs(probs.log(), torch.randn(len(probs), 5))
+    return Calibrated(probs, probs.amax(1)), step
+
+
+def test_one_projection_head_of_two_layers():
+    """Averaging several heads is another method (EPASS)."""
+    method, _ = prepared()
+    assert sum(isinstance(module, Projection) for module in method.modules()) == 1
+    assert [tuple(p.shape) for p in method.parameters()] == [(5, 5), (5,), (4, 5), (4,)]
+
+
+@pytest.mark.parametrize("number", [0, 10])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_finite_gradients_reach_every_parameter(number, autocast):
+    method, step = prepared(number)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        terms = run(method, step)
+    assert missing_gradients(terms, step.model, method) == []
+    assert method.projection.layers[0].weight.grad.abs().max() > 0 or number == 0
+    assert all(value.dtype != torch.bfloat16 for value in method.state_dict().values())
+
+
+def test_bf16_features_meet_no_other_dtype():
+    method, step = prepared()
+    step.weak = step.weak or step.model(step.batch.views["weak"])
+    step.weak = step.weak._replace(features=step.weak.features.bfloat16())
+    assert judged(method, step, random_probs(8)).targets.dtype == torch.float32
+
+
+def test_similarities_keep_float32_under_autocast():
+    method, step = prepared()
+    method.eval()
+    probs = random_probs(8)
+    exact = judged(method, step, probs).targets
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(judged(method, step, probs).targets, exact)
+
+
+def test_permuting_the_batch_permutes_the_targets():
+    method, step = prepared()
+    method.eval()
+    probs, order = random_probs(8), torch.randperm(8)
+    first = judged(method, step, probs)
+    step.weak = step.weak._replace(features=step.weak.features[order])
+    second = judged(method, step, probs[order])
+    torch.testing.assert_close(first.targets[order], second.targets)
+
+
+def test_eval_mode_changes_no_buffer():
+    method, step = prepared()
+    method.eval()
+    before = buffers(method)
+    run(method, step)
+    assert same(before, buffers(method))
+    method.train()
+    run(method, step)
+    assert not same(before, buffers(method))
+
+
+def test_state_round_trip():
+    (one, step), (other, _) = prepared(), prepared(seed=1)
+    run(one, step)
+    other.load_state_dict(one.state_dict())
+    probs = random_probs(8)
+    assert torch.equal(judged(one, step, probs).targets, judged(other, step, probs).targets)
+
+
+def test_two_processes_keep_one_bank():
+    """Eval-mode model: BatchNorm would see other batches. The bank must not."""
+    (alone, step), *parts = [prepared() for _ in range(3)]
+    ids = torch.tensor([4, 4, 1, 0])
+    step.batch = step.batch._replace(ids=ids, y=ids % 3)
+    step.model.eval()
+    run(alone, step)
+
+    def work(rank, gather):
+        method = parts[rank][0]
+        run(method, part_of(step, rank, gather))
+        return buffers(method)
+
+    for state in two_processes(work):
+        for name, value in buffers(alone).items():
+            torch.testing.assert_close(state[name], value)
+
+
+def test_bank_starts_on_the_sphere():
+    method, _ = prepared()
+    torch.testing.assert_close(method.bank, F.normalize(method.bank, dim=1))
+
+
+@pytest.mark.parametrize("wrong", ["smoothing", "bank_momentum", "temperature", "width", "queue", "instance_weight"])
+def test_wrong_options_are_named(wrong):
+    with pytest.raises(UserError, match=wrong):
+        SimMatch(**{wrong: -1})
