@@ -1,0 +1,123 @@
+"""GradMatch (Killamsetty et al., ICML 2021): a weighted subset whose gradient matches that of the whole pool."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..types import Coreset
+from .base import Selector, Warmup, Weights
+from .check import at_least, one_of
+from .gradients import ExampleGradients, GroupGradients
+from .omp import Pursuit
+from .pool import Pool
+from .quota import proportional
+from .ranking import order
+from .scored import random_groups, table, verdict
+from .selection import Selection
+
+BLOCKS, FILL = 31, 32
+Picked = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+class GradMatch(Selector):
+    """Orthogonal matching pursuit over the head's gradients; its weights (mean 1) multiply the loss.
+
+    Args:
+        keep: share of the pool to keep, and of the optimiser steps to take.
+        every: epochs between refreshes; if not given, 40 of 1024, or what a short run can afford.
+        ridge: penalty on large weights, in units of the mean squared length of a gradient.
+        granularity: match each pseudo "class" by its examples, or the pool by random batches ("batch").
+        block: examples matched together at most: a larger class is cut at random, which bounds time and memory.
+        weights: score with the "online" or the averaged ("ema") weights.
+        warmup: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
+    """
+
+    def __init__(
+        self,
+        keep: float = 0.4,
+        every: int | None = None,
+        ridge: float = 0.5,
+        granularity: Literal["class", "batch"] = "class",
+        block: int = 1000,
+        weights: Weights = "online",
+        warmup: Warmup = "random",
+    ) -> None:
+        super().__init__(keep, every, warmup)
+        self.ridge = at_least("ridge", ridge, 0)
+        self.granularity = one_of("granularity", granularity, ("class", "batch"))
+        self.block = int(at_least("block", block, 2))
+        self.weights = one_of("weights", weights, ("online", "ema"))
+
+    def choose(self, pool: Pool, budget: int) -> Selection:
+        """Match, then fill up what the pursuit left open with further examples of average weight."""
+        columns = pool.scan(lambda c: {"features": c.outputs.features, "errors": c.errors, **verdict(c)})
+        match = self._by_class if self.granularity == "class" else self._by_batch
+        ids, weights = match(pool, columns, budget)
+        columns["score"] = torch.zeros(pool.size)
+        columns["score"][torch.from_numpy(ids)] = torch.from_numpy(weights).float()
+        rows = table(columns)
+        ranked = order(rows)
+        others = ranked[~np.isin(ranked, ids)]
+        coreset = filled(ids, weights, others, rows.selected, budget, pool.rng(FILL))
+        return Selection(coreset, rows)
+
+    def _by_class(self, pool: Pool, columns: dict[str, Tensor], budget: int) -> tuple[np.ndarray, np.ndarray]:
+        blocks = class_blocks(columns["label"], columns["weight"] > 0, self.block, pool.rng(BLOCKS))
+        places = proportional(np.array([len(block) for block in blocks], dtype=np.int64), budget)
+        found: Picked = ([], [])
+        for block, room in zip(blocks, places, strict=True):
+            gram = ExampleGradients(columns["errors"][block].double(), columns["features"][block].double()).gram()
+            index, weights = self._pursue(gram, gram.sum(1), int(room))
+            found[0].append(block[index].numpy())
+            found[1].append(weights.numpy())
+        return _joined(found)
+
+    def _by_batch(self, pool: Pool, columns: dict[str, Tensor], budget: int) -> tuple[np.ndarray, np.ndarray]:
+        used = columns["weight"]
+        groups = [group[used[group] > 0] for group in random_groups(pool)]
+        groups = [group for group in groups if len(group)]
+        if not groups:
+            return _joined(([], []))
+        atoms = GroupGradients(columns["errors"].double(), columns["features"].double(), used.double(), groups)
+        gram = atoms.gram()
+        room = math.ceil(budget / (sum(map(len, groups)) / len(groups)))
+        index, weights = self._pursue(gram, gram @ atoms.counts, room)
+        chosen = [groups[i].numpy() for i in index.tolist()]
+        # A batch's weight is that of its mean: each member carries an equal part.
+        each = [np.full(len(g), w / len(g)) for g, w in zip(chosen, weights.tolist(), strict=True)]
+        ids, shares = _joined((chosen, each))
+        return ids[:budget], shares[:budget]
+
+    def _pursue(self, gram: Tensor, target: Tensor, room: int) -> tuple[Tensor, Tensor]:
+        size = float(gram.diagonal().mean())
+        return Pursuit(gram, target, room, self.ridge * size).run()
+
+
+def class_blocks(labels: Tensor, selected: Tensor, size: int, rng: np.random.Generator) -> list[Tensor]:
+    """The selected examples of each pseudo class, cut at random into nearly equal blocks of at most `size`."""
+    blocks: list[Tensor] = []
+    for label in labels[selected].unique().tolist():
+        members = rng.permutation(torch.nonzero(selected & (labels == label))[:, 0].numpy())
+        parts = np.array_split(members, math.ceil(len(members) / size))
+        blocks += [torch.from_numpy(part) for part in parts]
+    return blocks
+
+
+def filled(ids: np.ndarray, weights: np.ndarray, others: np.ndarray, selected: np.ndarray, budget: int,
+           rng: np.random.Generator) -> Coreset:  # fmt: skip
+    """Weights of mean 1, and `others` of weight 1 up to the budget: random selected ones, then the rest in order."""
+    usable = rng.permutation(others[selected[others]])
+    extra = np.concatenate([usable, others[~selected[others]]])[: budget - len(ids)]
+    scaled = weights * (len(weights) / weights.sum()) if len(weights) else weights
+    both = np.concatenate([scaled, np.ones(len(extra))])
+    return Coreset(torch.from_numpy(np.concatenate([ids, extra])).long(), torch.from_numpy(both).float())
+
+
+def _joined(found: Picked) -> tuple[np.ndarray, np.ndarray]:
+    ids, weights = (np.concatenate(part) if part else np.zeros(0) for part in found)
+    return ids.astype(np.int64), weights.astype(np.float64)

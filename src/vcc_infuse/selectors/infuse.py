@@ -1,0 +1,121 @@
+"""INFUSE (VCC-INFUSE, IJCAI 2024): keep the unlabelled examples whose influence lowers the validation loss most.
+
+score(u) = dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), with feature-level Mixup of labelled examples in place of V.
+A positive score raises the validation loss, so the lowest scores are kept unless `rank="paper"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Warmup, Weights
+from .check import at_least, one_of
+from .chunk import Chunk
+from .curvature import GaussNewton
+from .gradients import alignment
+from .jvp import full_direction, influence
+from .pool import Pool
+from .quota import Quota
+from .scored import GRANULARITIES, Granularity, ScoredSelector, random_groups, shared_by_group, verdict
+from .support import support_gradient
+
+MIXUP = 21
+
+
+class INFUSE(ScoredSelector):
+    """Influence on a Mixup support set.
+
+    Args:
+        keep: share of the pool to keep, and of the optimiser steps to take.
+        every: epochs between refreshes; if not given, 40 of 1024, or what a short run can afford.
+        params: parameters through which influence is measured: the "head" (closed form) or "all" of them.
+        granularity: a score for each "example", or one for each random "batch" as in the paper.
+        rank: "helpful" keeps what lowers the support loss; "paper" keeps the highest score as printed.
+        curvature: H is the "identity" as in the paper, or the head's "gauss_newton" matrix (needs params="head").
+        draws: Mixup draws over the labelled set that are averaged.
+        damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
+        weights: score with the "online" or the averaged ("ema") weights.
+        quota: share the budget among pseudo classes: "none", "proportional" to their counts, or "equal".
+        smooth: factor of past refreshes in a moving average of the scores; 0 uses the present one alone.
+        random_share: part of the budget that is drawn at random from what the ranking leaves.
+        warmup: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
+    """
+
+    def __init__(
+        self,
+        keep: float = 0.4,
+        every: int | None = None,
+        params: Literal["head", "all"] = "head",
+        granularity: Granularity = "example",
+        rank: Literal["helpful", "paper"] = "helpful",
+        curvature: Literal["identity", "gauss_newton"] = "identity",
+        draws: int = 8,
+        damping: float = 0.1,
+        weights: Weights = "online",
+        quota: Quota = "none",
+        smooth: float = 0.0,
+        random_share: float = 0.0,
+        warmup: Warmup = "random",
+    ) -> None:
+        super().__init__(keep, every, warmup, weights, quota, smooth, random_share)
+        self.params = one_of("params", params, ("head", "all"))
+        self.granularity = one_of("granularity", granularity, GRANULARITIES)
+        self.rank = one_of("rank", rank, ("helpful", "paper"))
+        # Only the head has a curvature here: with params="all" there is but the identity.
+        known = ("identity", "gauss_newton") if params == "head" else ("identity",)
+        self.curvature = one_of("curvature", curvature, known)
+        self.draws = int(at_least("draws", draws, 1))
+        self.damping = at_least("damping", damping, 1e-6)
+
+    def score(self, pool: Pool) -> dict[str, Tensor]:
+        """One pass over the pool that keeps four numbers an example, whatever the width of the features."""
+        influence_of = self._influence(pool)
+        columns = pool.scan(lambda chunk: {"score": influence_of(chunk), **verdict(chunk)})
+        scores, used = columns["score"], columns["weight"]
+        if self.granularity == "batch":
+            scores = shared_by_group(scores, used, random_groups(pool))
+        size = scores.abs().sum() / (used > 0).sum().clamp(min=1)
+        # In units of their mean size, or an average over refreshes would be ruled by the largest gradient.
+        columns["score"] = self.value(scores / size.clamp(min=1e-30) if self.smooth else scores)
+        return columns
+
+    def value(self, score: Tensor) -> Tensor:
+        """A number by which higher is kept first, from the influence score."""
+        return -score if self.rank == "helpful" else score
+
+    def direction(self, pool: Pool) -> Tensor:
+        """H⁻¹∇L(V) of the head, classes × (width + 1): computed once, then every chunk is one matrix product."""
+        direction = self._support(pool)[0]
+        if self.curvature == "identity":
+            return direction
+        factors = GaussNewton(
+            (chunk.outputs.logits.softmax(1), chunk.outputs.features, chunk.weights) for chunk in pool.sample(4096)
+        )
+        return factors.solve(direction, self.damping)
+
+    def _support(self, pool: Pool) -> tuple[Tensor, Tensor]:
+        outputs, y = pool.labelled_features()
+        head = pool.model.get_submodule("head")
+        return support_gradient(head, outputs.features, y, self.draws, pool.rng(MIXUP))  # type: ignore[arg-type]
+
+    def _influence(self, pool: Pool) -> Callable[[Chunk], Tensor]:
+        if self.params == "all":
+            tangent = full_direction(pool, *self._support(pool))
+            return lambda chunk: -influence(pool.model, tangent, chunk)
+        direction = self.direction(pool)
+        return lambda chunk: chunk_score(direction, chunk)
+
+
+def chunk_score(direction: Tensor, chunk: Chunk) -> Tensor:
+    """The influence score of each example of a scanned chunk."""
+    return -alignment(direction, chunk.errors, chunk.outputs.features)
+
+
+def score_chunk(direction: Tensor, features: Tensor, probs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """The influence score of rows in a stream of stored features; labels are classes or distributions."""
+    targets = F.one_hot(labels, probs.shape[1]) if labels.ndim == 1 else labels
+    return -alignment(direction, weights[:, None] * (probs - targets), features)

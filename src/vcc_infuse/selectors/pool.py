@@ -1,0 +1,136 @@
+"""Pool: all that a selector may look at in one refresh, streamed in chunks so that memory need not grow with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..algorithms import Algorithm
+from ..calibrators import Calibrator
+from ..data.batches import Batches
+from ..types import Batch, Outputs, Step, Task, alone
+from .chunk import Chunk, judge
+from .rest import seed_chunk
+
+Reduce = Callable[[Chunk], Mapping[str, Tensor]]
+POOL, LABELLED, SAMPLE = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The unlabelled pool and the labelled set as seen from step `number`.
+
+    `views` gives views of pool ids, `labelled` the weak view and the label of labelled ids. Every chunk is drawn
+    from its own seed and computed whole by one process, so that any number of processes finds the same.
+    """
+
+    model: nn.Module
+    ema: nn.Module
+    algorithm: Algorithm
+    calibrator: Calibrator
+    task: Task
+    views: Callable[[np.ndarray, Sequence[str]], dict[str, Tensor]]
+    labelled: Callable[[np.ndarray], tuple[Tensor, Tensor]]
+    number: int = 0
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    device: torch.device | str = "cpu"
+    gather: Callable[[Tensor], Tensor] = alone
+    autocast: Callable[[], AbstractContextManager] = nullcontext
+    chunk: int = 256
+    trainable: tuple[str, ...] = ()
+    """Names of the parameters that training moves; all if empty."""
+
+    @classmethod
+    def of(cls, batches: Batches, model: nn.Module, ema: nn.Module, algorithm: Algorithm, calibrator: Calibrator,
+           task: Task, number: int, gather: Callable[[Tensor], Tensor] = alone,
+           autocast: Callable[[], AbstractContextManager] = nullcontext) -> Pool:  # fmt: skip
+        """The pool that a run's batches are drawn from."""
+        split, y = batches.data.split, batches.data.labelled_y
+
+        def views(ids: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
+            raw = batches.rows(split.pool[ids])
+            return {name: batches.views(name, raw) for name in names}
+
+        def labelled(ids: np.ndarray) -> tuple[Tensor, Tensor]:
+            truth = torch.from_numpy(y[ids]).to(batches.device)
+            return batches.views("weak", batches.rows(split.labelled[ids])), truth
+
+        names = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+        return cls(model, ema, algorithm, calibrator, task, views, labelled, number, batches.seed, batches.rank,
+                   batches.world, batches.device, gather, autocast, trainable=names)  # fmt: skip
+
+    @property
+    def size(self) -> int:
+        """Examples in the pool."""
+        return self.task.pool
+
+    def rng(self, purpose: int) -> np.random.Generator:
+        """Draws that depend on seed, step and purpose, not on process or device."""
+        return np.random.default_rng([self.seed, self.number, purpose])
+
+    def using(self, weights: str) -> Pool:
+        """The same pool judged by the averaged weights, if "ema"."""
+        return replace(self, model=self.ema) if weights == "ema" else self
+
+    def scan(self, reduce: Reduce) -> dict[str, Tensor]:
+        """One pass: `reduce` gives named rows for a chunk; the result has a row for each pool id, on the CPU."""
+        pieces = self._pieces(self.rng(POOL).permutation(self.size))
+        columns: dict[str, Tensor] = {}
+        for number in range(self.rank, max(len(pieces), self.rank + 1), self.world):
+            # A process without a chunk of its own still has to know the columns: it repeats the last one, unheard.
+            idle = number >= len(pieces)
+            chunk = self._judge(pieces[-1 if idle else number], POOL, number)
+            for name, rows in reduce(chunk).items():
+                whole = columns.setdefault(name, torch.zeros(self.size, *rows.shape[1:], dtype=rows.dtype))
+                whole[chunk.ids.cpu()] = torch.zeros_like(rows, device="cpu") if idle else rows.detach().cpu()
+        return {name: self._join(whole) for name, whole in columns.items()}
+
+    def sample(self, count: int) -> Iterator[Chunk]:
+        """Random examples of the pool, the same in every process."""
+        ids = self.rng(SAMPLE).permutation(self.size)[:count]
+        for number, piece in enumerate(self._pieces(ids)):
+            yield self._judge(piece, SAMPLE, number)
+
+    def labelled_chunks(self) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Labelled ids, weak views and labels; a second pass gives the very same views."""
+        for number, ids in enumerate(self._pieces(np.arange(self.task.labelled))):
+            seed_chunk(self.seed, self.number, LABELLED, number)
+            yield (ids, *self.labelled(ids))
+
+    @torch.no_grad()
+    def labelled_features(self) -> tuple[Outputs, Tensor]:
+        """What the model says of the labelled set, in float32, and the labels."""
+        outputs, labels = [], []
+        for _, x, y in self.labelled_chunks():
+            with self.autocast():
+                outputs.append(self.model(x))
+            labels.append(y)
+        logits, features = (torch.cat(part).float() for part in zip(*outputs, strict=True))
+        return Outputs(logits, features), torch.cat(labels)
+
+    def _pieces(self, ids: np.ndarray) -> list[np.ndarray]:
+        return [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
+
+    def _judge(self, ids: np.ndarray, purpose: int, number: int) -> Chunk:
+        seed_chunk(self.seed, self.number, purpose, number)
+        names = dict.fromkeys(("weak", *self.algorithm.views))
+        pool_ids = torch.from_numpy(ids).to(self.device)
+        none = torch.empty(0, dtype=torch.long, device=self.device)
+        views, ones = self.views(ids, tuple(names)), torch.ones(len(ids), device=self.device)
+        batch = Batch(views["weak"][:0], none, none, views, pool_ids, ones)
+        step = Step(batch, self.model, self.ema, self.calibrator, self.number, self.task.steps, self.task.epoch)
+        with self.autocast():
+            return judge(step, self.algorithm)
+
+    def _join(self, whole: Tensor) -> Tensor:
+        """Each process filled its own rows and left zeros elsewhere: the sum is exact."""
+        if self.world == 1:
+            return whole
+        return self.gather(whole[None].to(self.device)).cpu().sum(0).to(whole.dtype)

@@ -1,0 +1,97 @@
+"""Selection: how a core set came about, as figures for the log and as a file for the run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..files import write_atomic
+from ..types import Coreset
+from .ranking import Scored
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A core set and, where the selector scored the pool, a row for each pool id in order."""
+
+    coreset: Coreset
+    rows: Scored | None = None
+
+
+def describe_selection(
+    selection: Selection,
+    classes: int,
+    pool: int,
+    previous: Coreset | None = None,
+    truth: np.ndarray | None = None,
+    bins: int = 20,
+) -> dict[str, Any]:
+    """Plain numbers of one refresh; `truth` are the pool's hidden labels, −1 where nobody knows."""
+    kept = selection.coreset.ids.cpu().numpy()
+    weights = selection.coreset.weights.cpu().double()
+    figures: dict[str, Any] = {
+        "kept": len(kept), "kept_share": len(kept) / pool, "weight_largest": float(weights.max()),
+        "overlap": None if previous is None else _overlap(kept, previous.ids.cpu().numpy()),
+    }  # fmt: skip
+    if truth is not None:
+        figures["kept_share_per_true_class"] = _shares(truth[kept][truth[kept] >= 0], classes)
+    if selection.rows is None:
+        return figures
+    rows = selection.rows
+    mine = rows.take(kept)
+    figures |= {
+        "selected_share_of_kept": float(mine.selected.mean()),
+        "selected_share_of_pool": float(rows.selected.mean()),
+        "kept_share_per_class": _shares(mine.labels, classes),
+        "pool_share_per_class": _shares(rows.labels, classes),
+        "score_histogram": _histogram(rows, kept, bins),
+    }
+    if truth is not None:
+        figures["precision_of_kept"] = _precision(mine, truth[kept])
+        figures["precision_of_pool"] = _precision(rows, truth)
+    return figures
+
+
+def save_selection(path: Path, selection: Selection) -> None:
+    """Ids, weights and scores as .npz, whole or not at all; read it with `numpy.load(path, allow_pickle=False)`."""
+    columns = {"ids": selection.coreset.ids.cpu().numpy(), "weights": selection.coreset.weights.cpu().numpy()}
+    if selection.rows is not None:
+        rows = selection.rows
+        columns |= {"scores": rows.scores.astype(np.float32), "selected": rows.selected}
+        columns |= {"confidence": rows.confidence.astype(np.float32), "labels": rows.labels.astype(np.int32)}
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as handle:  # a handle, because numpy adds .npz to a name
+            np.savez_compressed(handle, **columns)  # type: ignore[arg-type]
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, write)
+
+
+def _overlap(kept: np.ndarray, before: np.ndarray) -> float:
+    return len(np.intersect1d(kept, before)) / len(kept)
+
+
+def _shares(labels: np.ndarray, classes: int) -> list[float]:
+    return (np.bincount(labels, minlength=classes) / max(len(labels), 1)).tolist()
+
+
+def _precision(rows: Scored, truth: np.ndarray) -> float | None:
+    judged = rows.selected & (truth >= 0)
+    return float((rows.labels == truth)[judged].mean()) if judged.any() else None
+
+
+def _histogram(rows: Scored, kept: np.ndarray, bins: int) -> dict[str, list[float]]:
+    """Counts of selected examples over the scores, all and kept; the outermost percentiles share the end bins."""
+    usable = rows.selected & np.isfinite(rows.scores)
+    if not usable.any():
+        return {"edges": [], "all": [], "kept": []}
+    low, high = np.quantile(rows.scores[usable], [0.01, 0.99])
+    edges = np.linspace(low, high if high > low else low + 1e-12, bins + 1)
+    clipped, inside = np.clip(rows.scores, edges[0], edges[-1]), np.zeros(len(usable), dtype=bool)
+    inside[kept] = True
+    counts = [np.histogram(clipped[usable & part], edges)[0].tolist() for part in (inside | True, inside)]
+    return {"edges": edges.tolist(), "all": counts[0], "kept": counts[1]}
