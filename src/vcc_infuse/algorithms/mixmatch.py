@@ -1,0 +1,64 @@
+"""MixMatch (Berthelot et al., NeurIPS 2019): sharpened guesses over several views, and MixUp of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..models.batchnorm import frozen_statistics
+from ..types import Losses, PseudoLabels, Step
+from .base import Algorithm, checked, ramp
+from .mixup import interleaved_forward, mixup
+from .pi_model import squared_error
+from .sharpen import sharpen
+
+
+class MixMatch(Algorithm):
+    """Guess by the mean of two weak views, sharpen, mix labelled and unlabelled, compare by squared error.
+
+    A mixed example carries the core-set weight of its dominant half.
+
+    Args:
+        weight: factor of the unlabelled loss (the paper: 75 for CIFAR-10, 250 for SVHN, 50 for STL-10).
+        ramp_share: share of the run over which that factor rises from zero (the paper: 16k steps of 2^20).
+        temperature: of the sharpening.
+        alpha: of MixUp's Beta distribution.
+    """
+
+    views = ("weak", "weak_2")
+    ratio = 1
+
+    def __init__(
+        self, weight: float = 75.0, ramp_share: float = 1 / 64, temperature: float = 0.5, alpha: float = 0.75
+    ) -> None:
+        super().__init__()
+        self.weight = checked("weight", weight, 0, float("inf"))
+        self.ramp_share = checked("ramp_share", ramp_share, 0, 1)
+        self.temperature = checked("temperature", temperature, 0.01, 100)
+        self.alpha = checked("alpha", alpha, 0, float("inf"))
+
+    @torch.no_grad()
+    def guess(self, step: Step) -> Tensor:
+        """Sharpened mean prediction of the two views."""
+        views = step.batch.views
+        with frozen_statistics(step.model):
+            probs = [step.model(views[name]).logits.float().softmax(1) for name in self.views]
+        return sharpen((probs[0] + probs[1]) / 2, self.temperature)
+
+    def losses(self, step: Step) -> Iterator[Losses]:
+        """Cross entropy of the mixed labelled part, squared error of the mixed unlabelled part."""
+        batch, guess = step.batch, self.guess(step)
+        labels = F.one_hot(batch.y, guess.shape[1]).to(guess.dtype)
+        inputs = torch.cat([batch.x, *(batch.views[name] for name in self.views)])
+        inputs, targets = mixup(inputs, torch.cat([labels, guess, guess]), self.alpha)
+        size = len(batch.x)
+        logits = interleaved_forward(step, inputs, size)
+        weight = self.weight * ramp(step.progress, self.ramp_share)
+        yield Losses(
+            PseudoLabels(guess, torch.ones_like(guess[:, 0])),
+            labelled=F.cross_entropy(logits[:size].float(), targets[:size]),
+            unlabelled=weight * squared_error(logits[size:], targets[size:], batch.weights.repeat(2)),
+        )

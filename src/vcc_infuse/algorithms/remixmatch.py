@@ -1,0 +1,124 @@
+"""ReMixMatch (Berthelot et al., ICLR 2020): MixMatch with aligned guesses, strong views and a rotation task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..models.batchnorm import frozen_statistics
+from ..types import Losses, PseudoLabels, Step, Task
+from .alignment import EMAAlignment
+from .base import Algorithm, checked, ramp
+from .mixup import interleaved_forward, mixup
+from .sharpen import sharpen
+
+
+class ReMixMatch(Algorithm):
+    """The weak view's guess, aligned and sharpened, is the target of two strong views, mixed and unmixed.
+
+    The paper shows eight strong views and labelled images as strong views; here two, and weak ones.
+    A mixed example carries the core-set weight of its dominant half.
+
+    Args:
+        weight: factor of the mixed unlabelled loss.
+        strong_weight: factor of the unmixed strong view's loss.
+        rotation_weight: factor of the loss of telling by how many quarter turns the strong view was rotated.
+        ramp_share: share of the run over which the first two factors rise from zero.
+        temperature: of the sharpening.
+        alpha: of MixUp's Beta distribution.
+        momentum: of the mean guess that is aligned to `target` (the paper: the mean of the last 128 batches).
+        target: class frequencies that guesses should have: those of the labels, or uniform.
+    """
+
+    views = ("weak", "strong", "strong_2")
+    ratio = 1
+
+    def __init__(
+        self,
+        weight: float = 1.5,
+        strong_weight: float = 0.5,
+        rotation_weight: float = 0.5,
+        ramp_share: float = 1 / 64,
+        temperature: float = 0.5,
+        alpha: float = 0.75,
+        momentum: float = 0.992,
+        target: Literal["labelled", "uniform"] = "labelled",
+    ) -> None:
+        super().__init__()
+        self.weight = checked("weight", weight, 0, float("inf"))
+        self.strong_weight = checked("strong_weight", strong_weight, 0, float("inf"))
+        self.rotation_weight = checked("rotation_weight", rotation_weight, 0, float("inf"))
+        self.ramp_share = checked("ramp_share", ramp_share, 0, 1)
+        self.temperature = checked("temperature", temperature, 0.01, 100)
+        self.alpha = checked("alpha", alpha, 0, float("inf"))
+        self.momentum = checked("momentum", momentum, 0, 1)
+        self.target = target
+        if target not in ("labelled", "uniform"):
+            raise UserError(f"target must be labelled or uniform, got {target!r}")
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """A head that tells four rotations apart, and the running mean of the guesses."""
+        head = model.get_submodule("head")
+        assert isinstance(head, nn.Linear)
+        self.rotation = nn.Linear(head.in_features, 4)
+        counts = task.label_counts.cpu() if self.target == "labelled" else None
+        self.alignment = EMAAlignment(task.classes, self.momentum, counts)
+
+    @torch.no_grad()
+    def guess(self, step: Step) -> Tensor:
+        """The weak view's prediction, aligned and sharpened."""
+        with frozen_statistics(step.model):
+            probs = step.model(step.batch.views["weak"]).logits.float().softmax(1)
+        return sharpen(self.alignment(probs, step.gather), self.temperature)
+
+    def losses(self, step: Step) -> Iterator[Losses]:
+        """Mixed labelled, mixed unlabelled, unmixed strong view, rotation."""
+        batch, views, size = step.batch, step.batch.views, len(step.batch.x)
+        check_square(views["strong"])
+        guess = self.guess(step)
+        labels = F.one_hot(batch.y, guess.shape[1]).to(guess.dtype)
+        inputs = torch.cat([batch.x, views["strong"], views["strong_2"], views["weak"]])
+        inputs, targets = mixup(inputs, torch.cat([labels, guess, guess, guess]), self.alpha)
+        logits = interleaved_forward(step, inputs, size)
+        mixed = PseudoLabels(targets[size:], batch.weights.repeat(3))
+        rise = ramp(step.progress, self.ramp_share)
+        pseudo = PseudoLabels(guess, torch.ones_like(batch.weights))
+        yield Losses(
+            pseudo,
+            labelled=F.cross_entropy(logits[:size].float(), targets[:size]),
+            unlabelled=self.weight * rise * mixed.loss(logits[size:]),
+            **self.strong_losses(step, pseudo, rise),
+        )
+
+    def strong_losses(self, step: Step, pseudo: PseudoLabels, rise: float) -> dict[str, Tensor]:
+        """The unmixed strong view: its guess, and by how much it was rotated."""
+        images, weights = step.batch.views["strong"], step.batch.weights
+        turns = torch.randint(4, (len(images),), device=images.device)
+        with frozen_statistics(step.model):
+            (strong,) = step.forward(images)
+            (turned,) = step.forward(rotate(images, turns))
+        rotation = PseudoLabels(turns, weights).loss(self.rotation(turned.features))
+        return {
+            "strong": self.strong_weight * rise * pseudo.loss(strong.logits, weights),
+            "rotation": self.rotation_weight * rotation,
+        }
+
+
+def rotate(images: Tensor, turns: Tensor) -> Tensor:
+    """Each image by its own number of quarter turns, counter-clockwise."""
+    rotated = torch.stack([images.rot90(k, (2, 3)) for k in range(4)])
+    return rotated[turns, torch.arange(len(images), device=images.device)]
+
+
+def check_square(images: Tensor) -> None:
+    """Refuse what cannot be turned by a quarter."""
+    if images.ndim != 4:
+        raise UserError("ReMixMatch turns images and cannot turn vectors; choose MixMatch for them")
+    height, width = images.shape[2:]
+    if height != width:
+        raise UserError(f"ReMixMatch turns square images, got {height}×{width}; resize with --size or choose MixMatch")
