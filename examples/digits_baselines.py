@@ -22,12 +22,12 @@ def train(method, data, seed, steps):
 
 
 def scikit_learn(method, data):
-    """The pool as flat vectors in 0…1, −1 for hidden labels, as scikit-learn wants it."""
+    """The pool as flat vectors on the 0…16 scale of scikit-learn's own examples, −1 for hidden labels."""
     train, test = data.dataset.train, data.dataset.test
     y = np.full(len(train), -1)
     y[data.split.labelled] = data.labelled_y
-    method.fit(train.x.reshape(len(train), -1) / 255, y)
-    return float(np.mean(method.predict(test.x.reshape(len(test), -1) / 255) != test.y))
+    method.fit(train.x.reshape(len(train), -1) / 255 * 16, y)
+    return float(np.mean(method.predict(test.x.reshape(len(test), -1) / 255 * 16) != test.y))
 
 
 def errors(labels, seed, steps):
@@ -35,8 +35,10 @@ def errors(labels, seed, steps):
     data = SSLData(dataset, balanced(dataset.train.y, labels, 10, seed))
     return {
         "Supervised": train(Supervised(), data, seed, steps),
-        "LabelSpreading, rbf (scikit-learn)": scikit_learn(LabelSpreading(gamma=0.25, max_iter=200), data),
-        "LabelSpreading, knn (scikit-learn)": scikit_learn(LabelSpreading(kernel="knn", max_iter=200), data),
+        "LabelSpreading, rbf 0.25 (scikit-learn)": scikit_learn(LabelSpreading(gamma=0.25, max_iter=200), data),
+        "LabelSpreading, 10 neighbours (scikit-learn)": scikit_learn(
+            LabelSpreading(kernel="knn", n_neighbors=10, max_iter=200), data
+        ),
         "SelfTraining, logistic (scikit-learn)": scikit_learn(
             SelfTrainingClassifier(LogisticRegression(max_iter=1000)), data
         ),

@@ -5,7 +5,25 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse import MLP, FixMatch, FullySupervised, PseudoLabel, SmallConv, SSLData, Supervised, Trainer, UserError
+from tests.algorithms.tiny import same
+from vcc_infuse import (
+    INFUSE,
+    MLP,
+    VCC,
+    EarlyStop,
+    FixMatch,
+    FlexMatch,
+    FullShort,
+    FullySupervised,
+    PseudoLabel,
+    Random,
+    RandomOnline,
+    SmallConv,
+    SSLData,
+    Supervised,
+    Trainer,
+    UserError,
+)
 from vcc_infuse.averaging import EMA
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.interrupt import Interrupted
@@ -183,3 +201,65 @@ def test_a_diverging_run_says_so(digits):
 def test_a_users_own_module_serves_as_backbone(digits):
     own = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU())
     assert Trainer(own, FixMatch(), **SMALL).fit(digits)["error"] < 1
+
+
+def test_keeping_everything_is_plain_training(digits):
+    runs = []
+    for selector in (None, INFUSE(keep=1.0)):
+        trainer = Trainer(SmallConv(4), FlexMatch(), None, selector, **SMALL)
+        trainer.fit(digits)
+        runs.append(trainer.parts_.model.state_dict())
+    assert all(torch.equal(runs[0][k], runs[1][k]) for k in runs[0])
+
+
+def test_a_selector_shortens_the_run_and_bounds_the_pool(tmp_path, digits):
+    seen = set()
+
+    class Spy(FixMatch):
+        def losses(self, step):
+            seen.update(step.batch.pool_ids.tolist())
+            yield from super().losses(step)
+
+    out = tmp_path / "run"
+    options = {**SMALL, "steps": 100, "epochs": 5, "batch": 16, "ratio": 7}
+    summary = Trainer(SmallConv(4), Spy(0.1), None, Random(keep=0.2), out=str(out), **options).fit(digits)
+    assert summary["steps"] == 20
+    assert summary["coreset_size"] == round(0.2 * len(digits.split.pool))
+    assert len(seen) == summary["coreset_size"]
+    chosen = np.load(out / "coresets" / "step-000000000.npz", allow_pickle=False)["ids"]
+    assert seen == set(chosen.tolist())
+
+
+@pytest.mark.parametrize("selector", [INFUSE(keep=0.5, every=1, smooth=0.5), RandomOnline(keep=0.5, every=1)])
+def test_a_run_with_selector_and_vcc_resumes_in_mid_interval(tmp_path, digits, selector):
+    options = {**SMALL, "steps": 24}
+    stopping = type("Stopping", (Stopper, FlexMatch), {"at": 6})
+    with pytest.raises(Interrupted):
+        Trainer(SmallConv(4), stopping(), VCC(), selector, out=str(tmp_path / "cut"), **options).fit(digits)
+    for name, resume in (("cut", True), ("whole", False)):
+        Trainer(SmallConv(4), FlexMatch(), VCC(), selector, out=str(tmp_path / name), **options).fit(
+            digits, resume=resume
+        )
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    chosen = [read_selections(tmp_path / name) for name in ("cut", "whole")]
+    assert chosen[0] == chosen[1]
+    assert [line["step"] for line in chosen[0]] == [0, 4, 8]
+
+
+def read_selections(folder):
+    found = [json.loads(text) for text in (folder / "selections.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in found]
+
+
+def test_the_last_learning_rate(digits):
+    for selector, length in ((FullShort(keep=0.5), 12), (EarlyStop(keep=0.5), 24)):
+        trainer = Trainer(SmallConv(4), FixMatch(), None, selector, **{**SMALL, "steps": 24})
+        trainer.fit(digits)
+        rate = trainer.parts_.optimiser.param_groups[0]["lr"]
+        assert rate == pytest.approx(0.03 * math.cos(7 * math.pi * 11 / (16 * length)))
+
+
+def test_a_selector_without_a_pool_is_refused():
+    with pytest.raises(UserError, match="Supervised uses no unlabelled images"):
+        Trainer(SmallConv(4), Supervised(), None, INFUSE(), **SMALL)

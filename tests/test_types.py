@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,16 +50,25 @@ def test_teach_gives_the_weak_view_no_gradient(joint):
     assert s.weak is weak
 
 
-def test_joint_shares_batch_statistics_and_separate_does_not():
+def test_joint_shares_batch_statistics_and_the_default_uses_running_ones():
     weak, x, u = torch.randn(5, 4) + 3, torch.randn(2, 4), torch.randn(3, 4)
     joint, apart = step(True), step(False)
     whole = joint.model(torch.cat([x, u, weak])).logits
     joint_weak, (joint_x, _) = joint.teach(weak, x, u)
     torch.testing.assert_close(joint_weak.logits, whole[5:])
     torch.testing.assert_close(joint_x.logits, whole[:2])
+    with_statistics = copy.deepcopy(apart.model).eval()(weak).logits
     alone, (with_u, _) = apart.teach(weak, x, u)
-    torch.testing.assert_close(alone.logits, apart.model(weak).logits)
+    torch.testing.assert_close(alone.logits, with_statistics)
     torch.testing.assert_close(with_u.logits, apart.model(torch.cat([x, u])).logits[:2])
+    assert apart.model.training
+
+
+def test_the_weak_view_leaves_no_trace_in_the_statistics():
+    s = step(False)
+    before = copy.deepcopy(s.model.state_dict())
+    s.judge(torch.randn(5, 4) + 3)
+    assert all(torch.equal(before[k], v) for k, v in s.model.state_dict().items())
 
 
 def test_outputs_split_and_detach():

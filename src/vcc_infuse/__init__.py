@@ -1,33 +1,87 @@
 """Semi-supervised image classification that knows when it is right."""
 
 from . import metrics
-from .algorithms import Algorithm, FixMatch, FullySupervised, PseudoLabel, PseudoLabelling, Supervised
-from .calibrators import Calibrator, Softmax
+from .algorithms import (
+    MPL,
+    UDA,
+    VAT,
+    Algorithm,
+    CoMatch,
+    Dash,
+    FixMatch,
+    FlexMatch,
+    FreeMatch,
+    FullySupervised,
+    MeanTeacher,
+    MixMatch,
+    PiModel,
+    PseudoLabel,
+    PseudoLabelling,
+    ReMixMatch,
+    SimMatch,
+    SoftMatch,
+    Supervised,
+)
+from .calibrators import VCC, Calibrator, Softmax
 from .data.dataset import Dataset, Examples
 from .data.sources import load
 from .data.ssl import SSLData
 from .errors import UserError
 from .models import MLP, Backbone, Classifier, SmallConv, Timm, WideResNet
 from .predictor import Predictor
+from .selectors import (
+    EL2N,
+    INFUSE,
+    RETRIEVE,
+    EarlyStop,
+    FullShort,
+    GradMatch,
+    Random,
+    RandomOnline,
+    Selector,
+)
 from .trainer import Trainer
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "EL2N",
+    "INFUSE",
     "MLP",
+    "MPL",
+    "RETRIEVE",
+    "UDA",
+    "VAT",
+    "VCC",
     "Algorithm",
     "Backbone",
     "Calibrator",
     "Classifier",
+    "CoMatch",
+    "Dash",
     "Dataset",
+    "EarlyStop",
     "Examples",
     "FixMatch",
+    "FlexMatch",
+    "FreeMatch",
+    "FullShort",
     "FullySupervised",
+    "GradMatch",
+    "MeanTeacher",
+    "MixMatch",
+    "PiModel",
     "Predictor",
     "PseudoLabel",
     "PseudoLabelling",
+    "Random",
+    "RandomOnline",
+    "ReMixMatch",
     "SSLData",
+    "Selector",
+    "SimMatch",
     "SmallConv",
+    "SoftMatch",
     "Softmax",
     "Supervised",
     "Timm",

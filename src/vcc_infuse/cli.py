@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a classifier and write a run folder",
     "evaluate": "measure a trained run on a test set",
     "predict": "label images with a trained run",
+    "select": "rank a pool of images by how much they would teach a trained run",
     "bench": "measure speed as ratios on this machine",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }

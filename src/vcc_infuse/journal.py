@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import resource
 import sys
+from dataclasses import replace
 from typing import Any
 
 import yaml
+from torch import Tensor
 
+from .data.batches import Batches
 from .describe import describe
 from .errors import UserError
 from .parts import Parts
 from .run_folder import RunFolder, versions
+from .selectors import INFUSE, Pool, Selection, save_selection
+from .selectors.rest import at_rest
 from .track import Tracker
 
 
@@ -61,6 +66,12 @@ class Journal:
             self.folder.append(figures)
             self.tracker.write(figures["step"], figures)
 
+    def selection(self, selection: Selection, figures: dict[str, Any]) -> None:
+        """Note a new core set: its figures as a line, its ids and scores as a file."""
+        if self.folder and self.writes:
+            self.folder.append_selection(figures)
+            save_selection(self.folder.path / "coresets" / f"step-{figures['step']:09d}.npz", selection)
+
     def checkpoint(self, step: int) -> None:
         """Save everything after `step` steps."""
         if self.folder and self.writes:
@@ -69,9 +80,21 @@ class Journal:
     def finish(self, summary: dict[str, Any]) -> None:
         """Save the model, then the summary, whose presence marks a finished run."""
         if self.folder and self.writes:
-            self.parts.predictor().save(self.folder.path)
+            direction = infuse_direction(self.parts, summary["seed"])
+            replace(self.parts.predictor(), direction=direction).save(self.folder.path)
             self.folder.write_summary(summary)
         self.tracker.close()
+
+
+def infuse_direction(parts: Parts, seed: int) -> Tensor:
+    """INFUSE's direction of the averaged head, which is all that ranking other images needs of the labelled set."""
+    task, model = parts.task, parts.ema.module
+    batches = Batches(
+        parts.data, parts.views, (), batch=task.batch, unlabelled=task.unlabelled_batch, seed=seed, device=parts.device
+    )
+    pool = Pool.of(batches, model, model, parts.algorithm, parts.calibrator, task, task.steps)
+    with at_rest(model, device=parts.device):
+        return INFUSE().direction(pool)
 
 
 def summarise(parts: Parts, last: dict[str, Any], seed: int, bins: int) -> dict[str, Any]:
@@ -86,10 +109,10 @@ def summarise(parts: Parts, last: dict[str, Any], seed: int, bins: int) -> dict[
         "error_best": parts.best,
         "steps": task.steps,
         "seconds_train": parts.seconds,
-        "seconds_select": 0.0,
+        "seconds_select": parts.refresher.seconds,
         "images_per_second": seen / max(parts.seconds, 1e-9),
         "peak_rss_mb": peak_memory(),
-        "coreset_size": task.pool,
+        "coreset_size": parts.refresher.budget,
         "labels": task.labelled,
         "seed": seed,
         "classes": list(dataset.classes),
@@ -109,5 +132,5 @@ def peak_memory() -> float:
 
 def config_text(name: str, settings: dict[str, Any], **objects: object) -> str:
     """The configuration of a run started from Python, in the form the command line writes."""
-    described = {key: describe(thing) for key, thing in objects.items()}
+    described = {key: describe(thing) if thing else None for key, thing in objects.items()}
     return yaml.safe_dump({"data": name, **described, **settings}, sort_keys=False)

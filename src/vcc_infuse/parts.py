@@ -20,6 +20,7 @@ from .models import Classifier
 from .optimise import sgd
 from .predictor import Predictor, make_views
 from .processes import average_, seed_step
+from .selectors import Refresher, Selector
 from .tally import Tally
 from .types import Task
 
@@ -33,6 +34,7 @@ class Parts:
         model: nn.Module,
         algorithm: Algorithm,
         calibrator: Calibrator,
+        selector: Selector | None,
         *,
         task: Task,
         settings: dict[str, Any],
@@ -61,6 +63,7 @@ class Parts:
         self.views = make_views(data.dataset)
         self.truth = torch.from_numpy(np.asarray(data.pool_truth)).to(self.device)
         self.tally = Tally(task.classes, self.device)
+        self.refresher = Refresher(selector, task, settings["epochs"], settings["seed"])
         self.best, self.seconds = math.inf, 0.0
 
     @property
@@ -79,7 +82,7 @@ class Parts:
         average_([self.tally.pseudo, *self.tally.losses.values()])
 
     def _stateful(self) -> dict[str, Any]:
-        names = ("model", "ema", "algorithm", "calibrator", "optimiser", "tally")
+        names = ("model", "ema", "algorithm", "calibrator", "optimiser", "tally", "refresher")
         parts = {name: getattr(self, name) for name in names}
         scaler = self.accelerator.scaler
         return parts if scaler is None else {**parts, "scaler": scaler}

@@ -42,7 +42,10 @@ def make_views(dataset: Dataset) -> ImageViews | VectorViews:
 
 @dataclass
 class Predictor:
-    """Model, calibrator, preprocessing and class names."""
+    """Model, calibrator, preprocessing and class names.
+
+    `direction` is INFUSE's, of the head (classes × (width + 1)); None where the run did not store one.
+    """
 
     model: Classifier
     calibrator: Calibrator
@@ -51,6 +54,7 @@ class Predictor:
     shape: tuple[int, ...]
     task: Task
     device: torch.device
+    direction: Tensor | None = None
 
     def predict(self, x: np.ndarray) -> Predictions:
         """Label raw rows (uint8 N,H,W,C images or float N,D features)."""
@@ -69,6 +73,7 @@ class Predictor:
         """Write model.safetensors and model.json."""
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"calibrator.{k}": v for k, v in self.calibrator.state_dict().items()}
+        tensors |= {} if self.direction is None else {"direction": self.direction}
         tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
         write_atomic(folder / "model.safetensors", lambda temporary: save_file(tensors, temporary))
         task = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()}
@@ -81,6 +86,7 @@ class Predictor:
                 "shape": list(self.shape),
                 "mean": [float(v) for v in self.views.mean],
                 "std": [float(v) for v in self.views.std],
+                "flip": getattr(self.views, "flip", True),
                 "task": task,
             },
         )
@@ -91,18 +97,18 @@ class Predictor:
         folder = Path(folder)
         card = _read_card(folder)
         shape = tuple(card["shape"])
-        kind = ImageViews if len(shape) == 3 else VectorViews
         backbone: nn.Module = rebuild(card["backbone"], nn.Module)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
         model = Classifier.build(backbone, channels_first, len(card["classes"]))
         task = Task(**{**card["task"], "label_counts": torch.tensor(card["task"]["label_counts"])})
         calibrator: Calibrator = rebuild(card["calibrator"], Calibrator)
         calibrator.setup(model, task)
-        _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
+        tensors = _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
         model.to(device).eval()
         calibrator.to(device).eval()
-        views = kind(card["mean"], card["std"])
-        return cls(model, calibrator, views, tuple(card["classes"]), shape, task, torch.device(device))
+        direction = tensors["direction"].to(device) if "direction" in tensors else None
+        classes, device = tuple(card["classes"]), torch.device(device)
+        return cls(model, calibrator, _read_views(card), classes, shape, task, device, direction)
 
 
 def _read_card(folder: Path) -> dict[str, Any]:
@@ -115,7 +121,13 @@ def _read_card(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({fault}); train again or restore it from a copy") from fault
 
 
-def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> None:
+def _read_views(card: dict[str, Any]) -> ImageViews | VectorViews:
+    if len(card["shape"]) == 1:
+        return VectorViews(card["mean"], card["std"])
+    return ImageViews(card["mean"], card["std"], flip=card.get("flip", True))
+
+
+def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor]:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as fault:
@@ -123,3 +135,4 @@ def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> None:
     for prefix, module in modules.items():
         part = {k.removeprefix(f"{prefix}."): v for k, v in tensors.items() if k.startswith(f"{prefix}.")}
         module.load_state_dict(part)
+    return tensors

@@ -22,6 +22,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"
+        self.selections = self.path / "selections.jsonl"
         self.checkpoints = self.path / "checkpoints"
 
     def check_free(self) -> None:
@@ -49,12 +50,22 @@ class RunFolder:
         """Add an evaluation to metrics.jsonl."""
         append_line(self.metrics, line)
 
+    def append_selection(self, line: dict[str, Any]) -> None:
+        """Add a refresh of the core set to selections.jsonl."""
+        append_line(self.selections, line)
+
     def rewind(self, step: int) -> None:
-        """Forget evaluations after the checkpoint a run resumes from: they will come again."""
-        kept = [
-            json.dumps(plain(line), ensure_ascii=False) for line in read_lines(self.metrics) if line["step"] <= step
-        ]
-        self.write_text("metrics.jsonl", "".join(f"{line}\n" for line in kept))
+        """Forget what came after the checkpoint a run resumes from: it will come again.
+
+        An evaluation is noted after its step, a core set before the step it is for.
+        """
+        self._keep(self.metrics, step)
+        self._keep(self.selections, step - 1)
+
+    def _keep(self, path: Path, step: int) -> None:
+        if path.exists():
+            kept = [json.dumps(plain(line), ensure_ascii=False) for line in read_lines(path) if line["step"] <= step]
+            self.write_text(path.name, "".join(f"{line}\n" for line in kept))
 
     def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
         """Store the state after `step` steps."""

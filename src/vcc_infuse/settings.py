@@ -8,6 +8,7 @@ from typing import Any
 from .algorithms import Algorithm
 from .calibrators import Calibrator, Softmax
 from .errors import UserError
+from .selectors import Selector
 from .track import summary_writer
 
 
@@ -28,8 +29,13 @@ def check_settings(settings: dict[str, Any]) -> None:
         summary_writer()  # better to miss it now than after the folder was made
 
 
-def check_fit(algorithm: Algorithm, calibrator: Calibrator) -> None:
-    """Refuse a calibrator where no confidence decides anything."""
+def check_fit(algorithm: Algorithm, calibrator: Calibrator, selector: Selector | None = None) -> None:
+    """Refuse a calibrator where no confidence decides anything, and a selector where no pool is used."""
+    if selector is not None and selector.restricts and not algorithm.views:
+        raise UserError(
+            f"{type(algorithm).__name__} uses no unlabelled images, so --selector {type(selector).__name__} has "
+            "nothing to select; leave it out or choose a semi-supervised method such as FixMatch"
+        )
     if not isinstance(calibrator, Softmax) and not algorithm.uses_confidence:
         method, plug_in = type(algorithm).__name__, type(calibrator).__name__
         raise UserError(

@@ -23,6 +23,7 @@ from .parts import Parts, make_task
 from .predictor import Predictor
 from .processes import average_step_, gather, seed_step
 from .progress import Progress
+from .selectors import Pool, Selector
 from .settings import check_fit, check_settings
 from .types import Step
 
@@ -34,7 +35,8 @@ class Trainer:
         model: a backbone (WideResNet, SmallConv, MLP, Timm, or any module that turns a batch into features).
         algorithm: the semi-supervised method; FixMatch if not given.
         calibrator: what decides how far a pseudo label is trusted; the softmax confidence if not given.
-        steps: optimiser steps of the full run.
+        selector: what chooses the unlabelled examples to train on; all of them if not given.
+        steps: optimiser steps of the full run; a selector that keeps a part takes that part of them.
         epochs: parts into which the run is cut; evaluations and refreshes count in them.
         eval_every: epochs between two evaluations on the test set.
         batch: labelled examples a step, over all processes.
@@ -60,6 +62,7 @@ class Trainer:
         model: nn.Module,
         algorithm: Algorithm | None = None,
         calibrator: Calibrator | None = None,
+        selector: Selector | None = None,
         *,
         steps: int = 2**20,
         epochs: int = 1024,
@@ -82,24 +85,29 @@ class Trainer:
         progress: bool = True,
     ) -> None:
         self.model, self.algorithm, self.calibrator = model, algorithm or FixMatch(), calibrator or Softmax()
+        self.selector = selector
         ratio = self.algorithm.ratio if ratio is None else ratio
         self.settings: dict[str, Any] = dict(
             steps=steps, epochs=epochs, eval_every=eval_every, batch=batch, ratio=ratio, lr=lr, momentum=momentum,
             weight_decay=weight_decay, schedule=schedule, ema=ema, joint_bn=joint_bn, precision=precision,
             compile=compile, cpu=cpu, seed=seed, bins=bins, out=out, tensorboard=tensorboard, progress=progress,
         )  # fmt: skip
-        self.steps, self.seed, self.bins, self.out = steps, seed, bins, out
-        self.epoch = math.ceil(steps / max(epochs, 1))
+        self.seed, self.bins, self.out = seed, bins, out
         check_settings(self.settings)
-        check_fit(self.algorithm, self.calibrator)
+        check_fit(self.algorithm, self.calibrator, selector)
+        self.steps = selector.steps(steps) if selector else steps
+        self.schedule_steps = selector.schedule_steps(steps) if selector else steps
+        self.epoch = math.ceil(self.steps / epochs)
 
     def fit(self, data: SSLData, *, config: str | None = None, resume: bool = False) -> dict[str, Any]:
         """Train on `data` and return the summary. `config` is the text of config.yaml; `resume` continues `out`."""
         self._build(data)
         start = self.journal_.open(config or self._config(), resume)
+        self.parts_.refresher.resume(self.batches_)
         progress = Progress(self.steps, start, self.settings["progress"] and self.parts_.main)
         with stop_request() as request:
             for number in range(start, self.steps):
+                self._refresh(number)
                 self._step(number)
                 progress.advance(self.parts_.tally.read() if progress.due(number) else None)
                 if self._evaluation_due(number + 1):
@@ -122,21 +130,33 @@ class Trainer:
         own = self.settings
         data = data.with_all_labels() if self.algorithm.all_labels else data
         task = make_task(data, self.steps, self.epoch, own["batch"], own["ratio"])
-        self.parts_ = Parts(data, self.model, self.algorithm, self.calibrator, task=task, settings=own)
+        self.parts_ = Parts(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, settings=own)
         self.journal_ = Journal(self.out, self.parts_, own["tensorboard"])
         self.rank_ = self.parts_.accelerator.process_index
         self.batches_ = Batches(
             data, self.parts_.views, self.algorithm.views, self.calibrator.labelled_views,
-            batch=task.batch, unlabelled=task.unlabelled_batch, seed=self.seed, rank=self.rank_, world=self.parts_.world, device=self.parts_.device,
+            batch=task.batch, unlabelled=task.unlabelled_batch, seed=self.seed,
+            rank=self.rank_, world=self.parts_.world, device=self.parts_.device,
         )  # fmt: skip
         self.last_: dict[str, Any] = {}
+
+    def _refresh(self, number: int) -> None:
+        """Choose the core set anew, if it is time."""
+        parts = self.parts_
+        if not parts.refresher.due(number):
+            return
+        pool = Pool.of(
+            self.batches_, parts.model, parts.ema.module, parts.algorithm, parts.calibrator, parts.task, number,
+            gather, parts.accelerator.autocast,
+        )  # fmt: skip
+        self.journal_.selection(*parts.refresher.renew(pool, self.batches_, parts.data.pool_truth))
 
     def _step(self, number: int) -> None:
         """One batch: usually one optimiser step, or as many as the method yields losses."""
         began, parts = time.perf_counter(), self.parts_
         seed_step(self.seed, number, self.rank_)
         settle(parts.momentum, number)
-        rate = learning_rate(self.settings["lr"], number, self.steps, self.settings["schedule"])
+        rate = learning_rate(self.settings["lr"], number, self.schedule_steps, self.settings["schedule"])
         for group in parts.optimiser.param_groups:
             group["lr"] = rate
         step = Step(
@@ -212,5 +232,7 @@ class Trainer:
         return summary
 
     def _config(self) -> str:
-        objects = {"model": self.model, "algorithm": self.algorithm, "calibrator": self.calibrator}
-        return config_text(self.parts_.data.dataset.name, self.settings, **objects)
+        return config_text(
+            self.parts_.data.dataset.name, self.settings, model=self.model, algorithm=self.algorithm,
+            calibrator=self.calibrator, selector=self.selector,
+        )  # fmt: skip

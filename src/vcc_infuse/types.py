@@ -144,13 +144,22 @@ class Step:
     def teach(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
         """Outputs of the weak view without gradient, of the other inputs with.
 
-        On its own the weak view costs a third of a joint forward and backward; `joint` brings back the
-        BatchNorm statistics shared by all views.
+        The weak view is judged as a test image would be, by BatchNorm's running statistics: normalised by statistics
+        of its own it would meet a classifier that was trained under those of the strong views, and whole classes
+        would never reach the threshold. `joint` is the papers' single forward with statistics shared by all, in which
+        a third of the backward pass is wasted on the weak view.
         """
         if self.joint:
             *others, last = self.forward(*inputs, weak)
             self.weak = last.detach()
             return self.weak, others
-        with torch.no_grad():
-            self.weak = self.model(weak)
+        self.weak = self.judge(weak)
         return self.weak, self.forward(*inputs)
+
+    @torch.no_grad()
+    def judge(self, images: Tensor) -> Outputs:
+        """Outputs as at inference: no gradient, no dropout, running statistics."""
+        training = self.model.training
+        outputs = self.model.eval()(images)
+        self.model.train(training)
+        return outputs

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,7 +30,7 @@ def test_the_threshold_judges_the_calibrated_confidence():
 def slow_unlabelled(step, threshold):
     """FixMatch's loss from its definition, an example at a time."""
     with torch.no_grad():
-        q = step.model(step.batch.views["weak"]).logits.softmax(1)
+        q = copy.deepcopy(step.model).eval()(step.batch.views["weak"]).logits.softmax(1)
     x, strong = step.batch.x, step.batch.views["strong"]
     logits = step.model(torch.cat([x, strong])).logits[len(x) :]
     total = 0.0

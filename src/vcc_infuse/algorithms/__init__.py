@@ -1,8 +1,41 @@
 """Semi-supervised methods, one a file."""
 
 from .base import Algorithm, PseudoLabelling
+from .comatch import CoMatch
+from .dash import Dash
 from .fixmatch import FixMatch
+from .flexmatch import FlexMatch
+from .freematch import FreeMatch
+from .mean_teacher import MeanTeacher
+from .mixmatch import MixMatch
+from .mpl import MPL
+from .pi_model import PiModel
 from .pseudo_label import PseudoLabel
+from .remixmatch import ReMixMatch
+from .simmatch import SimMatch
+from .softmatch import SoftMatch
 from .supervised import FullySupervised, Supervised
+from .uda import UDA
+from .vat import VAT
 
-__all__ = ["Algorithm", "FixMatch", "FullySupervised", "PseudoLabel", "PseudoLabelling", "Supervised"]
+__all__ = [
+    "MPL",
+    "UDA",
+    "VAT",
+    "Algorithm",
+    "CoMatch",
+    "Dash",
+    "FixMatch",
+    "FlexMatch",
+    "FreeMatch",
+    "FullySupervised",
+    "MeanTeacher",
+    "MixMatch",
+    "PiModel",
+    "PseudoLabel",
+    "PseudoLabelling",
+    "ReMixMatch",
+    "SimMatch",
+    "SoftMatch",
+    "Supervised",
+]

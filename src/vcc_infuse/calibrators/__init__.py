@@ -1,5 +1,6 @@
 """Calibrators, one a file."""
 
 from .base import Calibrator, Softmax
+from .vcc import VCC
 
-__all__ = ["Calibrator", "Softmax"]
+__all__ = ["VCC", "Calibrator", "Softmax"]

@@ -6,16 +6,18 @@ import inspect
 from collections.abc import Sequence
 from types import ModuleType
 
-from .. import algorithms, calibrators, models
+from .. import algorithms, calibrators, models, selectors
 from ..algorithms import Algorithm, PseudoLabelling
 from ..calibrators import Calibrator
 from ..data.sources import SOURCES
 from ..models import Backbone
+from ..selectors import Selector
 from .simple import Parser
 
 KINDS: list[tuple[str, ModuleType, type]] = [
     ("algorithms", algorithms, Algorithm),
     ("calibrators", calibrators, Calibrator),
+    ("selectors", selectors, Selector),
     ("models", models, Backbone),
 ]
 

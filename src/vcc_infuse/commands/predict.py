@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,16 +31,47 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--format", choices=("csv", "jsonl"), help="if the name does not tell")
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
-    predictor = Predictor.load(options.run)
-    if len(predictor.shape) != 3:
-        raise UserError(f"{options.run} was trained on feature vectors; use Predictor.predict in Python")
-    if not Path(options.images).exists():
-        raise UserError(f"{options.images}: no such folder, zip or image")
-    with open_store(Path(options.images)) as store:
-        if not store.images():
-            raise UserError(f"{options.images} holds no images")
+    predictor = image_predictor(options.run)
+    with open_images(options.images) as store:
         broken: list[tuple[str, str]] = []
         write(label(predictor, store, broken), predictor.classes, kind, options.output)
+    tell(broken)
+
+
+def image_predictor(run: str) -> Predictor:
+    """The model of a run, if it was trained on images."""
+    predictor = Predictor.load(run)
+    if len(predictor.shape) != 3:
+        raise UserError(f"{run} was trained on feature vectors, not on images; use Predictor in Python")
+    return predictor
+
+
+@contextmanager
+def open_images(path: str) -> Iterator[Store]:
+    """A folder, zip or picture that holds at least one image."""
+    with open_store(Path(path)) as store:
+        if not store.images():
+            raise UserError(f"{path} holds no images")
+        yield store
+
+
+def decoded(
+    store: Store, shape: tuple[int, ...], broken: list[tuple[str, str]], size: int = CHUNK
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Places in `store.images()` and pixels of a chunk of images at a time; unreadable ones go to `broken`."""
+    names = store.images()
+    for start in range(0, len(names), size):
+        part = names[start : start + size]
+        x = np.zeros((len(part), *shape), np.uint8)
+        bad = decode(store, part, x)
+        broken += [(part[row], reason) for row, reason in bad.items()]
+        good = np.array([row for row in range(len(part)) if row not in bad], dtype=np.int64)
+        if len(good):
+            yield start + good, x[good]
+
+
+def tell(broken: Sequence[tuple[str, str]]) -> None:
+    """Which images were left out, and why."""
     for name, reason in broken[:5]:
         print(f"skipped {name}: {reason}", file=sys.stderr)
     if len(broken) > 5:
@@ -47,16 +79,10 @@ def run(argv: Sequence[str]) -> None:
 
 
 def label(predictor: Predictor, store: Store, broken: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """A row an image, decoded a chunk at a time; unreadable ones go to `broken`."""
+    """A row an image; unreadable ones go to `broken`."""
     names = store.images()
-    for start in range(0, len(names), CHUNK):
-        part = names[start : start + CHUNK]
-        x = np.zeros((len(part), *predictor.shape), np.uint8)
-        bad = decode(store, part, x)
-        broken += [(part[row], reason) for row, reason in bad.items()]
-        good = [row for row in range(len(part)) if row not in bad]
-        if good:
-            yield from rows(predictor, x[good], [part[row] for row in good])
+    for places, x in decoded(store, predictor.shape, broken):
+        yield from rows(predictor, x, [names[place] for place in places])
 
 
 def rows(predictor: Predictor, x: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -77,15 +103,20 @@ def _lists(found: Any) -> list[list[Any]]:
 
 
 def write(found: Iterator[dict[str, Any]], classes: Sequence[str], kind: str, output: str) -> None:
-    """To the screen, or to a file that appears only when complete."""
+    """A table of predictions, as CSV or JSON lines."""
     writer = write_csv if kind == "csv" else write_jsonl
+    write_text(output, lambda handle: writer(found, classes, handle))
+
+
+def write_text(output: str, write: Callable[[TextIO], None]) -> None:
+    """To the screen, or to a file that appears only when complete."""
     if output == "-":
-        writer(found, classes, sys.stdout)
+        write(sys.stdout)
         return
 
     def fill(path: Path) -> None:
-        with open(path, "w", encoding="utf-8", newline="") as handle:
-            writer(found, classes, handle)
+        with open(path, "w", encoding="utf-8", newline="", errors="surrogateescape") as handle:
+            write(handle)
 
     write_atomic(Path(output), fill)
 

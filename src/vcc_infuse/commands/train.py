@@ -15,12 +15,13 @@ from ..launch import relaunch
 from ..models import Backbone
 from ..presets import preset
 from ..run_folder import RunFolder
+from ..selectors import Selector
 from ..trainer import Trainer
 from .data import load_ssl
 from .options import instantiate, parse, read_config, value_of
 from .table import summary_table
 
-CLASSES: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "model": Backbone}
+CLASSES: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector, "model": Backbone}
 DEFAULTS = {
     "algorithm": {"class_path": "vcc_infuse.algorithms.FixMatch"},
     "calibrator": {"class_path": "vcc_infuse.calibrators.Softmax"},

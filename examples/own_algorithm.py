@@ -1,0 +1,36 @@
+"""A method of your own in one short class: FixMatch whose threshold rises over the run.
+
+python examples/own_algorithm.py
+vcc-infuse train --data digits --labels 40 --algorithm own_algorithm.RisingMatch     # in this folder
+"""
+
+import sys
+
+from vcc_infuse import PseudoLabelling, SmallConv, SSLData, Trainer, load
+from vcc_infuse.data.split import balanced
+from vcc_infuse.types import Calibrated, PseudoLabels, Step
+
+
+class RisingMatch(PseudoLabelling):
+    """Trust easily at first, be strict at the end.
+
+    Args:
+        low: threshold at the first step.
+        high: threshold at the last step.
+    """
+
+    def __init__(self, low: float = 0.7, high: float = 0.98) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
+        threshold = self.low + (self.high - self.low) * step.progress
+        return PseudoLabels(calibrated.labels, (calibrated.confidence >= threshold).float())
+
+
+if __name__ == "__main__":
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    dataset = load("digits")
+    data = SSLData(dataset, balanced(dataset.train.y, labels=40, classes=10, seed=0))
+    summary = Trainer(SmallConv(), RisingMatch(), steps=steps, epochs=3, eval_every=1).fit(data)
+    print(f"error {100 * summary['error']:.1f} %, ECE {summary['ece']:.3f}")

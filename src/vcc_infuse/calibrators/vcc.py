@@ -1,0 +1,171 @@
+"""VCC (Fang et al., IJCAI 2024): trust a pseudo label that is stable under dropout, over time and between two networks.
+
+Three consistency scores and the softmax confidence make a target r̃; a small network learns it from class probabilities
+and features. Its order within each pseudo class decides what is selected, the softmax confidence how much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data.precision import wide
+from ..types import Calibrated, Outputs, Step, Task
+from .base import Calibrator
+from .evidence import Evidence
+from .history import History
+from .reconstruction import MLP, VAE
+from .scale import VIEW, Scale
+from .trust import move
+from .vcc_options import SCORES, check_options
+
+
+class Seen(NamedTuple):
+    """The rows of a batch whose target was computed, and that target."""
+
+    rows: Tensor
+    target: Tensor
+
+
+class VCC(Calibrator):
+    """Replaces the confidence of any pseudo-label method; the label stays the classifier's.
+
+    With the view "labelled_strong" in the batch it also learns a temperature for `predict`.
+
+    Args:
+        scores: which of "ensemble", "temporal", "view" count beside the softmax confidence.
+        reconstruct: "vae" or "mlp" learn the target; "none" selects by the target itself, on whole batches.
+        fusion: "corrected", or "paper" as printed, which trusts unsure predictions more.
+        output: the network gives a "scalar" confidence, or a class "distribution".
+        match: the scale of the selection score, its order within each pseudo class being kept: "balanced" takes that of
+            the softmax confidence of all classes together (as many are selected as without VCC, the same share of each
+            class), "confidence" that of the class itself (each class selects as many as without VCC), "tempered"
+            that at the learnt temperature (never more), "target" that of the target, "none" its own (as printed).
+        inference: the confidence of `predict`: the softmax at the learnt "temperature", the "reconstruction", "both".
+        direct: select by the target itself where it was computed, by its reconstruction elsewhere.
+        residual: the network starts at the softmax confidence instead of at 1/2.
+        copies: heads with dropout in the ensemble.
+        dropout: their dropout rate.
+        window: visits averaged by the temporal score.
+        stale: passes through the pool after which an earlier visit no longer counts.
+        top: classes kept of an earlier prediction where there are more than 128 (0: all).
+        queue: examples remembered; 128 a class if not given.
+        min_per_class: examples of a class that the queue needs before its confidence is touched.
+        latent: size of the VAE's z.
+        target_fraction: random part of each batch on which the target is computed and learnt.
+        warmup: part of the run in which the softmax confidence still selects.
+        weight: factor of the loss.
+    """
+
+    labelled_views = ("strong",)
+
+    def __init__(
+        self,
+        scores: Sequence[str] = SCORES,
+        reconstruct: Literal["vae", "mlp", "none"] = "vae",
+        fusion: Literal["corrected", "paper"] = "corrected",
+        output: Literal["scalar", "distribution"] = "scalar",
+        match: Literal["balanced", "confidence", "tempered", "target", "none"] = "balanced",
+        inference: Literal["temperature", "reconstruction", "both"] = "temperature",
+        direct: bool = False,
+        residual: bool = True,
+        copies: int = 8,
+        dropout: float = 0.3,
+        window: int = 1,
+        stale: float = 4.0,
+        top: int = 8,
+        queue: int | None = None,
+        min_per_class: int = 16,
+        latent: int = 16,
+        target_fraction: float = 0.25,
+        warmup: float = 0.1,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.scores, self.reconstruct, self.fusion, self.output = tuple(scores), reconstruct, fusion, output
+        self.match, self.inference, self.direct, self.residual = match, inference, direct, residual
+        self.copies, self.dropout = copies, dropout
+        self.window, self.stale, self.top, self.queue = window, stale, top, queue
+        self.min_per_class, self.latent, self.target_fraction = min_per_class, latent, target_fraction
+        self.warmup, self.weight = warmup, weight
+        check_options(self)
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Make the history, the queue and the network."""
+        head: Any = model.head
+        one_pass = math.ceil(task.pool / task.unlabelled_batch)
+        top = self.top if task.classes > 128 else 0
+        history = History(task.pool, task.classes, top, self.window, math.ceil(self.stale * one_pass))
+        self.evidence = Evidence(
+            self.scores, history, self.queue or 128 * task.classes, self.copies, self.dropout,
+            self.fusion, self.min_per_class,
+        )  # fmt: skip
+        self.scale = Scale(task.classes)
+        self.network = self._network(task.classes, head.in_features)
+
+    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+        """In training mode take in the batch and learn its target; then trust by what was learnt."""
+        outputs = outputs.detach()
+        probs = outputs.logits.float().softmax(1)
+        raw = self._reconstructed(probs, outputs.features)
+        seen, loss = self._learn(step, images, outputs, probs, raw) if self.training else (None, None)
+        trusted = probs if step.progress < self.warmup else move(probs, self._selection(raw, probs, seen))
+        return Calibrated(trusted, trusted.amax(1), loss)
+
+    @torch.no_grad()
+    def predict(self, outputs: Outputs) -> Tensor:
+        """Confidence in the predicted class at inference, with z at the prior's mean."""
+        probs, tempered = outputs.logits.float().softmax(1), wide(self.scale(outputs.logits.float())).softmax(1)
+        if self.inference == "temperature":
+            return tempered.amax(1)
+        score = self._reconstructed(probs, outputs.features)
+        if self.inference == "both":
+            before, after = (p.amax(1).logit(1e-6) for p in (probs, tempered))
+            score = (score.logit(1e-6) + after - before).sigmoid()
+        return move(probs, score).amax(1)
+
+    @torch.no_grad()
+    def _reconstructed(self, probs: Tensor, features: Tensor) -> Tensor:
+        """What the network makes of the confidence; the confidence itself without a network."""
+        if self.network is None:
+            return probs.amax(1)
+        with torch.autocast(probs.device.type, enabled=False):
+            return self.network.confidence(probs, features.float())
+
+    def _selection(self, raw: Tensor, probs: Tensor, seen: Seen | None) -> Tensor:
+        """The confidence that thresholds judge: by the network, or by the target where it is known and wanted."""
+        chosen = self.evidence.matched(raw, probs, self.match) if self.network else probs.amax(1)
+        if seen is None or (self.network and not self.direct):
+            return chosen
+        known = self.evidence.matched(seen.target, probs[seen.rows], self.match, direct=True)
+        return chosen.index_copy(0, seen.rows, known)
+
+    def _learn(
+        self, step: Step, images: Tensor, outputs: Outputs, probs: Tensor, raw: Tensor
+    ) -> tuple[Seen, Tensor | None]:
+        """The target of a random part of the batch (of all without a network), and the loss of missing it."""
+        if VIEW in step.batch.views:
+            self.scale.observe(step, self._part(len(step.batch.y), probs.device))
+        tempered = self.scale(outputs.logits.float()).softmax(1).amax(1)
+        rows = self._part(len(probs), probs.device)
+        target = self.evidence.target(self.evidence.observe(step, images, outputs, rows, raw, tempered))
+        if self.network is None:
+            return Seen(rows, target), None
+        goal = target if self.output == "scalar" else move(probs[rows], target)
+        with torch.autocast(probs.device.type, enabled=False):
+            loss = self.network.loss(probs[rows], outputs.features[rows].float(), goal)
+        return Seen(rows, target), self.weight * loss
+
+    def _part(self, count: int, device: torch.device) -> Tensor:
+        """Random rows of a batch of `count`: `target_fraction` of them, or all where nothing is learnt from a part."""
+        part = count if self.network is None else math.ceil(self.target_fraction * count)
+        return torch.randperm(count, device=device)[:part].sort().values
+
+    def _network(self, classes: int, features: int) -> MLP | None:
+        if self.reconstruct == "vae":
+            return VAE(classes, features, self.output, self.latent, self.residual)
+        return MLP(classes, features, self.output, 0, self.residual) if self.reconstruct == "mlp" else None

@@ -1,0 +1,152 @@
+"""`vcc-infuse select RUN --pool IMAGES`: rank images by INFUSE, in a stream: pixels and features never pile up.
+
+The run stored the gradient of its labelled set (VCC-INFUSE, IJCAI 2024); an image scores high if a step on its pseudo
+label would lower the loss there. Images below the confidence threshold teach nothing and come last, by confidence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+import numpy as np
+import torch
+
+from ..data.paths import is_image
+from ..data.store import Store
+from ..errors import UserError
+from ..predictor import Predictor
+from ..selectors import INFUSE
+from ..selectors.infuse import score_chunk
+from ..selectors.ranking import Scored, top_stream
+from ..selectors.rest import at_rest, seed_chunk
+from .predict import decoded, image_predictor, open_images, tell, write_text
+from .simple import Parser
+
+# Fixed, because the random draw of an image's strong view depends on its place in the chunk.
+CHUNK = 256
+ROW = np.dtype([("id", "i8"), ("score", "f4"), ("selected", "?"), ("confidence", "f8"), ("label", "i4")])
+
+
+def run(argv: Sequence[str]) -> None:
+    """Write path, score, pseudo label, confidence and whether it is kept, for each image of the pool."""
+    options = read(argv)
+    predictor = image_predictor(options.run)
+    if predictor.direction is None:
+        again = f"vcc-infuse train --config {options.run}/config.yaml --out NEW"
+        raise UserError(f"{options.run} comes from a version that stored no ranking direction; train again: {again}")
+    folder = None if options.output == "-" else Path(options.output).parent
+    with open_images(options.pool) as store, tempfile.TemporaryFile(dir=folder) as file:
+        names, spill = store.images(), Spill(file)
+        best = rank(predictor, store, spill, options.keep, options.threshold)
+        kept = np.zeros(len(names), dtype=bool)
+        kept[best.ids] = True
+        table: Iterable[Scored] = [best] if options.kept_only else spill
+        write_text(options.output, lambda handle: write_rows(table, kept, names, predictor.classes, handle))
+    confident = f"{spill.selected} reach confidence {options.threshold:g}"
+    print(f"kept {len(best.ids)} of {spill.count} images; {confident}", file=sys.stderr)
+
+
+def read(argv: Sequence[str]) -> argparse.Namespace:
+    """The options, checked before anything is loaded."""
+    parser = Parser(prog="vcc-infuse select", description="Rank a pool of images with a trained run.")
+    parser.add_argument("run", help="folder of a finished run")
+    parser.add_argument("--pool", required=True, help="a folder or zip of images")
+    parser.add_argument("--keep", type=float, default=0.1, help="share of the images to keep (0.1)")
+    parser.add_argument("--threshold", type=float, default=0.95, help="confidence a pseudo label needs (0.95)")
+    parser.add_argument("-o", "--output", default="-", help="CSV file to write; - is the screen")
+    parser.add_argument("--kept-only", action="store_true", help="write the kept images alone, best first")
+    options = parser.read(argv)
+    if not 0 < options.keep <= 1:
+        raise UserError(f"--keep {options.keep:g}: must lie in (0, 1]; give the share to keep, such as 0.1")
+    if not 0 <= options.threshold <= 1:
+        raise UserError(f"--threshold {options.threshold:g}: must lie in [0, 1]; 0.95 is usual")
+    if options.output != "-" and not Path(options.output).parent.is_dir():
+        raise UserError(f"-o {options.output}: there is no folder {Path(options.output).parent}; make it first")
+    if Path(options.output).is_dir():
+        raise UserError(f"-o {options.output}: is a folder; give the name of a CSV file")
+    if Path(options.pool).is_file() and is_image(options.pool):
+        raise UserError(f"--pool {options.pool}: one image cannot be ranked; give a folder or a zip of images")
+    return options
+
+
+def rank(predictor: Predictor, store: Store, spill: Spill, keep: float, threshold: float) -> Scored:
+    """The images to keep, best first; a row for every readable image is left in `spill`."""
+    selector, broken = INFUSE(keep=keep), list[tuple[str, str]]()
+    with at_rest(predictor.model, predictor.calibrator, device=predictor.device):
+        chunks = spill.noted(scored(predictor, selector, store, broken, threshold))
+        first = next(chunks, None)
+        # How many are broken is known only at the end: the best of too many rows begin with the best of fewer.
+        most = selector.budget(len(store.images()))
+        best = top_stream(itertools.chain([first], chunks), most) if first else None
+    tell(broken)
+    if best is None:
+        raise UserError(f"--pool: none of its {len(broken)} images can be read")
+    return best.take(np.arange(selector.budget(spill.count)))
+
+
+def scored(
+    predictor: Predictor, selector: INFUSE, store: Store, broken: list[tuple[str, str]], threshold: float
+) -> Iterator[Scored]:
+    """The pool in order, judged a chunk at a time."""
+    for ids, x in decoded(store, predictor.shape, broken, CHUNK):
+        seed_chunk(int(ids[0]) // CHUNK)
+        yield judge(predictor, selector, ids, x, threshold)
+
+
+@torch.no_grad()
+def judge(predictor: Predictor, selector: INFUSE, ids: np.ndarray, x: np.ndarray, threshold: float) -> Scored:
+    """Label and confidence from the plain image, the gradient from a strong view; modules are in eval mode here."""
+    found = predictor.predict(x)
+    selected = found.calibrated >= threshold
+    scores = torch.zeros(len(x))
+    if selected.any():
+        strong = predictor.views("strong", torch.from_numpy(x).to(predictor.device))[selected.to(predictor.device)]
+        logits, features = predictor.model(strong)
+        labels, ones = found.labels[selected].to(logits.device), torch.ones(len(strong), device=logits.device)
+        assert predictor.direction is not None
+        influence = score_chunk(predictor.direction, features.float(), logits.float().softmax(1), labels, ones)
+        scores[selected] = selector.value(influence).cpu()
+    return Scored(ids, scores.numpy(), selected.numpy(), found.calibrated.numpy(), found.labels.numpy())
+
+
+class Spill:
+    """Scored rows kept on disk between the ranking and the writing; counts them on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.count, self.selected = file, 0, 0
+
+    def noted(self, chunks: Iterable[Scored]) -> Iterator[Scored]:
+        """The same chunks, each written down first."""
+        for chunk in chunks:
+            rows = np.empty(len(chunk.ids), ROW)
+            for name, column in zip(ROW.names or (), chunk, strict=True):
+                rows[name] = column
+            self.file.write(rows.tobytes())
+            self.count, self.selected = self.count + len(rows), self.selected + int(chunk.selected.sum())
+            yield chunk
+
+    def __iter__(self) -> Iterator[Scored]:
+        self.file.seek(0)
+        while data := self.file.read(65_536 * ROW.itemsize):
+            rows = np.frombuffer(data, ROW)
+            yield Scored(*(rows[name] for name in ROW.names or ()))
+
+
+def write_rows(
+    table: Iterable[Scored], kept: np.ndarray, names: Sequence[str], classes: Sequence[str], handle: TextIO
+) -> None:
+    """path, score (higher is kept earlier; 0 below the threshold), label, confidence, kept."""
+    writer = csv.writer(handle)
+    writer.writerow(["path", "score", "label", "confidence", "kept"])
+    for chunk in table:
+        columns = zip(*(column.tolist() for column in chunk), strict=True)
+        for place, score, _, confidence, label in columns:
+            row = (names[place], f"{score:.9g}", classes[label], f"{confidence:.9g}", int(kept[place]))
+            writer.writerow(row)
