@@ -14,9 +14,10 @@ import json
 import shlex
 import sys
 import traceback
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
-import joblib
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -150,10 +151,11 @@ def main():
     for row in options.rows:
         parts(row)  # a mistake in a row should cost nothing
     jobs = [(row, seed) for seed in range(options.seeds) for row in options.rows]
-    work = joblib.Parallel(n_jobs=options.jobs, return_as="generator_unordered")
-    tasks = work(joblib.delayed(cell)(row, seed, options) for row, seed in jobs)
-    for _ in tqdm(tasks, total=len(jobs), disable=not sys.stderr.isatty()):
-        pass
+    # Spawned, not forked: torch's threads do not survive a fork.
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as workers:
+        tasks = [workers.submit(cell, row, seed, options) for row, seed in jobs]
+        for task in tqdm(as_completed(tasks), total=len(jobs), disable=not sys.stderr.isatty()):
+            task.result()
     results = {}
     for row in options.rows:
         paths = [place(row, seed, options) for seed in range(options.seeds)]

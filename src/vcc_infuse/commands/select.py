@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import IO, TextIO
 
 import numpy as np
 import torch
@@ -55,7 +54,9 @@ def run(argv: Sequence[str]) -> None:
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """The options, checked before anything is loaded."""
-    parser = Parser(prog="vcc-infuse select", description="Rank a pool of images with a trained run.")
+    parser = Parser(
+        prog="vcc-infuse select", description="Rank a pool of images with a trained run.", allow_abbrev=False
+    )
     parser.add_argument("run", help="folder of a finished run")
     parser.add_argument("--pool", required=True, help="a folder or zip of images")
     parser.add_argument("--keep", type=float, default=0.1, help="share of the images to keep (0.1)")
@@ -80,15 +81,12 @@ def rank(predictor: Predictor, store: Store, spill: Spill, keep: float, threshol
     """The images to keep, best first; a row for every readable image is left in `spill`."""
     selector, broken = INFUSE(keep=keep), list[tuple[str, str]]()
     with at_rest(predictor.model, predictor.calibrator, device=predictor.device):
-        chunks = spill.noted(scored(predictor, selector, store, broken, threshold))
-        first = next(chunks, None)
-        # How many are broken is known only at the end: the best of too many rows begin with the best of fewer.
-        most = selector.budget(len(store.images()))
-        best = top_stream(itertools.chain([first], chunks), most) if first else None
+        for chunk in scored(predictor, selector, store, broken, threshold):
+            spill.add(chunk)
     tell(broken)
-    if best is None:
+    if not spill.count:
         raise UserError(f"--pool: none of its {len(broken)} images can be read")
-    return best.take(np.arange(selector.budget(spill.count)))
+    return top_stream(spill, selector.budget(spill.count))
 
 
 def scored(
@@ -117,20 +115,21 @@ def judge(predictor: Predictor, selector: INFUSE, ids: np.ndarray, x: np.ndarray
 
 
 class Spill:
-    """Scored rows kept on disk between the ranking and the writing; counts them on the way."""
+    """Scored rows on disk, read back in blocks and as often as needed.
 
-    def __init__(self, file: BinaryIO) -> None:
+    Ranking them as they come would hold small arrays between the large ones of the network, which breaks up the heap.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
         self.file, self.count, self.selected = file, 0, 0
 
-    def noted(self, chunks: Iterable[Scored]) -> Iterator[Scored]:
-        """The same chunks, each written down first."""
-        for chunk in chunks:
-            rows = np.empty(len(chunk.ids), ROW)
-            for name, column in zip(ROW.names or (), chunk, strict=True):
-                rows[name] = column
-            self.file.write(rows.tobytes())
-            self.count, self.selected = self.count + len(rows), self.selected + int(chunk.selected.sum())
-            yield chunk
+    def add(self, chunk: Scored) -> None:
+        """Write down some rows."""
+        rows = np.empty(len(chunk.ids), ROW)
+        for name, column in zip(ROW.names or (), chunk, strict=True):
+            rows[name] = column
+        self.file.write(rows.tobytes())
+        self.count, self.selected = self.count + len(rows), self.selected + int(chunk.selected.sum())
 
     def __iter__(self) -> Iterator[Scored]:
         self.file.seek(0)

@@ -1,0 +1,146 @@
+"""Ranking a stream of synthetic feature rows as `vcc-infuse select` does: time must be linear, memory bounded.
+
+    OMP_NUM_THREADS=1 python benchmarks/select_stream.py --out results/select_stream
+
+writes select_stream.json and select_stream.md. Every size runs in a process of its own, so that its peak memory is its
+own. Rows are made and scored by INFUSE's closed form chunk by chunk, go to a temporary file, and are ranked from there.
+Sizes take turns; each time is the median over the rounds, memory the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vcc_infuse.commands.select import Spill
+from vcc_infuse.journal import peak_memory
+from vcc_infuse.selectors import INFUSE
+from vcc_infuse.selectors.infuse import score_chunk
+from vcc_infuse.selectors.ranking import Scored, top_stream
+from vcc_infuse.selectors.support import support_gradient
+
+SIZES = (1_250_000, 2_500_000, 5_000_000, 10_000_000)
+CHUNK, THRESHOLD = 16_384, 0.95
+
+
+class Stream:
+    """Gaussian classes around a head's own weight vectors; a strong view is the row with more noise."""
+
+    def __init__(self, rows: int, features: int, classes: int) -> None:
+        torch.manual_seed(0)
+        self.rows, self.making = rows, 0.0
+        self.head = torch.nn.Linear(features, classes).requires_grad_(False)
+        self.head.weight.normal_(std=1.5 / math.sqrt(features))
+        y = torch.arange(400) % classes
+        labelled = self.head.weight[y] * 4 + torch.randn(400, features)
+        self.direction = support_gradient(self.head, labelled, y, 8, np.random.default_rng(0))[0]
+
+    def __iter__(self) -> Iterator[Scored]:
+        for start in range(0, self.rows, CHUNK):
+            ids = np.arange(start, min(start + CHUNK, self.rows))
+            began = time.process_time()
+            plain = self.head.weight[torch.randint(self.head.out_features, (len(ids),))] * 4
+            plain = plain + torch.randn_like(plain)
+            strong = plain + 0.5 * torch.randn_like(plain)
+            self.making += time.process_time() - began
+            yield self.scored(ids, plain, strong)
+
+    def scored(self, ids: np.ndarray, plain: torch.Tensor, strong: torch.Tensor) -> Scored:
+        confidence, labels = self.head(plain).softmax(1).max(1)
+        selected = confidence >= THRESHOLD
+        probs = self.head(strong).softmax(1)
+        value = INFUSE().value(score_chunk(self.direction, strong, probs, labels, selected.float()))
+        return Scored(ids, value.numpy(), selected.numpy(), confidence.numpy(), labels.numpy())
+
+
+def measure(rows: int, features: int, classes: int, keep: float) -> dict[str, float]:
+    """One size, in this process."""
+    torch.set_num_threads(1)
+    before, stream = peak_memory(), Stream(rows, features, classes)
+    wall, cpu = time.perf_counter(), time.process_time()
+    with tempfile.TemporaryFile() as file:
+        spill = Spill(file)
+        for chunk in stream:
+            spill.add(chunk)
+        best = top_stream(spill, round(keep * rows))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    assert len(np.unique(best.ids)) == round(keep * rows)
+    return {
+        "rows": rows, "kept": len(best.ids), "kept_confident": int(best.selected.sum()), "seconds": wall,
+        "seconds_cpu": cpu, "seconds_cpu_making_rows": stream.making, "rows_per_second": rows / wall,
+        "peak_rss_mb": peak_memory(), "rss_after_imports_mb": before,
+    }  # fmt: skip
+
+
+def apart(rows: int, options: argparse.Namespace) -> dict[str, float]:
+    """One size, in a process of its own."""
+    words = [f"--{name}={getattr(options, name)}" for name in ("features", "classes", "keep")]
+    command = [sys.executable, __file__, f"--one={rows}", *words]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def summed_up(runs: tuple[dict[str, float], ...]) -> dict[str, float]:
+    """Medians; of memory the largest."""
+    pick = {name: max if "rss" in name else statistics.median for name in runs[0]}
+    return {name: choose(run[name] for run in runs) for name, choose in pick.items()}
+
+
+def table(found: list[dict[str, float]], command: str, options: argparse.Namespace) -> str:
+    first, last = found[0], found[-1]
+    times, size = last["seconds_cpu"] / first["seconds_cpu"], last["rows"] / first["rows"]
+    head = (
+        f"Ranking synthetic rows of {options.features} features and {options.classes} classes in a stream, "
+        f"{options.keep:.0%} kept, one thread, each size in its own process, median of {options.rounds}."
+        f"\n\n    {command}\n\n"
+        "| rows | seconds | rows a second | CPU seconds | of these making rows "
+        "| CPU µs a row | peak memory, MB | imports, MB |\n"
+        "|---|---|---|---|---|---|---|---|\n"
+    )
+    lines = [
+        f"| {r['rows']:,} | {r['seconds']:.1f} | {r['rows_per_second']:,.0f} "
+        f"| {r['seconds_cpu']:.1f} | {r['seconds_cpu_making_rows']:.1f} "
+        f"| {r['seconds_cpu'] / r['rows'] * 1e6:.2f} | {r['peak_rss_mb']:.0f} | {r['rss_after_imports_mb']:.0f} |\n"
+        for r in found
+    ]
+    return head + "".join(lines) + f"\n{size:g} times the rows took {times:.2f} times the CPU time.\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--keep", type=float, default=0.1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", help="writes OUT.json and OUT.md")
+    parser.add_argument("--one", type=int, help="measure this size here and print it as JSON")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.features, options.classes, options.keep)))
+        return
+    rounds = [[apart(rows, options) for rows in options.rows] for _ in range(options.rounds)]
+    found = [summed_up(runs) for runs in zip(*rounds, strict=True)]
+    command = " ".join(["OMP_NUM_THREADS=1 python", *sys.argv])
+    text = table(found, command, options)
+    print(text)
+    if options.out:
+        base = Path(options.out).with_suffix("")
+        base.with_suffix(".json").write_text(
+            json.dumps({"command": command, "sizes": found, "rounds": rounds}, indent=2) + "\n"
+        )
+        base.with_suffix(".md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
