@@ -22,7 +22,7 @@ from .algorithms import (
     SoftMatch,
     Supervised,
 )
-from .calibrators import VCC, Calibrator, Softmax
+from .calibrators import MMCE, VCC, Calibrator, EnsembleTS, Softmax, TemperatureScaling
 from .data.dataset import Dataset, Examples
 from .data.sources import load
 from .data.ssl import SSLData
@@ -48,6 +48,7 @@ __all__ = [
     "EL2N",
     "INFUSE",
     "MLP",
+    "MMCE",
     "MPL",
     "RETRIEVE",
     "UDA",
@@ -61,6 +62,7 @@ __all__ = [
     "Dash",
     "Dataset",
     "EarlyStop",
+    "EnsembleTS",
     "Examples",
     "FixMatch",
     "FlexMatch",
@@ -84,6 +86,7 @@ __all__ = [
     "SoftMatch",
     "Softmax",
     "Supervised",
+    "TemperatureScaling",
     "Timm",
     "Trainer",
     "UserError",

@@ -12,6 +12,7 @@ from .errors import UserError
 COMMANDS = {
     "train": "train a classifier and write a run folder",
     "evaluate": "measure a trained run on a test set",
+    "calibrate": "fit a temperature to a trained run, on labelled images it has not seen",
     "predict": "label images with a trained run",
     "select": "rank a pool of images by how much they would teach a trained run",
     "bench": "measure speed as ratios on this machine",

@@ -129,6 +129,7 @@ class Trainer:
     def _build(self, data: SSLData) -> None:
         own = self.settings
         data = data.with_all_labels() if self.algorithm.all_labels else data
+        data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
         task = make_task(data, self.steps, self.epoch, own["batch"], own["ratio"])
         self.parts_ = Parts(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, settings=own)
         self.journal_ = Journal(self.out, self.parts_, own["tensorboard"])

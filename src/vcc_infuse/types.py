@@ -45,6 +45,7 @@ class Batch(NamedTuple):
     """One step's data on this process: labelled images, unlabelled views, and who they are.
 
     `ids` count within the labelled set, `pool_ids` within the unlabelled pool; `weights` come from the core set.
+    `held_out_y` are the labels of the view "held_out", for a calibrator that asks for images kept out of training.
     """
 
     x: Tensor
@@ -53,6 +54,7 @@ class Batch(NamedTuple):
     views: dict[str, Tensor]
     pool_ids: Tensor
     weights: Tensor
+    held_out_y: Tensor | None = None
 
 
 class Calibrated(NamedTuple):

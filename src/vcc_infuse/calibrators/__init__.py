@@ -1,6 +1,9 @@
 """Calibrators, one a file."""
 
 from .base import Calibrator, Softmax
+from .ensemble_ts import EnsembleTS
+from .mmce import MMCE
+from .temperature import TemperatureScaling
 from .vcc import VCC
 
-__all__ = ["VCC", "Calibrator", "Softmax"]
+__all__ = ["MMCE", "VCC", "Calibrator", "EnsembleTS", "Softmax", "TemperatureScaling"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from ..data.precision import wide
@@ -13,8 +11,16 @@ from ..types import Calibrated, Outputs, Step, Task
 class Calibrator(nn.Module):
     """Turns outputs into trust. `__init__` takes hyper-parameters only; state is buffers and submodules."""
 
-    labelled_views: ClassVar[tuple[str, ...]] = ()
+    labelled_views: tuple[str, ...] = ()
     """Further views of the labelled images it wants to see, e.g. "strong": `step.batch.views["labelled_strong"]`."""
+
+    @property
+    def held_out(self) -> float:
+        """The part of the labelled images to keep out of training.
+
+        Weak views of them come as `step.batch.views["held_out"]`, their labels as `step.batch.held_out_y`.
+        """
+        return 0.0
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build memories and networks, once the sizes are known."""

@@ -37,6 +37,7 @@ class Batches:
         self.batch, self.unlabelled = batch, unlabelled
         self.seed, self.rank, self.world, self.device = seed, rank, world, torch.device(device)
         self.labelled_stream = Stream(np.arange(len(data.split.labelled)), seed, 0)
+        self.held_out_stream = Stream(data.split.held_out, seed, 2)
         self.restrict(None)
 
     def restrict(self, coreset: Coreset | None, start: int = 0) -> None:
@@ -61,9 +62,14 @@ class Batches:
             pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabelled)
             raw = self.rows(self.data.split.pool[pool_ids])
             views |= {name: self.views(name, raw) for name in self.names}
+        held_out_y = None
+        if len(self.data.split.held_out):
+            held = self._slice(self.held_out_stream, step, self.batch)
+            views["held_out"] = self.views("weak", self.rows(held))
+            held_out_y = torch.from_numpy(self.data.dataset.train.y[held]).to(self.device)
         pool = torch.from_numpy(pool_ids)
-        weights = self.pool_weights[pool]
-        return Batch(x, y, torch.from_numpy(ids).to(self.device), views, pool.to(self.device), weights.to(self.device))
+        weights = self.pool_weights[pool].to(self.device)
+        return Batch(x, y, torch.from_numpy(ids).to(self.device), views, pool.to(self.device), weights, held_out_y)
 
     def rows(self, rows: np.ndarray) -> Tensor:
         """Raw training rows on the device."""

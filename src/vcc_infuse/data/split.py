@@ -5,7 +5,7 @@ All draws come from numpy's RandomState, whose stream is frozen: a seed means th
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,10 +14,14 @@ from ..errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training rows: the labelled ones by class, and the pool (labelled ones first, then ascending)."""
+    """Training rows: the labelled ones by class, and the pool (labelled ones first, then ascending).
+
+    `held_out` are labelled rows kept out of both.
+    """
 
     labelled: np.ndarray
     pool: np.ndarray
+    held_out: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def balanced(
@@ -76,6 +80,22 @@ def given(y: np.ndarray, include_labelled: bool = True) -> Split:
     """Every label is shown: for sources that themselves say what is labelled (labeled/ + unlabeled/)."""
     rows = np.flatnonzero(y >= 0)
     return _split(rows[np.argsort(y[rows], kind="stable")], np.flatnonzero(y < 0), include_labelled)
+
+
+def hold_out(split: Split, y: np.ndarray, share: float, classes: Sequence[str]) -> Split:
+    """Keep `share` of every class's labelled rows, at least one, out of both parts; the same rows each time."""
+    rng, held = _rng(0), []
+    for number, name in enumerate(classes):
+        rows = split.labelled[y[split.labelled] == number]
+        if len(rows) < 2:
+            raise UserError(
+                f"class {name!r} has {len(rows)} label, so none can be held out for the calibrator; "
+                "raise --labels or give --calibrator.labels labelled_strong"
+            )
+        count = min(max(1, round(share * len(rows))), len(rows) - 1)
+        held.append(rng.permutation(rows)[:count])
+    out = np.concatenate(held)
+    return Split(split.labelled[~np.isin(split.labelled, out)], split.pool[~np.isin(split.pool, out)], out)
 
 
 def tail_sizes(first: int, gamma: float, classes: int) -> list[int]:

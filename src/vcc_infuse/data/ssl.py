@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .arrays import from_arrays
 from .dataset import Dataset
-from .split import Split, given
+from .split import Split, given, hold_out
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class SSLData:
     def pool_truth(self) -> np.ndarray:
         """The hidden labels of the pool, −1 where nobody knows."""
         return self.dataset.train.y[self.split.pool]
+
+    def hold_out(self, share: float) -> SSLData:
+        """The same data with `share` of the labelled images kept out of training."""
+        return replace(self, split=hold_out(self.split, self.dataset.train.y, share, self.dataset.classes))
 
     def with_all_labels(self) -> SSLData:
         """The same data with every known label shown (for the fully supervised reference)."""

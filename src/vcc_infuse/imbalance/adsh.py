@@ -1,0 +1,72 @@
+"""Adsh (Guo & Li, ICML 2022): choose each class's threshold so that every class keeps the head class's share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..algorithms.base import PseudoLabelling, checked
+from ..algorithms.duplicates import remembered
+from ..types import Calibrated, PseudoLabels, Step, Task
+
+
+class Adsh(PseudoLabelling):
+    """FixMatch with a threshold a class, chosen anew every epoch.
+
+    The paper lets the averaged model judge the whole pool for it; here each example's latest judgement counts, as
+    made when training last met it, which costs nothing.
+
+    Args:
+        threshold: of the head class (the one with most labels), and of all in the first epoch.
+        weight: factor of the unlabelled loss.
+    """
+
+    latest: Tensor
+    labels: Tensor
+    thresholds: Tensor
+    head: Tensor
+
+    def __init__(self, threshold: float = 0.95, weight: float = 1.0) -> None:
+        super().__init__()
+        self.threshold = checked("threshold", threshold, 0, 1)
+        self.weight = checked("weight", weight, 0, float("inf"))
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Latest confidence and label (−1: none) of each pool example, and the thresholds."""
+        self.register_buffer("latest", torch.zeros(task.pool))
+        self.register_buffer("labels", torch.full((task.pool,), -1))
+        self.register_buffer("thresholds", torch.full((task.classes,), self.threshold))
+        self.register_buffer("head", task.label_counts.argmax())
+
+    def restrict(self, ids: Tensor) -> None:
+        """Forget judgements outside the core set: they would grow old."""
+        self.labels.copy_(torch.full_like(self.labels, -1).index_copy(0, ids, self.labels[ids]))
+
+    @torch.no_grad()
+    def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
+        """Hard labels that reach the threshold of their class."""
+        labels, confidence = calibrated.labels, calibrated.confidence.float()
+        if self.training:
+            if step.number > 0 and step.number % step.epoch == 0:
+                self._renew()
+            self._remember(step.gather(step.batch.pool_ids), step.gather(labels), step.gather(confidence))
+        return PseudoLabels(labels, (confidence >= self.thresholds[labels]).float())
+
+    def _remember(self, ids: Tensor, labels: Tensor, confidence: Tensor) -> None:
+        last = remembered(ids)
+        self.labels[ids], self.latest[ids] = labels[last], confidence[last]
+
+    def _renew(self) -> None:
+        """Of each class the share that the head class has above its threshold; a class that keeps none is left."""
+        classes = len(self.thresholds)
+        seen = self.labels >= 0
+        labels, confidence = self.labels[seen], self.latest[seen]
+        counts = torch.bincount(labels, minlength=classes)
+        above = ((labels == self.head) & (confidence >= self.threshold)).sum()
+        kept = above * counts // counts[self.head].clamp(min=1)  # whole numbers: a rounded share would lose one
+        order = torch.argsort(confidence, descending=True, stable=True)
+        ranked = confidence[order[torch.argsort(labels[order], stable=True)]]
+        last = counts.cumsum(0) - counts + kept - 1
+        found = ranked[last.clamp(min=0)] if len(ranked) else self.thresholds
+        others = torch.arange(classes, device=self.head.device) != self.head
+        self.thresholds.copy_(found.where((kept > 0) & others, self.thresholds))

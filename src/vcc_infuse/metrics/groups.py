@@ -1,0 +1,40 @@
+"""Head, medium and tail: a long-tailed test error told for frequent, middling and rare classes."""
+
+from typing import NamedTuple
+
+import torch
+
+from ._inputs import Values, class_numbers, same_length
+
+
+class TailGroups(NamedTuple):
+    """Class numbers, the most frequent first."""
+
+    head: list[int]
+    medium: list[int]
+    tail: list[int]
+
+
+def tail_groups(label_counts: Values) -> TailGroups:
+    """A third of the classes with most labels, a third with fewest (rounded down, at least one), and the rest.
+
+    Of classes with equally many labels, the lower number counts as more frequent.
+    """
+    order = class_numbers("label_counts", label_counts).argsort(descending=True, stable=True).tolist()
+    third = max(1, len(order) // 3)
+    last = max(third, len(order) - third)
+    return TailGroups(order[:third], order[third:last], order[last:])
+
+
+def group_errors(errors: Values, label_counts: Values) -> dict[str, float]:
+    """The mean class error of each group; nothing where no class has twice the labels of another.
+
+    Classes without test examples (NaN) do not count; a group without any is left out.
+    """
+    counts = class_numbers("label_counts", label_counts)
+    errors = torch.as_tensor(errors, dtype=torch.float64)
+    same_length(errors=errors, label_counts=counts)
+    if counts.max() < 2 * counts.min():
+        return {}
+    means = {f"error_{name}": float(errors[group].nanmean()) for name, group in tail_groups(counts)._asdict().items()}
+    return {name: mean for name, mean in means.items() if mean == mean}
