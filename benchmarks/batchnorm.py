@@ -47,7 +47,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     lines = [
-        f"FixMatch on digits, {options.labels} labels, SmallConv, {options.steps} steps of 32 labelled and 160 unlabelled.",
+        f"FixMatch on digits, {options.labels} labels, SmallConv, {options.steps} steps of 32 and 160 images.",
         "",
         f"    python benchmarks/batchnorm.py --seeds {options.seeds} --labels {options.labels} --steps {options.steps} "
         f"--out {options.out}",

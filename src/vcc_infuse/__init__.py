@@ -27,6 +27,7 @@ from .data.dataset import Dataset, Examples
 from .data.sources import load
 from .data.ssl import SSLData
 from .errors import UserError
+from .imbalance import ABC, DARP, DASO, Adsh, DebiasPL
 from .models import MLP, Backbone, Classifier, SmallConv, Timm, WideResNet
 from .predictor import Predictor
 from .selectors import (
@@ -45,6 +46,9 @@ from .trainer import Trainer
 __version__ = "0.1.0"
 
 __all__ = [
+    "ABC",
+    "DARP",
+    "DASO",
     "EL2N",
     "INFUSE",
     "MLP",
@@ -54,6 +58,7 @@ __all__ = [
     "UDA",
     "VAT",
     "VCC",
+    "Adsh",
     "Algorithm",
     "Backbone",
     "Calibrator",
@@ -61,6 +66,7 @@ __all__ = [
     "CoMatch",
     "Dash",
     "Dataset",
+    "DebiasPL",
     "EarlyStop",
     "EnsembleTS",
     "Examples",

@@ -6,6 +6,8 @@ import importlib
 import inspect
 from typing import Any, TypeVar
 
+from torch import nn
+
 from .errors import UserError
 
 T = TypeVar("T")
@@ -28,8 +30,16 @@ def rebuild(description: dict[str, Any], base: type[T]) -> T:
         raise UserError(f"cannot import {description['class_path']}, which this run was made with: {fault}") from fault
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise UserError(f"{description['class_path']} is not a {base.__name__}")
-    return kind(**description["init_args"])
+    # An argument may be such an object itself, of the same family: DARP(base=FlexMatch()).
+    arguments = {name: rebuild(v, base) if _described(v) else v for name, v in description["init_args"].items()}
+    return kind(**arguments)
+
+
+def _described(value: Any) -> bool:
+    return isinstance(value, dict) and "class_path" in value
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, nn.Module):
+        return describe(value)
     return list(value) if isinstance(value, tuple) else value

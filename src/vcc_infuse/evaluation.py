@@ -41,8 +41,13 @@ def infer(
     return torch.cat(logits), torch.cat(confidence)
 
 
-def measure(logits: Tensor, calibrated: Tensor, y: Tensor, bins: int = 15) -> dict[str, object]:
-    """Every test figure of an evaluation, as plain numbers; `calibrated` is the calibrator's confidence."""
+def measure(
+    logits: Tensor, calibrated: Tensor, y: Tensor, bins: int = 15, label_counts: Tensor | None = None
+) -> dict[str, object]:
+    """Every test figure of an evaluation, as plain numbers; `calibrated` is the calibrator's confidence.
+
+    Given the labels a class had in training, and a long tail among them, the error of its head, middle and tail, too.
+    """
     probs = logits.double().softmax(1)
     confidence, predicted = probs.max(1)
     correct = predicted == y
@@ -52,6 +57,7 @@ def measure(logits: Tensor, calibrated: Tensor, y: Tensor, bins: int = 15) -> di
         "error_top5": metrics.top_k_error(probs, y, 5),
         "error_balanced": metrics.balanced_error(predicted, y, logits.shape[1]),
         "error_per_class": [float(e) for e in errors],
+        **({} if label_counts is None else metrics.group_errors(errors, label_counts)),
         "nll": metrics.nll(logits, y),
         "brier": metrics.brier(probs, y),
         **calibration_figures(confidence, correct, bins),
@@ -88,8 +94,14 @@ def diagram(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, list[fl
 
 
 def evaluate(
-    model: nn.Module, calibrator: Calibrator, test: Examples, views: Views, device: torch.device, bins: int = 15
+    model: nn.Module,
+    calibrator: Calibrator,
+    test: Examples,
+    views: Views,
+    device: torch.device,
+    bins: int = 15,
+    label_counts: Tensor | None = None,
 ) -> dict[str, object]:
     """Measure a model on labelled examples."""
     logits, confidence = infer(model, calibrator, test.x, views, device)
-    return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins)
+    return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins, label_counts)

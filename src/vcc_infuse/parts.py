@@ -71,10 +71,14 @@ class Parts:
         """Everything the optimiser trains."""
         return [self.model, self.algorithm, self.calibrator]
 
+    def classifier(self) -> Classifier:
+        """What is evaluated and saved: the averaged model, under the head that the method predicts with."""
+        return cast(Classifier, self.algorithm.classifier(self.ema.module))
+
     def predictor(self) -> Predictor:
         """The averaged model as a classifier of raw examples."""
         dataset = self.data.dataset
-        model = cast(Classifier, self.ema.module)
+        model = self.classifier()
         return Predictor(model, self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device)
 
     def agree(self) -> None:

@@ -67,7 +67,8 @@ class Predictor:
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
         """Every test figure on labelled examples."""
-        return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins)
+        counts = self.task.label_counts
+        return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
 
     def save(self, folder: Path) -> None:
         """Write model.safetensors and model.json."""

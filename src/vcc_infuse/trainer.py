@@ -194,8 +194,9 @@ class Trainer:
         self._check_loss(figures)
         parts.tally.reset()
         if parts.main:
-            test = parts.data.dataset.test
-            figures |= evaluate(parts.ema.module, parts.calibrator, test, parts.views, parts.device, self.bins)
+            test, counts = parts.data.dataset.test, parts.task.label_counts
+            model = parts.classifier()
+            figures |= evaluate(model, parts.calibrator, test, parts.views, parts.device, self.bins, counts)
             parts.best = min(parts.best, figures["error"])
         self.last_ = figures
         self.journal_.evaluation(figures)

@@ -1,9 +1,22 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from vcc_infuse.calibrators.scale import Scale, newton_step
+from vcc_infuse.calibrators.scale import Scale, Temperature, newton_step
 from vcc_infuse.types import Batch, Outputs, Step
+
+
+class Ema(nn.Module):
+    """A network whose features are its inputs and whose head multiplies them."""
+
+    def __init__(self, classes, factor=1.0):
+        super().__init__()
+        self.head = nn.Linear(classes, classes, bias=False)
+        self.head.weight.data = factor * torch.eye(classes)
+
+    def forward(self, x):
+        return Outputs(self.head(x), x)
 
 
 def overconfident(n: int = 2000, factor: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -12,22 +25,24 @@ def overconfident(n: int = 2000, factor: float = 3.0) -> tuple[torch.Tensor, tor
     return factor * honest, torch.multinomial(honest.softmax(1), 1, generator=g).squeeze(1)
 
 
-def step_with(logits: torch.Tensor, labels: torch.Tensor, gather=lambda t: t) -> Step:
-    batch = Batch(logits, labels, labels, {"labelled_strong": logits}, labels, labels)
-    return Step(batch, lambda x: x, lambda x: Outputs(x, x), lambda *a: None, gather=gather)
+def step_with(strong: torch.Tensor, weak: torch.Tensor, labels: torch.Tensor, factor: float = 1.0) -> Step:
+    batch = Batch(weak, labels, labels, {"labelled_strong": strong}, labels, labels)
+    return Step(batch, lambda x: x, Ema(strong.shape[1], factor), lambda *a: None)
 
 
-def test_newton_finds_the_minimum_that_a_general_optimiser_finds():
+@pytest.mark.parametrize("soft", [False, True])
+def test_newton_finds_the_minimum_that_a_general_optimiser_finds(soft):
     logits, labels = overconfident()
+    targets = (logits / 3).softmax(1) if soft else F.one_hot(labels, 4).float()
     beta = torch.tensor(1.0)
     for _ in range(12):
-        beta = newton_step(beta, logits, labels)
+        beta = newton_step(beta, logits, targets)
     free = torch.tensor(1.0, requires_grad=True)
     optimiser = torch.optim.LBFGS([free], lr=0.1, max_iter=200)
 
     def loss():
         optimiser.zero_grad()
-        value = F.cross_entropy(free * logits, labels)
+        value = F.cross_entropy(free * logits, targets)
         value.backward()
         return value
 
@@ -36,35 +51,60 @@ def test_newton_finds_the_minimum_that_a_general_optimiser_finds():
     assert 1 / beta.item() == pytest.approx(3, rel=0.15)
 
 
-def test_scale_follows_the_labelled_examples_it_is_shown():
-    scale = Scale(4, size=512)
+def test_a_temperature_follows_the_examples_it_is_shown():
+    temperature = Temperature(4, 512)
     logits, labels = overconfident()
-    for part in range(10):
-        rows = torch.arange(200)
-        scale.observe(step_with(logits[200 * part :][:200], labels[200 * part :][:200]), rows)
-    assert 1 / scale.inverse.item() == pytest.approx(3, rel=0.25)
-    assert torch.equal(scale(logits), logits * scale.inverse)
+    for rows in torch.arange(2000).split(200):
+        temperature.observe(logits[rows], F.one_hot(labels[rows], 4).float())
+    assert 1 / temperature.inverse.item() == pytest.approx(3, rel=0.25)
 
 
-def test_labelled_images_that_are_all_right_do_not_raise_the_confidence():
-    scale, labels = Scale(3, size=64), torch.arange(60) % 3
+def test_the_scale_is_the_geometric_mean_but_never_below_one():
+    scale = Scale(3)
+    for strong, mixed, expected in ((0.9, 2.5, 1.5), (2.0, 8.0, 4.0), (8.0, 0.5, 2.0), (0.5, 1.2, 1.0)):
+        scale.strong.inverse.fill_(1 / strong)
+        scale.mixed.inverse.fill_(1 / mixed)
+        assert 1 / scale.inverse.item() == pytest.approx(expected)
+    assert torch.equal(scale(torch.ones(2, 3)), torch.ones(2, 3) * scale.inverse)
+
+
+def test_mixtures_of_labelled_features_bring_doubt_where_the_head_is_too_sharp():
+    """A head that jumps from one class to the other is sure of halves, too: it needs a higher temperature."""
+    labels = torch.arange(60) % 3
+    weak = F.one_hot(labels, 3).float()
+    found = []
+    for factor in (4.0, 40.0):
+        torch.manual_seed(0)
+        scale = Scale(3, size=256)
+        for _ in range(12):
+            scale.observe(step_with(weak, weak, labels, factor), torch.arange(60))
+        found.append(1 / scale.mixed.inverse.item())
+    assert found[1] == pytest.approx(10 * found[0], rel=0.1)
+    assert found[1] > 4
+
+
+def test_labelled_images_that_are_all_right_and_gentle_do_not_raise_the_confidence():
+    labels = torch.arange(60) % 3
+    weak = 0.2 * F.one_hot(labels, 3).float()
+    scale = Scale(3, size=64)
     for _ in range(10):
-        scale.observe(step_with(4.0 * F.one_hot(labels, 3), labels), torch.arange(60))
+        scale.observe(step_with(weak, weak, labels), torch.arange(60))
     assert scale.inverse == 1
 
 
 def test_labelled_images_that_are_all_wrong_meet_the_bound():
     scale, labels = Scale(3, size=64), torch.arange(60) % 3
+    wrong = 4.0 * F.one_hot((labels + 1) % 3, 3)
     for _ in range(10):
-        scale.observe(step_with(4.0 * F.one_hot((labels + 1) % 3, 3), labels), torch.arange(60))
+        scale.observe(step_with(wrong, wrong, labels), torch.arange(60))
     assert scale.inverse.item() == pytest.approx(0.05)
 
 
 def test_unfilled_rows_do_not_matter():
     logits, labels = overconfident(40)
-    small, large = Scale(4, size=40), Scale(4, size=400)
-    for scale in (small, large):
+    small, large = Temperature(4, 40), Temperature(4, 400)
+    for temperature in (small, large):
         for _ in range(12):
-            scale.memory.cursor.zero_()
-            scale.observe(step_with(logits, labels), torch.arange(40))
+            temperature.memory.cursor.zero_()
+            temperature.observe(logits, F.one_hot(labels, 4).float())
     assert small.inverse.item() == pytest.approx(large.inverse.item(), rel=1e-3)

@@ -14,8 +14,8 @@ from ..types import Calibrated, Losses, PseudoLabels, Step, Task
 class Algorithm(nn.Module):
     """A method. `__init__` takes hyper-parameters only; state is buffers, extra heads are submodules."""
 
-    views: ClassVar[tuple[str, ...]] = ("weak", "strong")
-    ratio: ClassVar[int] = 7
+    views: tuple[str, ...] = ("weak", "strong")
+    ratio: int = 7
     """Unlabelled examples for each labelled one, unless the user says otherwise."""
     uses_confidence: ClassVar[bool] = False
     """Whether a calibrator has a confidence to replace."""
@@ -27,6 +27,10 @@ class Algorithm(nn.Module):
 
     def restrict(self, ids: Tensor) -> None:
         """Only these pool ids will be seen until the next core set: counts over the pool may have to follow."""
+
+    def classifier(self, model: nn.Module) -> nn.Module:
+        """What predicts at test time, given the averaged model: the model, unless a method trained a head for it."""
+        return model
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """Yield the losses of one optimiser step; most methods yield once."""

@@ -24,7 +24,7 @@ class LongTail:
         gamma_u: imbalance of the unlabelled images; negative reverses the order of the classes; gamma if not given.
     """
 
-    first: int
+    first: int | None = None
     gamma: float = 100.0
     beta: float | None = None
     unlabelled_first: int | None = None
@@ -78,6 +78,8 @@ def choose_split(
     if tail is not None:
         if labels is not None:
             raise UserError("--labels and --long_tail exclude each other; give one")
+        if tail.first is None:
+            raise UserError("--long_tail.first is missing: say how many labels the largest class has, e.g. 60")
         return long_tail(
             y, classes, seed, tail.first, tail.gamma, beta=tail.beta, unlabelled_first=tail.unlabelled_first,
             gamma_u=tail.gamma_u, include_labelled=bool(include_labelled),

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from types import ModuleType
 
-from .. import algorithms, calibrators, models, selectors
+from .. import algorithms, calibrators, imbalance, models, selectors
 from ..algorithms import Algorithm, PseudoLabelling
 from ..calibrators import Calibrator
 from ..data.sources import SOURCES
@@ -16,6 +16,7 @@ from .simple import Parser
 
 KINDS: list[tuple[str, ModuleType, type]] = [
     ("algorithms", algorithms, Algorithm),
+    ("for class imbalance, as algorithms around a base", imbalance, Algorithm),
     ("calibrators", calibrators, Calibrator),
     ("selectors", selectors, Selector),
     ("models", models, Backbone),
@@ -33,7 +34,7 @@ def run(argv: Sequence[str]) -> None:
 def choices(module: ModuleType, base: type) -> list[type]:
     """The classes of a package that a user can name."""
     kinds = [getattr(module, name) for name in module.__all__]
-    templates = (base, PseudoLabelling)
+    templates = (base, PseudoLabelling, imbalance.Plugin)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, base) and kind not in templates]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+GROUPS = {"error_head": "head classes", "error_medium": "medium classes", "error_tail": "tail classes"}
 PER_CENT = {"error", "error_best", "error_balanced", "error_top5", "pseudo_label_coverage", "pseudo_label_precision"}
+PER_CENT |= set(GROUPS)
 NAMES = {
     "error": "error",
     "error_top5": "top-5 error",
     "error_balanced": "balanced error",
+    **GROUPS,
     "ece": "ECE",
     "mce": "MCE",
     "ace": "ACE",

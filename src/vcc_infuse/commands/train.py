@@ -8,9 +8,10 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from ..algorithms import Algorithm, FullySupervised  # noqa: F401 - subclasses must be imported to be found by name
+from ..algorithms import Algorithm, FullySupervised, PseudoLabelling  # noqa: F401 - subclasses must be imported to be found by name
 from ..calibrators import Calibrator
 from ..errors import UserError
+from ..imbalance import Plugin  # noqa: F401 - likewise
 from ..launch import relaunch
 from ..models import Backbone
 from ..presets import preset
@@ -52,7 +53,7 @@ def run(argv: Sequence[str]) -> int | None:
     if resume is not None:
         argv = resume_options(argv, resume)
     parser = make_parser()
-    options = parse(parser, argv, base_options(argv), CLASSES)
+    options = parse(parser, argv, base_options(argv), {**CLASSES, "algorithm.base": PseudoLabelling})
     text = config_text(parser, options)
     if print_config:
         print(text, end="")

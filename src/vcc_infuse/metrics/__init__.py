@@ -21,6 +21,7 @@ from .classification import (
     per_class_error,
     top_k_error,
 )
+from .groups import TailGroups, group_errors, tail_groups
 from .pseudo import (
     ClassQuality,
     PseudoLabelQuality,
@@ -33,6 +34,7 @@ __all__ = [
     "ClassQuality",
     "PseudoLabelQuality",
     "Reliability",
+    "TailGroups",
     "ace",
     "ace_classwise",
     "auroc",
@@ -42,6 +44,7 @@ __all__ = [
     "classwise_ece",
     "ece",
     "error",
+    "group_errors",
     "mce",
     "nll",
     "paper_preset",
@@ -49,5 +52,6 @@ __all__ = [
     "pseudo_label_quality",
     "pseudo_label_quality_per_class",
     "reliability",
+    "tail_groups",
     "top_k_error",
 ]
