@@ -112,8 +112,8 @@ def table(results, options, command):
     head = [label for label, _ in FIGURES.values()]
     lines = [
         f"{Path(options.data).stem}, {options.labels} labels, {options.model}, {options.steps} steps of "
-        f"{options.batch} labelled and {options.batch * options.ratio} unlabelled, {options.seeds} seeds; mean ± "
-        "standard deviation. Differences are to the same method without plug-in on the same seeds (seeds better/equal/worse).",
+        f"{options.batch} labelled and {options.batch * options.ratio} unlabelled, {options.seeds} seeds: mean ± std.",
+        "Differences are to the same method without plug-in on the same seeds (seeds better/equal/worse).",
         "",
         f"    {command}",
         "",

@@ -1,5 +1,6 @@
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +110,12 @@ def test_list_names_everything(capsys):
         assert name in shown
     assert "PseudoLabelling" not in shown
     assert all(len(line.split(None, 1)) == 2 for line in shown.splitlines() if line.startswith("  "))
+
+
+def test_the_page_of_methods_is_what_the_code_says(capsys):
+    assert main(["list", "--markdown"]) == 0
+    page = Path(__file__).parents[2] / "docs" / "methods.md"
+    assert page.read_text() == capsys.readouterr().out, "run: vcc-infuse list --markdown > docs/methods.md"
 
 
 def test_help_and_version(capsys):
