@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench examples clean
+.PHONY: demo test lint bench clean
 
 demo: .venv/installed
-	$(BIN)/vcc-infuse train --data digits --labels 40 --algorithm FixMatch --out $$(mktemp -d -u runs/demo-XXXXXX)
+	$(BIN)/vcc-infuse train --data digits --labels 40 --algorithm FlexMatch --calibrator VCC \
+		--selector INFUSE --selector.keep 0.4
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -17,6 +18,7 @@ lint: .venv/installed-dev
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/augment.py
+	$(BIN)/vcc-infuse bench --algorithm FlexMatch --calibrator VCC --batch 16 --rounds 5
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

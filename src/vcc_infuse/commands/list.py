@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from types import ModuleType
 
-from .. import algorithms, calibrators, imbalance, models, selectors
-from ..algorithms import Algorithm, PseudoLabelling
-from ..calibrators import Calibrator
 from ..data.sources import SOURCES
-from ..models import Backbone
-from ..selectors import Selector
+from .choices import KINDS, choices
 from .simple import Parser
-
-KINDS: list[tuple[str, ModuleType, type]] = [
-    ("algorithms", algorithms, Algorithm),
-    ("for class imbalance, as algorithms around a base", imbalance, Algorithm),
-    ("calibrators", calibrators, Calibrator),
-    ("selectors", selectors, Selector),
-    ("models", models, Backbone),
-]
 
 
 def run(argv: Sequence[str]) -> None:
@@ -33,13 +20,6 @@ def run(argv: Sequence[str]) -> None:
     for title, module, base in KINDS:
         section(title, {kind.__name__: first_line(kind) for kind in choices(module, base)})
     section("data sources", {**SOURCES, "PATH": "a folder or zip of class folders, or labeled/ unlabeled/ test/"})
-
-
-def choices(module: ModuleType, base: type) -> list[type]:
-    """The classes of a package that a user can name."""
-    kinds = [getattr(module, name) for name in module.__all__]
-    templates = (base, PseudoLabelling, imbalance.Plugin)
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, base) and kind not in templates]
 
 
 def first_line(kind: type) -> str:

@@ -13,6 +13,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from ..errors import UserError
+from .choices import class_names
 
 
 def value_of(argv: Sequence[str], option: str, default: str | None = None) -> str | None:
@@ -85,27 +86,27 @@ def check_class(option: str, name: str, kind: type) -> None:
     raise UserError(f"--{option} {name} is unknown{nearest(name, known)}; `vcc-infuse list` shows all")
 
 
-def class_names(kind: type) -> list[str]:
-    """Names of the imported subclasses that a user can choose."""
-    found: dict[str, type] = {}
-    queue: list[type] = [kind]
-    while queue:
-        children: list[type] = queue.pop().__subclasses__()
-        for child in children:
-            queue.append(child)
-            found[child.__name__] = child
-    return sorted(found)
+WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
 
 
 def explain(fault: Exception, parser: ArgumentParser) -> str:
-    """A parser's message as one line, with the option the user may have meant."""
+    """A parser's message as one line, with the option the user may have meant or the values it takes."""
     text = one_line(str(fault))
     unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", text)
     if unknown:
         options = [word for action in parser._actions for word in action.option_strings]
         return f"{unknown[1]} is not an option{nearest(unknown[1], options)}; --help lists all"
-    key = re.search(r"(?:Parser key|key) \"?'?([\w.]+)\"?'?:?\s*(.*)", text)
-    return f"--{key[1]}: {key[2]}" if key else text
+    option = ".".join(re.findall(r'Parser key "([\w.]+)"', text))
+    refused = re.search(r"Problem with given class_path '([\w.]+)': Option '(\w+)' is not accepted", text)
+    if refused:
+        kind = refused[1].rpartition(".")[2]
+        return f"--{option}.{refused[2]} is not an option of {kind}; `vcc-infuse list --markdown` shows them"
+    value = re.search(r"(?:Got value: |val='|Given value: )([^\s']+)", text)
+    wanted = re.search(r"Expected a (?:typing\.)?(?:Literal\[(.+?)\]|<class '(int|float|bool|str)'>)", text)
+    if option and value and wanted:
+        right = f"one of {wanted[1]}".replace("'", "") if wanted[1] else WORDS[wanted[2]]
+        return f"--{option} {value[1]} is not possible; give {right}"
+    return f"--{option}: {text}" if option else text
 
 
 def one_line(text: str) -> str:
