@@ -55,10 +55,19 @@ class PseudoLabelling(Algorithm):
         pseudo = self.pseudo_label(calibrated, step)
         yield Losses(
             pseudo,
-            labelled=labelled_loss(labelled.logits, batch.y),
+            labelled=self.labelled_term(labelled.logits, step),
             unlabelled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            **self.further_terms(strong.logits, pseudo, step),
             calibration=calibrated.loss,
         )
+
+    def labelled_term(self, logits: Tensor, step: Step) -> Tensor:
+        """What the labelled images teach."""
+        return labelled_loss(logits, step.batch.y)
+
+    def further_terms(self, strong: Tensor, pseudo: PseudoLabels, step: Step) -> dict[str, Tensor]:
+        """What else is to be minimised, given the strong view's logits."""
+        return {}
 
 
 def labelled_loss(logits: Tensor, y: Tensor) -> Tensor:

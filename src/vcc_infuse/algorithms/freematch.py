@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
-from ..types import Calibrated, Losses, PseudoLabels, Step, Task
-from .base import PseudoLabelling, checked, labelled_loss
+from ..types import Calibrated, PseudoLabels, Step, Task
+from .base import PseudoLabelling, checked
 
 
 class FreeMatch(PseudoLabelling):
@@ -65,19 +63,9 @@ class FreeMatch(PseudoLabelling):
         self.probs.lerp_(probs.mean(0), 1 - self.momentum)
         self.histogram.lerp_(shares, 1 - self.momentum)
 
-    def losses(self, step: Step) -> Iterator[Losses]:
-        """The template's terms, and fairness of the strong view's predictions."""
-        batch = step.batch
-        weak, (labelled, strong) = step.teach(batch.views["weak"], batch.x, batch.views["strong"])
-        calibrated = step.confidence(batch.views["weak"], weak)
-        pseudo = self.pseudo_label(calibrated, step)
-        yield Losses(
-            pseudo,
-            labelled=labelled_loss(labelled.logits, batch.y),
-            unlabelled=self.weight * pseudo.loss(strong.logits, batch.weights),
-            fairness=self.fairness * self._unfairness(strong.logits, pseudo.weights * batch.weights),
-            calibration=calibrated.loss,
-        )
+    def further_terms(self, strong: Tensor, pseudo: PseudoLabels, step: Step) -> dict[str, Tensor]:
+        """Fairness of the strong view's predictions."""
+        return {"fairness": self.fairness * self._unfairness(strong, pseudo.weights * step.batch.weights)}
 
     def _unfairness(self, logits: Tensor, weights: Tensor) -> Tensor:
         """Minus the cross entropy between expected and selected predictions, both freed of their label histogram."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
-from ..types import Calibrated, Losses, PseudoLabels, Step
+from ..types import Calibrated, PseudoLabels, Step
 from .base import PseudoLabelling, checked
 from .sharpen import sharpen
 
@@ -53,18 +52,9 @@ class UDA(PseudoLabelling):
         targets = sharpen(calibrated.probs.detach(), self.temperature)
         return PseudoLabels(targets, (calibrated.confidence >= self.threshold).float())
 
-    def losses(self, step: Step) -> Iterator[Losses]:
-        """The template's terms, the labelled one annealed."""
-        batch = step.batch
-        weak, (labelled, strong) = step.teach(batch.views["weak"], batch.x, batch.views["strong"])
-        calibrated = step.confidence(batch.views["weak"], weak)
-        pseudo = self.pseudo_label(calibrated, step)
-        yield Losses(
-            pseudo,
-            labelled=annealed_loss(labelled.logits, batch.y, SCHEDULES[self.annealing](step.progress)),
-            unlabelled=self.weight * pseudo.loss(strong.logits, batch.weights),
-            calibration=calibrated.loss,
-        )
+    def labelled_term(self, logits: Tensor, step: Step) -> Tensor:
+        """The labelled loss, annealed."""
+        return annealed_loss(logits, step.batch.y, SCHEDULES[self.annealing](step.progress))
 
 
 def annealed_loss(logits: Tensor, y: Tensor, released: float) -> Tensor:
