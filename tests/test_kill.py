@@ -25,15 +25,29 @@ def figures(run):
     return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
-def test_kill_and_resume(tmp_path):
-    cut, whole = tmp_path / "cut", tmp_path / "whole"
-    victim = vcc_infuse("train", *OPTIONS.split(), "--out", str(cut))
+def stop_in_mid_run(run, number):
+    """Start a run and send it a signal once it has written two checkpoints."""
+    victim = vcc_infuse("train", *OPTIONS.split(), "--out", str(run))
     deadline = time.monotonic() + 120
-    while len(list((cut / "checkpoints").glob("*.json"))) < 2 and time.monotonic() < deadline:
+    while len(list((run / "checkpoints").glob("*.json"))) < 2 and time.monotonic() < deadline:
         assert victim.poll() is None, victim.stderr.read()
         time.sleep(0.002)
-    victim.send_signal(signal.SIGKILL)
-    victim.communicate()
+    victim.send_signal(number)
+    return victim, victim.communicate(timeout=60)[1]
+
+
+def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path):
+    victim, said = stop_in_mid_run(tmp_path / "run", signal.SIGINT)
+    assert victim.returncode == 128 + signal.SIGINT
+    assert f"saved; continue with: vcc-infuse train --resume {tmp_path / 'run'}" in said
+    assert "Traceback" not in said
+    done = int(said.split("after step ")[1].split()[0])
+    assert (tmp_path / "run" / "checkpoints" / f"step-{done:09d}.pt").exists()
+
+
+def test_kill_and_resume(tmp_path):
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    stop_in_mid_run(cut, signal.SIGKILL)
     assert not (cut / "summary.json").exists(), "the run ended before it could be killed"
     resumed, alone = (
         vcc_infuse("train", "--resume", str(cut)),
