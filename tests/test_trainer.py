@@ -118,6 +118,17 @@ def test_resume_between_evaluations_and_after_a_lost_checkpoint(tmp_path, digits
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
+def test_killed_between_the_last_evaluation_and_the_summary(tmp_path, digits):
+    run = tmp_path / "run"
+    first = Trainer(SmallConv(4), FixMatch(threshold=0.2), out=str(run), **SMALL).fit(digits)
+    before = lines(run)
+    (run / "summary.json").unlink()
+    second = Trainer(SmallConv(4), FixMatch(threshold=0.2), out=str(run), **SMALL).fit(digits, resume=True)
+    assert lines(run) == before
+    for name in ("error", "ece", "pseudo_label_coverage", "pseudo_label_precision", "error_best"):
+        assert first[name] == second[name]
+
+
 def test_finished_results_are_never_overwritten(tmp_path, digits):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "precious").write_text("x")

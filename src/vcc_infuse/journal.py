@@ -13,6 +13,7 @@ from torch import Tensor
 from .data.batches import Batches
 from .describe import describe
 from .errors import UserError
+from .files import read_lines
 from .parts import Parts
 from .run_folder import RunFolder, versions
 from .selectors import INFUSE, Pool, Selection, save_selection
@@ -65,6 +66,11 @@ class Journal:
         if self.folder and self.writes:
             self.folder.append(figures)
             self.tracker.write(figures["step"], figures)
+
+    def last_evaluation(self) -> dict[str, Any]:
+        """The evaluation noted last."""
+        lines = read_lines(self.folder.metrics) if self.folder else []
+        return lines[-1] if lines else {}
 
     def selection(self, selection: Selection, figures: dict[str, Any]) -> None:
         """Note a new core set: its figures as a line, its ids and scores as a file."""

@@ -225,8 +225,8 @@ class Trainer:
         raise Interrupted(f"interrupted after step {done} of {self.steps}; {saved}", request.signal or 0)
 
     def _finish(self) -> dict[str, Any]:
-        if not self.last_:  # resumed after the last step, before the summary was written
-            self._evaluate(self.steps)
+        if not self.last_:  # resumed after the last evaluation, before the summary was written
+            self.last_ = self.journal_.last_evaluation()
         if not self.parts_.main:
             return {}
         summary = summarise(self.parts_, self.last_, self.seed, self.bins)
