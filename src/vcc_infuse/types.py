@@ -148,8 +148,8 @@ class Step:
 
         The weak view is judged as a test image would be, by BatchNorm's running statistics: normalised by statistics
         of its own it would meet a classifier that was trained under those of the strong views, and whole classes
-        would never reach the threshold. `joint` is the papers' single forward with statistics shared by all, in which
-        a third of the backward pass is wasted on the weak view.
+        would never reach the threshold. `joint` is the papers' single forward with statistics shared by all, whose
+        backward pass goes through the weak view for nothing.
         """
         if self.joint:
             *others, last = self.forward(*inputs, weak)
