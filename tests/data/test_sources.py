@@ -140,8 +140,9 @@ GOOD = idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
         (GOOD[:7], "damaged IDX"),
         (b"\0\0\x0d" + GOOD[3:], "not an IDX"),
         (b"", "not an IDX"),
-        (gzip.compress(GOOD)[:-9], "damaged gzip"),
+        (gzip.compress(GOOD, mtime=0)[:-9], "damaged gzip"),
     ],
+    ids=["cut short", "too long", "no header", "another type", "empty", "half a gzip"],
 )
 def test_damaged_idx_files(tmp_path, raw, message):
     (tmp_path / "a").write_bytes(raw)
