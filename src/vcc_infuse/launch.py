@@ -29,7 +29,8 @@ def wanted_processes(environment: Mapping[str, str], parent: Sequence[str]) -> i
 
 def relaunch(words: Sequence[str]) -> int | None:
     """Run this command on the processes asked for and return its exit status; None if there is nothing to do."""
-    count = wanted_processes(os.environ, psutil.Process().parent().cmdline())
+    parent = psutil.Process().parent()
+    count = wanted_processes(os.environ, parent.cmdline() if parent else [])
     if count == 1 or torch.cuda.is_available():
         return None
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
