@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import warnings
@@ -20,7 +21,10 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
     """Write `state` (tensors in plain containers) as the checkpoint of `step`; drop all but the newest `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
-    write_atomic(path, lambda temporary: torch.save(state, temporary))
+    # Through memory: torch's own writer reports a full disk as a fault of its own making.
+    content = io.BytesIO()
+    torch.save(state, content)
+    write_atomic(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
     # The checksum is written last: a checkpoint without one was cut short and does not count.
     write_json(path.with_suffix(".json"), {"step": step, "sha256": digest(path)})
     for old in sorted(folder.glob("step-*.pt"))[:-keep]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as fault:
         if debug or fault.errno is None:
             raise
-        return complain(f"{fault.strerror}: {fault.filename}" if fault.filename else str(fault), 2)
+        where = f": {fault.filename}" if fault.filename else ""
+        remedy = "; free some, then go on with --resume" if fault.errno == errno.ENOSPC else ""
+        return complain(f"{fault.strerror}{where}{remedy}", 2)
 
 
 def dispatch(words: list[str]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .calibrators import Calibrator
@@ -76,7 +76,7 @@ class Predictor:
         tensors |= {f"calibrator.{k}": v for k, v in self.calibrator.state_dict().items()}
         tensors |= {} if self.direction is None else {"direction": self.direction}
         tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-        write_atomic(folder / "model.safetensors", lambda temporary: save_file(tensors, temporary))
+        write_atomic(folder / "model.safetensors", lambda temporary: temporary.write_bytes(save(tensors)))
         task = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()}
         write_json(
             folder / "model.json",

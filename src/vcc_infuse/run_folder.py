@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +77,6 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The final figures; their presence marks a finished run."""
         write_json(self.path / "summary.json", summary)
-
-    def discard_checkpoints(self) -> None:
-        """Remove the checkpoints."""
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
 
 def versions() -> dict[str, str]:

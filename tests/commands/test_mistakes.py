@@ -112,6 +112,21 @@ def test_debug_shows_the_traceback(tmp_path):
         main(["train", "--data", "digits", "--debug"])
 
 
+def test_a_full_disk_costs_one_line_and_the_temporary_file_is_gone(tmp_path, monkeypatch, capsys):
+    import errno
+    from pathlib import Path
+
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    words = "train --data digits --labels 40 --steps 2 --epochs 1 --batch 2 --ratio 1 --progress false --out"
+    assert main([*words.split(), str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == "vcc-infuse: No space left on device; free some, then go on with --resume\n"
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+
+
 def test_broken_images_are_skipped_counted_and_listed(tmp_path, monkeypatch):
     import json
 

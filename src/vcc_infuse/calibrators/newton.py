@@ -32,14 +32,21 @@ class Likelihood(NamedTuple):
     curvature: float
 
 
+def derivatives(inverse: Tensor | float, logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Slope and curvature of the mean cross entropy by the inverse temperature.
+
+    `wanted` is each example's logit averaged over its target: the true class's own, or a mean for soft labels.
+    """
+    probs = (inverse * logits).softmax(1)
+    mean = (probs * logits).sum(1)
+    return (mean - wanted).mean(), (probs * (logits - mean[:, None]).square()).sum(1).mean()
+
+
 def likelihood(inverse: float, logits: Tensor, labels: Tensor) -> Likelihood:
     """Mean over examples; `logits` in double precision."""
-    logs = (inverse * logits).log_softmax(1)
-    probs, own = logs.exp(), labels[:, None]
-    mean = (probs * logits).sum(1, keepdim=True)
-    slope = (mean - logits.gather(1, own)).mean()
-    curvature = (probs * (logits - mean).square()).sum(1).mean()
-    return Likelihood(*torch.stack([-logs.gather(1, own).mean(), slope, curvature]).tolist())
+    own = logits.gather(1, labels[:, None]).squeeze(1)
+    value = ((inverse * logits).logsumexp(1) - inverse * own).mean()
+    return Likelihood(*torch.stack([value, *derivatives(inverse, logits, own)]).tolist())
 
 
 def descend(logits: Tensor, labels: Tensor, low: float, high: float, steps: int = 60) -> Iterator[tuple[float, float]]:

@@ -15,17 +15,14 @@ from torch import Tensor, nn
 
 from ..memory import Memory
 from ..types import Step
+from .newton import LOWEST, derivatives
 
 VIEW = "labelled_strong"
-LOWEST = 0.05
 
 
 def newton_step(inverse: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
     """One Newton step for the inverse temperature, in which the cross entropy with `targets` is convex."""
-    probs = (inverse * logits).softmax(1)
-    mean = (probs * logits).sum(1)
-    slope = (mean * targets.sum(1) - (targets * logits).sum(1)).mean()
-    curvature = (probs * (logits - mean[:, None]).square()).sum(1).mean()
+    slope, curvature = derivatives(inverse, logits, (targets * logits).sum(1))
     return torch.clamp(inverse - slope / curvature.clamp_min(1e-6), inverse / 2, inverse * 2)
 
 

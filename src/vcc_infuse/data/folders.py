@@ -42,12 +42,6 @@ def load_folder(
     )
 
 
-def list_images(path: str | Path) -> list[str]:
-    """Names of all pictures in a folder, a zip or a single file, sorted."""
-    with open_store(Path(path)) as store:
-        return store.images()
-
-
 def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tuple[np.ndarray, list[str], Skipped]:
     """All pictures of a folder, zip or file, whatever the class: uint8 N×H×W×C, names, those left out."""
     check_options(size, mode)
