@@ -11,12 +11,12 @@ ROOT = Path(vcc_infuse.__file__).parent
 LAYERS = [
     {"errors"},
     {"types", "files"},
-    {"memory", "models", "data", "metrics"},
+    {"memory", "models", "data", "metrics", "report"},
     {"algorithms", "calibrators", "imbalance"},
     {"selectors"},
     {"trainer", "parts", "journal", "checkpoint", "tally", "averaging", "optimise", "processes", "engine", "predictor",
      "evaluation", "describe", "run_folder", "interrupt", "progress", "track", "settings", "launch", "presets"},
-    {"estimator", "cli", "commands", "reproduce", "report", "__init__", "__main__"},
+    {"estimator", "cli", "commands", "reproduce", "__init__", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -90,7 +90,7 @@ def test_one_run_folder(two):
 def test_command_line_on_two_processes(tmp_path):
     out = tmp_path / "run"
     accelerate = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "-m", "vcc_infuse"]
-    finished = started([*accelerate, *WORDS.split(), "--cpu", "--out", str(out)])
+    finished = started([*accelerate, *WORDS.split(), "--out", str(out)])
     assert (out / "summary.json").exists(), finished.stderr[-3000:]
     assert finished.stdout.count("run folder:") == 1
     assert json.loads((out / "summary.json").read_text())["processes"] == 2

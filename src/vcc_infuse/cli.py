@@ -16,6 +16,8 @@ COMMANDS = {
     "calibrate": "fit a temperature to a trained run, on labelled images it has not seen",
     "predict": "label images with a trained run",
     "select": "rank a pool of images by how much they would teach a trained run",
+    "reproduce": "run a table of the paper and write it",
+    "report": "draw a run, or compare several, on one page",
     "bench": "measure speed as ratios on this machine",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }

@@ -30,10 +30,18 @@ def _fast_bf16(device: torch.device) -> bool:
     return False
 
 
-def make_accelerator(precision: str = "auto", cpu: bool = False) -> Accelerator:
-    """A fresh Accelerator: its precision is process-wide, yet a second run in one process must be free to set it."""
+def make_accelerator(
+    precision: str = "auto", cpu: bool = False, tracker: str | None = None, folder: str | None = None
+) -> Accelerator:
+    """A fresh Accelerator: its precision is process-wide, yet a second run in one process must be free to set it.
+
+    Without a folder nothing is tracked.
+    """
+    # Told nothing, accelerate joins no group of processes where there is no GPU: each would believe itself alone.
+    cpu = cpu or not torch.accelerator.is_available()
     AcceleratorState._reset_state(reset_partial_state=False)
     device = Accelerator(cpu=cpu, mixed_precision="no").device
     chosen = resolve_precision(precision, device)
     AcceleratorState._reset_state(reset_partial_state=False)
-    return Accelerator(cpu=cpu, mixed_precision="no" if chosen == "fp32" else chosen)
+    mixed, log_with = "no" if chosen == "fp32" else chosen, tracker if folder else None
+    return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder)

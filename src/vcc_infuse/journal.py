@@ -5,8 +5,11 @@ from __future__ import annotations
 import resource
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import yaml
 from torch import Tensor
 
@@ -15,6 +18,9 @@ from .describe import describe
 from .errors import UserError
 from .files import read_lines
 from .parts import Parts
+from .report import write_report
+from .report.columns import save_columns
+from .report.examples import last_scores, mistakes, ranked
 from .run_folder import RunFolder, versions
 from .selectors import INFUSE, Pool, Selection, save_selection
 from .selectors.rest import at_rest
@@ -24,11 +30,10 @@ from .track import Tracker
 class Journal:
     """The run folder of one run, seen from the training loop."""
 
-    def __init__(self, out: str | None, parts: Parts, tensorboard: bool) -> None:
+    def __init__(self, out: str | None, parts: Parts, report: bool = True) -> None:
         self.folder = RunFolder(out) if out else None
-        self.parts = parts
-        self.tensorboard = tensorboard
-        self.tracker = Tracker(None)
+        self.parts, self.report = parts, report
+        self.tracker = Tracker(parts.accelerator)
 
     @property
     def writes(self) -> bool:
@@ -45,11 +50,12 @@ class Journal:
         step = state["step"] if state else 0
         self.parts.accelerator.wait_for_everyone()
         if self.writes:
+            noted = self.last_evaluation().get("step", 0)
             if resume:
                 self.folder.rewind(step)
             else:
                 self._create(self.folder, config)
-            self.tracker = Tracker(self.folder.path if self.tensorboard else None)
+            self.tracker.start(self.folder.path, config, step if resume else None, noted)
         if state:
             self.parts.load_state_dict(state)
         return step
@@ -88,8 +94,44 @@ class Journal:
         if self.folder and self.writes:
             direction = infuse_direction(self.parts, summary["seed"])
             replace(self.parts.predictor(), direction=direction).save(self.folder.path)
+            save_examples(self.folder.path, self.parts)
             self.folder.write_summary(summary)
+            if self.report:
+                draw(self.folder.path)
+
+    def close(self) -> None:
+        """End the live view, however the run ended."""
         self.tracker.close()
+
+
+def draw(folder: Path) -> None:
+    """Write report.html. The run is finished and stored by now: a fault in the drawing is told, and costs nothing."""
+    try:
+        write_report([folder], folder / "report.html")
+    except Exception as fault:
+        print(f"report not written: {fault}", file=sys.stderr)
+
+
+def save_examples(folder: Path, parts: Parts) -> None:
+    """predictions.npz and gallery.npz: what the final model says of the test set, and the images worth a look."""
+    data, test = parts.data, parts.data.dataset.test
+    labels, _, confidence, calibrated = (column.cpu().numpy() for column in parts.predictor().predict(test.x))
+    answers = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
+    answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
+    save_columns(folder / "predictions.npz", answers)
+    images = mistakes(test.x, test.names, answers)
+    scored = last_scores(folder / "coresets")
+    if scored:
+        train = data.dataset.train
+        images |= ranked(train.x, train.names, np.asarray(data.split.pool), np.asarray(data.pool_truth), scored)
+    if images:
+        save_columns(folder / "gallery.npz", images)
+
+
+def threshold_figures(parts: Parts) -> dict[str, list[float]]:
+    """The threshold of each class, where the method has any."""
+    found = parts.algorithm.class_thresholds()
+    return {} if found is None else {"threshold_per_class": torch.as_tensor(found).expand(parts.task.classes).tolist()}
 
 
 def infuse_direction(parts: Parts, seed: int) -> Tensor:

@@ -22,6 +22,7 @@ from .predictor import Predictor, make_views
 from .processes import average_, seed_step
 from .selectors import Refresher, Selector
 from .tally import Tally
+from .track import chosen_tracker
 from .types import Task
 
 
@@ -39,7 +40,8 @@ class Parts:
         task: Task,
         settings: dict[str, Any],
     ) -> None:
-        self.accelerator = make_accelerator(settings["precision"], settings["cpu"])
+        tracker = chosen_tracker(settings)
+        self.accelerator = make_accelerator(settings["precision"], settings["cpu"], tracker, settings["out"])
         self.device, self.world = self.accelerator.device, self.accelerator.num_processes
         self.main = self.accelerator.is_main_process
         if task.batch % self.world or task.unlabelled_batch % self.world:

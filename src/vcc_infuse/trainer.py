@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ from .data.ssl import SSLData
 from .errors import UserError
 from .evaluation import evaluate
 from .interrupt import Interrupted, Request, stop_request
-from .journal import Journal, config_text, summarise
+from .journal import Journal, config_text, summarise, threshold_figures
 from .optimise import learning_rate
 from .parts import Parts, make_task
 from .predictor import Predictor
@@ -53,7 +54,10 @@ class Trainer:
         seed: of the initial weights, the order of the data and every random draw.
         bins: bins of the calibration figures.
         out: run folder; nothing is written if not given.
-        tensorboard: also write TensorBoard events (needs the extra `track`).
+        tensorboard: the same as tracker="tensorboard".
+        tracker: also show figures and reliability diagrams live in "tensorboard" (needs the extra `track`) or
+            "wandb" (needs the extra `wandb`).
+        report: draw report.html in the run folder at the end.
         progress: show a progress bar or, away from a terminal, a few lines.
     """
 
@@ -82,6 +86,8 @@ class Trainer:
         bins: int = 15,
         out: str | None = None,
         tensorboard: bool = False,
+        tracker: Literal["none", "tensorboard", "wandb"] = "none",
+        report: bool = True,
         progress: bool = True,
     ) -> None:
         self.model, self.algorithm, self.calibrator = model, algorithm or FixMatch(), calibrator or Softmax()
@@ -90,7 +96,8 @@ class Trainer:
         self.settings: dict[str, Any] = dict(
             steps=steps, epochs=epochs, eval_every=eval_every, batch=batch, ratio=ratio, lr=lr, momentum=momentum,
             weight_decay=weight_decay, schedule=schedule, ema=ema, joint_bn=joint_bn, precision=precision,
-            compile=compile, cpu=cpu, seed=seed, bins=bins, out=out, tensorboard=tensorboard, progress=progress,
+            compile=compile, cpu=cpu, seed=seed, bins=bins, out=out, tensorboard=tensorboard, tracker=tracker,
+            report=report, progress=progress,
         )  # fmt: skip
         self.seed, self.bins, self.out = seed, bins, out
         check_settings(self.settings)
@@ -103,6 +110,11 @@ class Trainer:
         """Train on `data` and return the summary. `config` is the text of config.yaml; `resume` continues `out`."""
         self._build(data)
         start = self.journal_.open(config or self._config(), resume)
+        with closing(self.journal_):
+            return self._run(start)
+
+    def _run(self, start: int) -> dict[str, Any]:
+        """The steps from `start` on."""
         self.parts_.refresher.resume(self.batches_)
         progress = Progress(self.steps, start, self.settings["progress"] and self.parts_.main)
         with stop_request() as request:
@@ -132,7 +144,7 @@ class Trainer:
         data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
         task = make_task(data, self.steps, self.epoch, own["batch"], own["ratio"])
         self.parts_ = Parts(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, settings=own)
-        self.journal_ = Journal(self.out, self.parts_, own["tensorboard"])
+        self.journal_ = Journal(self.out, self.parts_, own["report"])
         self.rank_ = self.parts_.accelerator.process_index
         self.batches_ = Batches(
             data, self.parts_.views, self.algorithm.views, self.calibrator.labelled_views,
@@ -197,6 +209,7 @@ class Trainer:
             test, counts = parts.data.dataset.test, parts.task.label_counts
             model = parts.classifier()
             figures |= evaluate(model, parts.calibrator, test, parts.views, parts.device, self.bins, counts)
+            figures |= threshold_figures(parts)
             parts.best = min(parts.best, figures["error"])
         self.last_ = figures
         self.journal_.evaluation(figures)

@@ -20,6 +20,7 @@ def folder(root, classes=("cat", "dog"), images=3):
 
 
 TRAIN = ["train", "--data", "digits", "--labels", "40"]
+TAIL = ["train", "--data", "digits", "--long_tail.first"]
 CASES = [
     (["tain"], "did you mean train"),
     ([*TRAIN, "--algorithm", "FixMach"], "did you mean FixMatch"),
@@ -47,6 +48,19 @@ CASES = [
     (["train", "--data", "digits"], "--labels is missing"),
     (["train", "--data", "digits", "--labels", "5"], "--labels 5"),
     (["train", "--data", "digits", "--labels", "100000"], "--labels 100000"),
+    ([*TAIL, "0"], "--long_tail.first 0"),
+    ([*TAIL, "20"], "give --long_tail.beta or --long_tail.unlabelled_first"),
+    ([*TAIL, "20", "--long_tail.beta", "2"], "--long_tail.beta 2.0"),
+    ([*TAIL, "20", "--long_tail.gamma", "0.5", "--long_tail.beta", "0.5"], "--long_tail.gamma 0.5"),
+    ([*TAIL, "20", "--long_tail.gamma_u", "0", "--long_tail.beta", "0.5"], "--long_tail.gamma_u 0.0"),
+    ([*TAIL, "20", "--long_tail.unlabelled_first", "-1"], "--long_tail.unlabelled_first -1"),
+    ([*TAIL, "900", "--long_tail.beta", "0.5"], "--long_tail.first 900: class '0' has"),
+    ([*TAIL, "20", "--long_tail.beta", "0.5"], "--long_tail.first 20: class '6' gets no label"),
+    (
+        [*TRAIN, "--algorithm", "PseudoLabel", "--calibrator", "MMCE", "--calibrator.labels", "weak_strong"],
+        "MMCE learns from strong views of unlabelled images, which PseudoLabel has not",
+    ),
+    ([*TRAIN, "--algorithm", "VAT", "--calibrator", "MMCE"], "VAT selects nothing by confidence"),
     (["train", "--resume", "/no/such/run"], "--resume /no/such/run"),
     (["evaluate", "/no/such/run"], "model.json"),
     (["evaluate"], "--help"),
@@ -95,6 +109,13 @@ def test_faulty_folders(spoil, hint, tmp_path, monkeypatch, capsys):
     assert len(error.splitlines()) == 1, error
     assert hint in error
     assert not (tmp_path / "run").exists()
+
+
+def test_a_class_is_called_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "data")
+    assert main(["train", "--data", "data", "--labels", "9", "--out", "run"]) == 2
+    assert "class 'cat' has 3 of" in capsys.readouterr().err
 
 
 def test_a_single_class_is_refused(tmp_path, monkeypatch, capsys):

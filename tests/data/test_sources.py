@@ -11,11 +11,14 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision import datasets
 
+from vcc_infuse.commands.data import load_ssl
 from vcc_infuse.data import fashion_mnist
 from vcc_infuse.data.arrays import from_arrays
 from vcc_infuse.data.idx import read_idx
 from vcc_infuse.data.sources import SOURCES, load
+from vcc_infuse.data.torchvision_sets import PUBLIC
 from vcc_infuse.errors import UserError
+from vcc_infuse.predictor import make_views
 
 RNG = np.random.RandomState(0)
 
@@ -91,6 +94,17 @@ def test_a_path_is_a_folder(tmp_path):
         (tmp_path / "d" / part).mkdir(parents=True)
         Image.new("L", (4, 4)).save(tmp_path / "d" / part / "x.png")
     assert load(str(tmp_path / "d")).classes == ("a", "b")
+
+
+def test_what_may_be_mirrored(tmp_path):
+    """Named digits may not; a folder is mirrored whatever its name, unless the user says otherwise."""
+    for part in ("train/0", "train/1", "test/0", "test/1"):
+        (tmp_path / "svhn" / part).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / "svhn" / part / "x.png")
+    assert load(str(tmp_path / "svhn")).flip
+    assert not load_ssl(str(tmp_path / "svhn"), labels=2, flip=False, progress=False).dataset.flip
+    assert not load("digits").flip
+    assert {name for name, public in PUBLIC.items() if not public.flip} == {"svhn", "svhn_train"}
 
 
 # IDX and Fashion-MNIST
@@ -199,6 +213,15 @@ def test_svhn_with_and_without_extra(tmp_path, monkeypatch):
     assert np.array_equal(small.train.x, x["train"])
     assert full.train.y[:10].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
     assert full.mean == (0.4380, 0.4440, 0.4730)
+    assert not full.flip, "a mirrored digit is another sign"
+    assert not small.flip
+    assert not make_views(small).flip
+    split = {"labels": 10, "root": str(tmp_path), "progress": False}
+    assert [load_ssl("svhn_train", flip=flip, **split).dataset.flip for flip in (None, False, True)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_stl10_has_an_unlabelled_part_and_can_be_made_small(tmp_path, monkeypatch):

@@ -130,17 +130,31 @@ def test_long_tail_with_a_pool_of_unknown_truth():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"first": 3000, "gamma": 100, "beta": 0.2}, "class '0' has 5000 of 3000\\+12000"),
-        ({"first": 50, "gamma": 100, "beta": 0.2}, "class '8' gets no label"),
-        ({"first": 50, "gamma": 10, "beta": 1.5}, "beta=1.5"),
-        ({"first": 50, "gamma": 0.5, "beta": 0.5}, "gamma=0.5"),
-        ({"first": 50, "gamma": 10}, "give beta or unlabelled_first"),
-        ({"first": 50, "gamma": 10, "beta": 0.5, "unlabelled_first": 50}, "give one of them"),
+        ({"first": 3000, "gamma": 100, "beta": 0.2}, "first 3000: class '0' has 5000 of 3000\\+12000"),
+        ({"first": 50, "gamma": 100, "beta": 0.2}, "first 50: class '8' gets no label; .* lower --long_tail.gamma 100"),
+        ({"first": 0, "gamma": 10, "beta": 0.5}, "first 0:"),
+        ({"first": 50, "gamma": 10, "beta": 1.5}, "beta 1.5:"),
+        ({"first": 50, "gamma": 0.5, "beta": 0.5}, "gamma 0.5:"),
+        ({"first": 50, "gamma": float("nan"), "beta": 0.5}, "gamma nan:"),
+        ({"first": 50, "gamma": 10, "beta": 0.5, "gamma_u": 0.3}, "gamma_u 0.3:"),
+        ({"first": 50, "gamma": 10, "unlabelled_first": -5}, "unlabelled_first -5:"),
+        ({"first": 50, "gamma": 10}, "give --long_tail.beta or --long_tail.unlabelled_first"),
+        ({"first": 50, "gamma": 10, "unlabelled_first": 0}, "give --long_tail.beta or --long_tail.unlabelled_first"),
+        ({"first": 50, "gamma": 10, "beta": 0.5, "unlabelled_first": 50}, "unlabelled_first 50 say the same"),
     ],
 )
 def test_impossible_tails_are_one_line(options, message):
-    with pytest.raises(UserError, match=message):
+    """Every option under the name that the command line knows it by."""
+    with pytest.raises(UserError, match=message) as caught:
         long_tail(CIFAR, 10, 0, **options)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert "--long_tail." in said
+
+
+def test_a_pool_of_nothing_but_unknown_truth_may_be_asked_for():
+    y = np.concatenate([np.arange(5000) % 10, np.full(700, -1)])
+    assert len(long_tail(y, 10, 0, first=150, gamma=10, unlabelled_first=0).pool) == 700
 
 
 def test_given_shows_every_label():

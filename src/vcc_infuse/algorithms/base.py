@@ -32,6 +32,10 @@ class Algorithm(nn.Module):
         """What predicts at test time, given the averaged model: the model, unless a method trained a head for it."""
         return model
 
+    def class_thresholds(self) -> Tensor | float | None:
+        """What the pseudo labels of each class must reach now (one number if all the same); None without thresholds."""
+        return None
+
     def losses(self, step: Step) -> Iterator[Losses]:
         """Yield the losses of one optimiser step; most methods yield once."""
         raise NotImplementedError

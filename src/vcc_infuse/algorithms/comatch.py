@@ -87,6 +87,10 @@ class CoMatch(PseudoLabelling):
             calibration=calibrated.loss,
         )
 
+    def class_thresholds(self) -> float:
+        """The same for all."""
+        return self.threshold
+
     @torch.no_grad()
     def _smooth(self, probs: Tensor, features: Tensor) -> PseudoLabels:
         """Mix probabilities with those of similar examples in the memory, once it is full."""

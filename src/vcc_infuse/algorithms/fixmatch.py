@@ -19,6 +19,10 @@ class FixMatch(PseudoLabelling):
         self.threshold = checked("threshold", threshold, 0, 1)
         self.weight = checked("weight", weight, 0, float("inf"))
 
+    def class_thresholds(self) -> float:
+        """The same for all."""
+        return self.threshold
+
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels, weight one above the threshold and zero below."""
         return PseudoLabels(calibrated.labels, (calibrated.confidence >= self.threshold).float())

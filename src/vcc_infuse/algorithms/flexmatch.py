@@ -65,6 +65,10 @@ class FlexMatch(PseudoLabelling):
         best = torch.maximum(learnt.max(), never) if self.thresh_warmup else learnt.max()
         return self.threshold * MAPPINGS[self.mapping](learnt / best.clamp(min=1))
 
+    def class_thresholds(self) -> Tensor:
+        """As they are now."""
+        return self.thresholds()
+
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels above the threshold their class had after the previous step."""
         labels, confidence = calibrated.labels, calibrated.confidence

@@ -49,6 +49,10 @@ class FreeMatch(PseudoLabelling):
         """The threshold of each class."""
         return (self.level * self.probs / self.probs.max()).clamp(self.lowest, self.highest)
 
+    def class_thresholds(self) -> Tensor:
+        """As they are now."""
+        return self.thresholds()
+
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels above their class's threshold, which has taken in this batch."""

@@ -84,6 +84,10 @@ class SimMatch(PseudoLabelling):
             calibration=calibrated.loss,
         )
 
+    def class_thresholds(self) -> float:
+        """The same for all."""
+        return self.threshold
+
     def _begun(self, step: Step) -> bool:
         return step.number >= step.epoch
 

@@ -47,6 +47,10 @@ class UDA(PseudoLabelling):
             raise UserError(f"annealing must be one of {', '.join(SCHEDULES)}, got {annealing!r}")
         self.annealing = annealing
 
+    def class_thresholds(self) -> float:
+        """The same for all."""
+        return self.threshold
+
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Sharpened targets, weight one above the threshold and zero below."""
         targets = sharpen(calibrated.probs.detach(), self.temperature)

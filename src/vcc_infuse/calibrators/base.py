@@ -14,6 +14,9 @@ class Calibrator(nn.Module):
     labelled_views: tuple[str, ...] = ()
     """Further views of the labelled images it wants to see, e.g. "strong": `step.batch.views["labelled_strong"]`."""
 
+    unlabelled_views: tuple[str, ...] = ()
+    """Views of the unlabelled images it cannot do without: a method that shows none of them is refused."""
+
     @property
     def held_out(self) -> float:
         """The part of the labelled images to keep out of training.

@@ -84,6 +84,7 @@ class MMCE(Softmax):
         self.labels, self.weighted = chosen(labels, tuple(SOURCES)), weighted
         self.weight = in_range("weight", weight, 0)
         self.labelled_views = () if labels == "weak_strong" else ("strong",)
+        self.unlabelled_views = ("strong",) if labels == "weak_strong" else ()
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
         """Softmax confidence; while training, with the loss."""

@@ -49,6 +49,7 @@ class TemperatureScaling(Calibrator):
         in_range("every", 1 if every is None else every, 1)
         in_range("queue", queue, 1)
         self.labelled_views = ("strong",) if labels == "labelled_strong" else ()
+        self.unlabelled_views = ("strong",) if labels == "weak_strong" else ()
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("at_bound", torch.zeros((), dtype=torch.bool))
 

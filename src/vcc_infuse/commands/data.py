@@ -58,7 +58,8 @@ def load_ssl(
         size: resize images to size×size.
         mode: colour mode; auto is grey only if all images are.
         cache: where decoded images are kept.
-        flip: whether a mirrored image keeps its class (default: yes, but not for digits).
+        flip: whether a mirrored image keeps its class (default: yes, but not for digits, svhn and svhn_train;
+            a folder or zip of digits or letters needs `--flip false`).
     """
     dataset = load(data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress)
     dataset = dataset if flip is None else replace(dataset, flip=flip)
@@ -74,7 +75,7 @@ def choose_split(
     all_labels: bool = False,
 ) -> Split:
     """The split the options ask for."""
-    y, classes = dataset.train.y, len(dataset.classes)
+    y, classes = dataset.train.y, dataset.classes
     if tail is not None:
         if labels is not None:
             raise UserError("--labels and --long_tail exclude each other; give one")
@@ -87,5 +88,5 @@ def choose_split(
     if labels is None:
         if dataset.fixed or all_labels:
             return given(dataset.train.y)
-        raise UserError(f"--labels is missing: say how many labels of {dataset.name} are shown, e.g. {4 * classes}")
+        raise UserError(f"--labels is missing: say how many of {dataset.name} are shown, e.g. {4 * len(classes)}")
     return balanced(y, labels, classes, seed, include_labelled is not False)

@@ -67,6 +67,8 @@ def run(argv: Sequence[str]) -> int | None:
     if summary:
         print(summary_table(summary))
         print(f"run folder: {options.out}")
+        if (page := Path(options.out) / "report.html").is_file():
+            print(f"report: {page}")
     trainer.close()
     return None
 

@@ -24,8 +24,8 @@ SOURCES: dict[str, str] = {
     "fashion_mnist": "Fashion-MNIST, 60,000 / 10,000, 28×28 grey, 10 classes",
     "cifar10": "CIFAR-10, 50,000 / 10,000, 32×32 RGB, 10 classes",
     "cifar100": "CIFAR-100, 50,000 / 10,000, 32×32 RGB, 100 classes",
-    "svhn": "SVHN with its extra images, 604,388 / 26,032, 32×32 RGB, 10 classes",
-    "svhn_train": "SVHN without its extra images, 73,257 / 26,032, 32×32 RGB, 10 classes",
+    "svhn": "SVHN with its extra images, 604,388 / 26,032, 32×32 RGB, 10 classes; not mirrored",
+    "svhn_train": "SVHN without its extra images, 73,257 / 26,032, 32×32 RGB, 10 classes; not mirrored",
     "stl10": "STL-10, 5,000 labelled + 100,000 unlabelled / 8,000, 96×96 RGB, 10 classes",
 }
 
@@ -107,4 +107,6 @@ def _public(name: str, root: str | None, download: bool, size: int | None, mode:
 
     arrays, facts = cached(key, cache, build)
     train, test = (Examples(arrays[p], np.array(facts["labels"][p], np.int64)) for p in ("train", "test"))
-    return Dataset(train, test, tuple(facts["classes"]), tuple(facts["mean"]), tuple(facts["std"]), name=name)
+    flip = torchvision_sets.PUBLIC[name].flip
+    mean, std = tuple(facts["mean"]), tuple(facts["std"])
+    return Dataset(train, test, tuple(facts["classes"]), mean, std, flip=flip, name=name)

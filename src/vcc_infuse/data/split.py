@@ -11,6 +11,10 @@ import numpy as np
 
 from ..errors import UserError
 
+# As the command line spells them, where most users are.
+_FIRST, _HEAD, _BETA = "--long_tail.first", "--long_tail.unlabelled_first", "--long_tail.beta"
+_GAMMA, _GAMMA_U = "--long_tail.gamma", "--long_tail.gamma_u"
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -62,15 +66,17 @@ def long_tail(
     `gamma_u` makes the labelled tail the pool's head.
     """
     names, rng = _names(classes), _rng(seed)
+    _check_tail(first, gamma, unlabelled_first, gamma_u)
     head = _pool_head(y, first, beta, unlabelled_first)
     sizes = tail_sizes(first, gamma, len(names))
     pool_sizes = tail_sizes(head, gamma if gamma_u is None else gamma_u, len(names))
     rows = _shuffled(y, len(names), rng)
     for name, have, n, m in zip(names, rows, sizes, pool_sizes, strict=True):
         if not n:
-            raise UserError(f"first={first}, gamma={gamma}: class {name!r} gets no label; raise first")
+            raise UserError(f"{_FIRST} {first}: class {name!r} gets no label; raise it or lower {_GAMMA} {gamma:g}")
         if len(have) < n + m:
-            raise UserError(f"first={first}: class {name!r} has {len(have)} of {n}+{m} images; lower it")
+            remedy = f"lower it or make the pool smaller ({_HEAD}, or a larger {_BETA})"
+            raise UserError(f"{_FIRST} {first}: class {name!r} has {len(have)} of {n}+{m} images; {remedy}")
     labelled = np.concatenate([r[:n] for r, n in zip(rows, sizes, strict=True)])
     rest = [r[n : n + m] for r, n, m in zip(rows, sizes, pool_sizes, strict=True)]
     return _split(labelled, np.sort(np.concatenate([*rest, np.flatnonzero(y < 0)])), include_labelled)
@@ -100,22 +106,30 @@ def hold_out(split: Split, y: np.ndarray, share: float, classes: Sequence[str]) 
 
 def tail_sizes(first: int, gamma: float, classes: int) -> list[int]:
     """⌊first·|gamma|^(−c/(classes−1))⌋ for c = 0 … classes−1, in reverse order for a negative gamma."""
-    if first < 0 or abs(gamma) < 1:
-        raise UserError(f"first={first}, gamma={gamma}: give first > 0 and gamma ≥ 1 or ≤ −1")
     # The tiny factor keeps a whole number whole: 27·27^(−1/3) must be 9, not ⌊8.999…⌋.
     sizes = [math.floor(first * abs(gamma) ** (-c / (classes - 1)) * (1 + 1e-12)) for c in range(classes)]
     return sizes if gamma > 0 else sizes[::-1]
 
 
+def _check_tail(first: int, gamma: float, unlabelled_first: int | None, gamma_u: float | None) -> None:
+    if first < 1:
+        raise UserError(f"{_FIRST} {first}: the largest class needs a label; give at least 1")
+    if unlabelled_first is not None and unlabelled_first < 0:
+        raise UserError(f"{_HEAD} {unlabelled_first}: give a number of images of at least 0")
+    for option, ratio in ((_GAMMA, gamma), (_GAMMA_U, gamma_u)):
+        if ratio is not None and not 1 <= abs(ratio) < math.inf:
+            raise UserError(f"{option} {ratio}: give a number of at least 1, or at most -1 to turn the order round")
+
+
 def _pool_head(y: np.ndarray, first: int, beta: float | None, unlabelled_first: int | None) -> int:
     if beta is not None and unlabelled_first is not None:
-        raise UserError(f"beta={beta} and unlabelled_first={unlabelled_first} say the same; give one of them")
+        raise UserError(f"{_BETA} {beta} and {_HEAD} {unlabelled_first} say the same; give one of them")
     if beta is not None:
         if not 0 < beta < 1:
-            raise UserError(f"beta={beta}: the labelled share must lie between 0 and 1")
+            raise UserError(f"{_BETA} {beta}: the labelled share must lie between 0 and 1")
         return round(first * (1 - beta) / beta)
-    if unlabelled_first is None and not (y < 0).any():
-        raise UserError("all images have labels: give beta or unlabelled_first to say how many form the pool")
+    if not unlabelled_first and not (y < 0).any():
+        raise UserError(f"all images have labels: give {_BETA} or {_HEAD} to say how many form the pool")
     return unlabelled_first or 0
 
 

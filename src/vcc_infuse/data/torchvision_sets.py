@@ -12,13 +12,14 @@ from .moments import Moments
 
 @dataclass(frozen=True)
 class Public:
-    """Where torchvision keeps a set, which splits train and test, and its usual mean and std."""
+    """Where torchvision keeps a set, which splits train and test, its usual mean and std, whether to mirror it."""
 
     factory: str
     files: tuple[str, ...]
     train: tuple[dict[str, Any], ...]
     test: dict[str, Any]
     moments: Moments
+    flip: bool = True
 
 
 def _bytes(*values: float) -> tuple[float, ...]:
@@ -39,10 +40,11 @@ PUBLIC = {
     ),
     "svhn": Public(
         "SVHN", ("train_32x32.mat", "extra_32x32.mat", "test_32x32.mat"),
-        ({"split": "train"}, {"split": "extra"}), {"split": "test"}, _SVHN,
+        ({"split": "train"}, {"split": "extra"}), {"split": "test"}, _SVHN, flip=False,
     ),
     "svhn_train": Public(
         "SVHN", ("train_32x32.mat", "test_32x32.mat"), ({"split": "train"},), {"split": "test"}, _SVHN,
+        flip=False,
     ),
     "stl10": Public(
         "STL10", _STL, ({"split": "train"}, {"split": "unlabeled"}), {"split": "test"},

@@ -42,6 +42,10 @@ class Adsh(PseudoLabelling):
         """Forget judgements outside the core set: they would grow old."""
         self.labels.copy_(torch.full_like(self.labels, -1).index_copy(0, ids, self.labels[ids]))
 
+    def class_thresholds(self) -> Tensor:
+        """As they are now."""
+        return self.thresholds
+
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels that reach the threshold of their class."""

@@ -42,6 +42,10 @@ class Plugin(PseudoLabelling):
         """What predicts at test time, given the averaged model."""
         return self.base.classifier(model) if isinstance(self.base, Plugin) else model
 
+    def class_thresholds(self) -> Tensor | float | None:
+        """The base method's."""
+        return self.base.class_thresholds()
+
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
         """What the base method is told instead of the calibrator's word; memories may change while training."""
         return calibrated

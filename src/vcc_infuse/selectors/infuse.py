@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,10 +21,11 @@ from .gradients import alignment
 from .jvp import full_direction, influence
 from .pool import Pool
 from .quota import Quota
+from .ranking import Scored, known
 from .scored import GRANULARITIES, Granularity, ScoredSelector, random_groups, shared_by_group, verdict
 from .support import support_gradient
 
-MIXUP = 21
+MIXUP, LOTTERY = 21, 22
 
 
 class INFUSE(ScoredSelector):
@@ -42,6 +44,8 @@ class INFUSE(ScoredSelector):
         quota: share the budget among pseudo classes: "none", "proportional" to their counts, or "equal".
         smooth: factor of past refreshes in a moving average of the scores; 0 uses the present one alone.
         random_share: part of the budget that is drawn at random from what the ranking leaves.
+        take: "best" keeps the best scores; "harmless" leaves out what would raise the support loss and draws the
+            budget at random from all other examples, anew at every refresh.
         warmup: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
@@ -59,6 +63,7 @@ class INFUSE(ScoredSelector):
         quota: Quota = "none",
         smooth: float = 0.0,
         random_share: float = 0.0,
+        take: Literal["best", "harmless"] = "best",
         warmup: Warmup = "random",
     ) -> None:
         super().__init__(keep, every, warmup, weights, quota, smooth, random_share)
@@ -68,6 +73,7 @@ class INFUSE(ScoredSelector):
         # Only the head has a curvature here: with params="all" there is but the identity.
         known = ("identity", "gauss_newton") if params == "head" else ("identity",)
         self.curvature = one_of("curvature", curvature, known)
+        self.take = one_of("take", take, ("best", "harmless"))
         self.draws = int(at_least("draws", draws, 1))
         self.damping = at_least("damping", damping, 1e-6)
 
@@ -86,6 +92,15 @@ class INFUSE(ScoredSelector):
     def value(self, score: Tensor) -> Tensor:
         """A number by which higher is kept first, from the influence score."""
         return -score if self.rank == "helpful" else score
+
+    def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
+        """The best, or a lottery among those that do no harm; what the method does not select does none."""
+        if self.take == "best":
+            return super().pick(rows, budget, pool)
+        score = known(rows.scores)
+        harmful = rows.selected & (score < 0)
+        places = np.where(harmful, -score, pool.rng(LOTTERY).random(len(score)))
+        return rows.ids[np.lexsort((places, harmful))[:budget]]
 
     def direction(self, pool: Pool) -> Tensor:
         """H⁻¹∇L(V) of the head, classes × (width + 1): computed once, then every chunk is one matrix product."""

@@ -42,10 +42,14 @@ class ScoredSelector(Selector):
         columns["score"] = self.averages_.update(columns["score"], columns["weight"] > 0)
         rows = table(columns)
         drawn = round(self.random_share * budget)
-        ids = best(rows, budget - drawn, self.quota, pool.task.classes)
+        ids = self.pick(rows, budget - drawn, pool)
         others = np.setdiff1d(rows.ids, ids)
         ids = np.concatenate([ids, pool.rng(RANDOM_SHARE).choice(others, drawn, replace=False)])
         return Selection(uniform(ids), rows)
+
+    def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
+        """Ids of the best, within the class quota."""
+        return best(rows, budget, self.quota, pool.task.classes)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averaged scores."""

@@ -1,0 +1,62 @@
+"use strict";
+(async () => {
+  const { charts, themes } = JSON.parse(document.getElementById("data").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const touch = matchMedia("(pointer: coarse)");
+  const hidden = new Set();
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  async function unpack() {
+    const packed = atob(document.getElementById("plotly").textContent.trim());
+    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  }
+
+  // A chart inside a closed or hidden part has no width yet: it is drawn when that part is opened.
+  const seen = (figure) => !figure.closest("details:not([open]), [hidden]");
+
+  function draw(figure) {
+    const { data, layout } = charts[figure.dataset.chart];
+    for (const trace of data) if (trace.meta) trace.visible = !hidden.has(trace.meta.run);
+    const look = { ...layout, template: themes[dark.matches ? "dark" : "light"] };
+    if (touch.matches) look.dragmode = false; // a finger on a chart scrolls the page
+    const options = { responsive: true, displaylogo: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
+    return Plotly.react(figure.querySelector(".plot"), data, look, options);
+  }
+
+  const drawAll = (root = document) => Promise.all(all("[data-chart]", root).filter(seen).map(draw));
+
+  function showRun(box) {
+    const run = Number(box.value);
+    box.checked ? hidden.delete(run) : hidden.add(run);
+    for (const part of all("[data-run]")) part.hidden = hidden.has(Number(part.dataset.run));
+    return drawAll();
+  }
+
+  function showAxis(name) {
+    for (const { data, layout } of charts) {
+      const curves = data.filter((trace) => trace.meta && trace.meta[name]);
+      for (const trace of curves) trace.x = trace.meta[name];
+      if (curves.length) layout.xaxis.title.text = name === "steps" ? "steps" : "training time, seconds";
+    }
+    return drawAll(document.getElementById("curves"));
+  }
+
+  try {
+    await unpack();
+    await drawAll();
+  } catch (fault) {
+    const line = document.getElementById("fault");
+    line.textContent = `The charts could not be drawn (${fault.message}); a browser of 2023 or later can.`;
+    line.hidden = false;
+    throw fault;
+  }
+  all(".toggles input").forEach((box) => box.addEventListener("change", () => showRun(box)));
+  all(".switch input").forEach((box) => box.addEventListener("change", () => showAxis(box.value)));
+  all("details").forEach((part) => part.addEventListener("toggle", () => drawAll(part)));
+  dark.addEventListener("change", () => drawAll());
+  document.documentElement.dataset.ready = "yes";
+})();

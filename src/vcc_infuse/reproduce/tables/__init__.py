@@ -1,0 +1,37 @@
+"""One short file a table of the paper: its rows, its columns at each scale, and the figures that were printed."""
+
+from collections.abc import Callable
+
+from ...errors import UserError
+from ..settings import Scale
+from ..table import Table
+from . import (
+    ablation_scores,
+    ablation_vae,
+    calibration,
+    calibrators,
+    coreset,
+    efficiency,
+    imbalance,
+    main,
+    stl10,
+)
+
+TABLES: dict[str, Callable[[Scale], Table]] = {
+    "main": main.table,
+    "stl10": stl10.table,
+    "calibration": calibration.table,
+    "coreset": coreset.table,
+    "efficiency": efficiency.table,
+    "calibrators": calibrators.table,
+    "ablation-scores": ablation_scores.table,
+    "ablation-vae": ablation_vae.table,
+    "imbalance": imbalance.table,
+}
+
+
+def tables(name: str, scale: Scale) -> list[Table]:
+    """The table of that name, or all."""
+    if name != "all" and name not in TABLES:
+        raise UserError(f"table {name} is unknown; choose {', '.join(TABLES)} or all")
+    return [make(scale) for key, make in TABLES.items() if name in ("all", key)]

@@ -1,0 +1,53 @@
+"""Tracker: hands each evaluation of a run to accelerate's tracker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import LoggerType
+
+from ..files import plain
+from .wandb_run import start_wandb
+
+# wandb would hold a step back until the next one comes.
+IMAGE_OPTIONS: dict[str, dict[str, Any]] = {"tensorboard": {"dataformats": "NHWC"}, "wandb": {"commit": True}}
+
+
+class Tracker:
+    """The live view of one run; does nothing where none was asked for."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self.noted = 0
+
+    def start(self, folder: Path, config: str, resumed: int | None, noted: int) -> None:
+        """Begin, or go on after `resumed` steps; evaluations up to step `noted` were made before."""
+        if LoggerType.TENSORBOARD in self.accelerator.log_with:
+            # Hides what came after the checkpoint. No name: the events lie in the run folder itself.
+            purge = {} if resumed is None else {"purge_step": resumed + 1}
+            self.accelerator.init_trackers("", init_kwargs={"tensorboard": purge})
+        elif LoggerType.WANDB in self.accelerator.log_with:
+            start_wandb(self.accelerator, folder, config)
+            # wandb cannot take a step back; a resumed run repeats its figures exactly, so those it has will do.
+            self.noted = noted
+
+    def write(self, step: int, figures: dict[str, Any]) -> None:
+        """Show the scalars and the reliability diagram of one evaluation."""
+        if not self.accelerator.trackers or step <= self.noted:
+            return
+        from .picture import reliability_picture  # matplotlib comes with the extras only
+
+        scalars = {name: value for name, value in plain(figures).items() if isinstance(value, int | float)}
+        self.accelerator.log(scalars, step)
+        pictures = {"reliability": reliability_picture(figures)[None]}
+        for tracker in self.accelerator.trackers:
+            tracker.log_images(pictures, step, **IMAGE_OPTIONS[tracker.name])
+            if tracker.name == "tensorboard":
+                tracker.tracker.flush()
+
+    def close(self) -> None:
+        """Finish files and uploads."""
+        while self.accelerator.trackers:  # emptied, so that accelerate does not finish them a second time
+            self.accelerator.trackers.pop().finish()

@@ -1,0 +1,8 @@
+import pytest
+
+from .folders import make_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_run(tmp_path / "one")

@@ -1,0 +1,174 @@
+"""The page in a real browser: it draws, toggles, follows the colour scheme, fits a phone, and asks nobody anything."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vcc_infuse.report import write_report
+
+from .folders import NASTY, make_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra has playwright")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def visit(browser):
+    """Open a page, and note what it complains of and asks for."""
+    opened = []
+
+    def visit(path, **options):
+        page = browser.new_page(**{"viewport": {"width": 1200, "height": 900}, **options})
+        page.complaints, page.requests = [], []
+        page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda fault: page.complaints.append(str(fault)))
+        page.on("dialog", lambda dialog: page.complaints.append(dialog.message) or dialog.dismiss())
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
+        opened.append(page)
+        return page
+
+    yield visit
+    for page in opened:
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def single(visit, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("single")
+    return visit(write_report([make_run(folder / "run", classes=NASTY)], folder / "page.html"))
+
+
+@pytest.fixture(scope="module")
+def several(visit, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several")
+    runs = [make_run(folder / n, classes=[*"abcd"[: i + 2]], seed=i) for i, n in enumerate(("one", "two", "three"))]
+    return visit(write_report(runs, folder / "page.html"))
+
+
+@pytest.fixture(autouse=True)
+def page(request):
+    """The page of a test, which must leave it without a complaint, and without having asked for anything else."""
+    page = request.getfixturevalue(request.param if hasattr(request, "param") else "several")
+    yield page
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [page.url]
+
+
+on_single = pytest.mark.parametrize("page", ["single"], indirect=True)
+
+
+def until(page, script):
+    """Wait for a condition. Playwright's own way needs eval, which the page's security policy forbids."""
+    for _ in range(200):
+        if page.evaluate(script):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {script}")
+
+
+def visible(page, chart=0):
+    """The runs whose traces a chart shows."""
+    script = """n => document.querySelectorAll('.js-plotly-plot')[n]._fullData
+        .filter(t => t.visible === true && t.meta).map(t => t.meta.run)"""
+    return set(page.evaluate(script, chart))
+
+
+@on_single
+def test_every_chart_is_drawn(page):
+    assert page.locator("[data-chart] .js-plotly-plot").count() == page.locator("[data-chart]").count() == 17
+    sizes = page.evaluate("[...document.querySelectorAll('.main-svg')].map(s => s.getBoundingClientRect().width)")
+    assert len(sizes) >= 17
+    assert min(sizes) > 200
+
+
+@on_single
+def test_a_class_named_script_is_shown_as_text(page):
+    ticks = page.locator("#pseudo [data-chart]").first.locator(".xtick text").all_text_contents()
+    assert ticks == [name if len(name) <= 14 else f"{name[:7]}…{name[-6:]}" for name in NASTY]
+    assert page.locator("main script, main img[onerror]").count() == 0
+    titles = page.locator("#gallery figure").evaluate_all("all => all.map(f => f.title)")
+    assert "<script>alert(3)</script>.png" in titles
+
+
+@on_single
+def test_hovering_shows_the_whole_class_name(page):
+    page.locator("#thresholds").scroll_into_view_if_needed()
+    page.locator("#thresholds .js-plotly-plot .bars .point path").nth(1).hover(force=True)
+    page.wait_for_selector("#thresholds .hoverlayer text")
+    assert any(NASTY[1] in text for text in page.locator("#thresholds .hoverlayer text").all_text_contents())
+
+
+@on_single
+def test_dark_mode(page):
+    def colours():
+        return page.evaluate("""[getComputedStyle(document.body).backgroundColor,
+            getComputedStyle(document.querySelector('.xtick text')).fill]""")
+
+    light = colours()
+    page.emulate_media(color_scheme="dark")
+    until(page, f"getComputedStyle(document.querySelector('.xtick text')).fill !== '{light[1]}'")
+    assert colours()[0] != light[0]
+    page.emulate_media(color_scheme="light")
+    until(page, f"getComputedStyle(document.querySelector('.xtick text')).fill === '{light[1]}'")
+
+
+def test_toggling_a_run_hides_it_everywhere(page):
+    drawn = page.locator(".js-plotly-plot").count()
+    assert visible(page) == {0, 1, 2}
+    page.locator(".toggles input").nth(1).uncheck()
+    until(page, "document.querySelector('.js-plotly-plot')._fullData[1].visible === false")
+    until(page, "[...document.querySelectorAll('.js-plotly-plot')].every(p => !p._transitioning)")
+    assert all(1 not in visible(page, n) for n in range(drawn))
+    assert visible(page) == {0, 2}
+    assert not page.locator("tr[data-run='1']").is_visible()
+    page.locator(".toggles input").nth(1).check()
+    until(page, "document.querySelector('.js-plotly-plot')._fullData[1].visible === true")
+    assert page.locator("tr[data-run='1']").is_visible()
+
+
+def test_the_axis_switches_between_steps_and_time(page):
+    ends = "document.querySelector('.js-plotly-plot')._fullData[0].x.at(-1)"
+    assert page.evaluate(ends) == 40
+    page.locator(".switch label").nth(1).click()
+    until(page, f"{ends} === 6")
+    assert "seconds" in page.locator("#curves .xtitle").first.text_content()
+    page.locator(".switch label").nth(0).click()
+    until(page, f"{ends} === 40")
+
+
+def test_a_folded_run_is_drawn_when_opened(page):
+    part = page.locator("#confusion details").nth(1)
+    assert part.locator(".main-svg").count() == 0
+    part.locator("summary").click()
+    part.locator(".main-svg").first.wait_for()
+    assert part.locator(".main-svg").first.bounding_box()["width"] > 300
+
+
+@pytest.mark.parametrize("page", ["single", "several"], indirect=True)
+def test_a_phone_needs_no_sideways_scrolling(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    edge = "Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.getBoundingClientRect().right))"
+    until(page, f"{edge} <= 390")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1200, "height": 900})
+    until(page, f"{edge} > 390")
+
+
+def test_a_page_opened_on_a_phone_fits(visit, page):
+    path = page.url.removeprefix("file://")
+    phone = visit(Path(path), viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    assert phone.complaints == []
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+    assert phone.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.dragmode") is False

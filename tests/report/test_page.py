@@ -1,0 +1,98 @@
+"""The page as text: what is in it, and that no name from outside is ever markup."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from vcc_infuse.report import write_report
+from vcc_infuse.report.page import script_json
+
+from .folders import NASTY, make_run
+
+
+class Reader(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def read(folders, path):
+    reader = Reader()
+    reader.feed(write_report(folders, path).read_text(encoding="utf-8"))
+    return reader
+
+
+def test_the_page_stands_alone(folder, tmp_path):
+    page = read([folder], tmp_path / "page.html")
+    links = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
+    assert links
+    assert all(link.startswith("data:image/") for link in links)
+    assert (tmp_path / "page.html").stat().st_size < 2.5e6
+
+
+def test_every_chart_and_image_has_words(folder, tmp_path):
+    page = read([folder], tmp_path / "page.html")
+    figures = [a for tag, a in page.tags if tag == "figure" and "data-chart" in a]
+    assert len(figures) == 17
+    assert all(a["role"] == "img" and len(a["aria-label"]) > 30 for a in figures)
+    images = [a["alt"] for tag, a in page.tags if tag == "img"]
+    assert len(images) == 9
+    assert "Most helpful, number 1: a.png: pseudo label 0, true class 0, +0.9" in images
+
+
+def test_names_from_outside_are_text(tmp_path):
+    page = read([make_run(tmp_path / "<b>run", classes=NASTY)], tmp_path / "page.html")
+    assert sum(tag == "script" for tag, _ in page.tags) == 3
+    assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
+    assert "<b>run" in page.text
+    assert any("<i>config</i>" in text for text in page.text)
+    alts = " ".join(a["alt"] for tag, a in page.tags if tag == "img")
+    assert "<script>alert(3)</script>.png" in alts
+
+
+def test_json_cannot_leave_its_script():
+    text = script_json({"</script>": ["<!--", "&", float("nan")]})
+    assert not set("<>&") & set(text)
+    assert "null" in text
+
+
+def test_a_dollar_is_only_a_dollar(tmp_path):
+    page = read([make_run(tmp_path / "$title $", classes=["$x", "${y}"])], tmp_path / "page.html")
+    assert "$title $" in page.text
+
+
+@pytest.mark.parametrize("extras", [True, False])
+def test_older_folders_say_what_is_missing(tmp_path, extras):
+    text = " ".join(read([make_run(tmp_path / "run", extras=extras)], tmp_path / "p.html").text)
+    assert ("No predictions were kept" in text) is not extras
+    assert ("No images were kept" in text) is not extras
+    assert ("Thresholds per class" in text) is extras
+
+
+def test_no_core_set_without_a_selector(tmp_path):
+    text = read([make_run(tmp_path / "run", selector=False)], tmp_path / "p.html").text
+    assert "Core set" not in text
+    assert "Core set" in read([make_run(tmp_path / "other")], tmp_path / "p.html").text
+
+
+def test_an_unfinished_run_says_so(tmp_path):
+    text = read([make_run(tmp_path / "run", finished=False)], tmp_path / "p.html").text
+    assert "run is unfinished: figures up to step 40." in text
+    text = read([make_run(tmp_path / "new", finished=False, evaluations=0, extras=False)], tmp_path / "p.html").text
+    assert "new is unfinished: no evaluation yet." in text
+    assert "No evaluation was noted yet." in text
+
+
+def test_a_comparison_marks_the_best(tmp_path):
+    folders = [make_run(tmp_path / name, evaluations=n) for name, n in (("short", 2), ("long", 5))]
+    page = read(folders, tmp_path / "p.html")
+    cells = page.text
+    assert "0.020 ★" in cells  # ECE calibrated, 0.1 / 5
+    assert "0.050" in cells
+    assert not any("★" in text and "9.0 s" in text for text in cells), "equal figures: none is best"
