@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,7 +28,7 @@ def overconfident(n: int = 2000, factor: float = 3.0) -> tuple[torch.Tensor, tor
 
 
 def step_with(strong: torch.Tensor, weak: torch.Tensor, labels: torch.Tensor, factor: float = 1.0) -> Step:
-    batch = Batch(weak, labels, labels, {"labelled_strong": strong}, labels, labels)
+    batch = Batch(weak, labels, labels, {"labelled_strong": strong, "strong": strong}, labels, labels)
     return Step(batch, lambda x: x, Ema(strong.shape[1], factor), lambda *a: None)
 
 
@@ -108,3 +110,37 @@ def test_unfilled_rows_do_not_matter():
             temperature.memory.cursor.zero_()
             temperature.observe(logits, F.one_hot(labels, 4).float())
     assert small.inverse.item() == pytest.approx(large.inverse.item(), rel=1e-3)
+
+
+def test_held_out_labels_decide_alone():
+    """They may also raise the confidence, which no image that was trained on may do."""
+    logits, truth = overconfident(600)
+    scale, labels = Scale(4, held_out=True, size=600), torch.arange(60) % 4
+    step = step_with(torch.eye(4)[labels], torch.eye(4)[labels], labels)
+
+    def show(labels):
+        for rows in torch.arange(600).split(60):
+            views = {**step.batch.views, "held_out": logits[rows]}
+            batch = step.batch._replace(views=views, held_out_y=labels[rows])
+            scale.observe(replace(step, batch=batch), torch.arange(60))
+
+    show(truth)
+    assert 1 / scale.inverse.item() == pytest.approx(3, rel=0.25)
+    show(logits.argmax(1))
+    assert scale.inverse > 1
+
+
+def test_a_method_without_strong_views_is_not_asked_about_them():
+    """Strong views it never learnt are all wrong here; on the weak ones it is right, so nothing calls for doubt."""
+    labels = torch.arange(60) % 3
+    weak, strong = 4.0 * torch.eye(3)[labels], 4.0 * torch.eye(3)[(labels + 1) % 3]
+    found = {}
+    for unlabelled in ("weak", "strong"):
+        torch.manual_seed(0)
+        scale, step = Scale(3, size=64), step_with(strong, weak, labels)
+        views = {"labelled_strong": strong, unlabelled: weak}
+        for _ in range(10):
+            scale.observe(replace(step, batch=step.batch._replace(views=views)), torch.arange(60))
+        found[unlabelled] = scale.inverse.item()
+    assert found["weak"] == 1
+    assert found["strong"] < 0.5

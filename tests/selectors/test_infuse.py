@@ -221,8 +221,8 @@ def test_smoothing_averages_refreshes_and_survives_a_restart(make_pool):
 @pytest.mark.parametrize("options", [
     {"keep": 0}, {"keep": 1.2}, {"keep": float("nan")}, {"every": -1}, {"params": "tail"}, {"granularity": "x"},
     {"rank": "best"}, {"curvature": "full"}, {"params": "all", "curvature": "gauss_newton"}, {"draws": 0},
-    {"quota": "some"}, {"smooth": 1.0}, {"random_share": -0.1}, {"warmup": "cold"}, {"weights": "both"},
-    {"damping": 0},
+    {"quota": "some"}, {"smooth": 1.0}, {"random_share": -0.1}, {"take": "all"}, {"warmup": "cold"},
+    {"weights": "both"}, {"damping": 0},
 ])  # fmt: skip
 def test_wrong_options_are_named(options):
     with pytest.raises(UserError, match=f"--selector.{list(options)[-1]} "):
@@ -262,3 +262,21 @@ def test_half_precision_forwards_give_nearly_the_same_scores(params, make_pool):
         scores.append(selector.selection_.rows.scores)
     assert scores[1].dtype == np.float32
     assert np.corrcoef(*scores)[0, 1] > 0.95
+
+
+def test_harmless_leaves_out_the_harmful_and_draws_the_rest_anew(make_pool, quiet):
+    pool = quiet(make_pool())
+    scored = INFUSE(0.3).score(pool)
+    harmful = set(np.flatnonzero((scored["weight"] > 0).numpy() & (scored["score"] < 0).numpy()))
+    budget = pool.size - len(harmful) - 5
+    assert 0 < len(harmful) < pool.size - 10
+    first = INFUSE(0.3, take="harmless").choose(pool, budget).coreset.ids.tolist()
+    assert len(set(first)) == budget
+    assert not harmful & set(first)
+    later = INFUSE(0.3, take="harmless").choose(replace(pool, number=pool.number + 1), budget).coreset.ids.tolist()
+    assert set(first) != set(later)
+    # Where the harmless do not suffice, the least harmful come next.
+    more = INFUSE(0.3, take="harmless").choose(pool, pool.size - 3).coreset.ids.tolist()
+    left = sorted(set(range(pool.size)) - set(more))
+    worst = sorted(harmful, key=lambda i: float(scored["score"][i]))[:3]
+    assert left == sorted(worst)

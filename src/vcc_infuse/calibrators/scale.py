@@ -4,7 +4,9 @@ On labelled images as trained the network is always right and shows no doubt, so
 truth is known: strongly augmented, and mixed with another in feature space. Neither is the right question. Strong views
 ask for too much doubt where the network has not learnt them yet and for too little where it knows the image by heart;
 mixtures do the opposite. Their geometric mean came close to the test set's own temperature in both cases. It is never
-below 1, for images that were trained on cannot prove too little trust. The averaged network is asked, as at inference.
+below 1, for images that were trained on cannot prove too little trust. Both miss a network that is sure of itself on
+images it has never seen: only labels held out from training show that, and where there are some, they alone decide. The
+averaged network is asked, as at inference.
 """
 
 from __future__ import annotations
@@ -45,23 +47,34 @@ class Temperature(nn.Module):
 
 
 class Scale(nn.Module):
-    """The temperatures of strongly augmented and of mixed labelled images, and what is made of them."""
+    """The temperatures of strongly augmented, of mixed and of held-out labelled images, and what is made of them."""
 
-    def __init__(self, classes: int, size: int = 1024) -> None:
+    def __init__(self, classes: int, held_out: bool = False, size: int = 1024) -> None:
         super().__init__()
         self.classes = classes
         self.strong, self.mixed = Temperature(classes, size), Temperature(classes, size)
+        self.held_out = Temperature(classes, size) if held_out else None
 
     @property
     def inverse(self) -> Tensor:
         """One over the temperature."""
+        if self.held_out is not None:
+            return self.held_out.inverse
         return (self.strong.inverse * self.mixed.inverse).sqrt().clamp(LOWEST, 1)
 
     @torch.no_grad()
     def observe(self, step: Step, rows: Tensor) -> None:
-        """Ask the averaged network about the examples `rows` of the labelled batch, and refit."""
+        """Ask the averaged network about held-out examples, or about `rows` of the labelled batch, and refit."""
+        if self.held_out is not None:
+            y = step.batch.held_out_y
+            assert y is not None, "held-out labels come with the view"
+            logits = step.ema(step.batch.views["held_out"]).logits.float()
+            self.held_out.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
+            return
         truth = F.one_hot(step.batch.y[rows], self.classes).float()
-        strong = step.ema(step.batch.views[VIEW][rows]).logits.float()
+        # A method that never trains on strong views fails on them, which says nothing of its doubt elsewhere.
+        hard = step.batch.views[VIEW] if "strong" in step.batch.views else step.batch.x
+        strong = step.ema(hard[rows]).logits.float()
         self.strong.observe(step.gather(strong), step.gather(truth))
         features = step.ema(step.batch.x[rows]).features
         partner, share = torch.randperm(len(rows), device=rows.device), torch.rand(len(rows), 1, device=rows.device)

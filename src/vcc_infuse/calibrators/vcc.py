@@ -59,9 +59,9 @@ class VCC(Calibrator):
         target_fraction: random part of each batch on which the target is computed and learnt.
         warmup: part of the run in which the softmax confidence still selects.
         weight: factor of the loss.
+        share: part of the labelled images kept out of training, from which the temperature is learnt; with 0 it is
+            learnt from labelled images made harder, which a network that knows them by heart passes too easily.
     """
-
-    labelled_views = ("strong",)
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class VCC(Calibrator):
         target_fraction: float = 0.25,
         warmup: float = 0.1,
         weight: float = 1.0,
+        share: float = 0.0,
     ) -> None:
         super().__init__()
         self.scores, self.reconstruct, self.fusion, self.output = tuple(scores), reconstruct, fusion, output
@@ -91,8 +92,14 @@ class VCC(Calibrator):
         self.copies, self.dropout = copies, dropout
         self.window, self.stale, self.top, self.queue = window, stale, top, queue
         self.min_per_class, self.latent, self.target_fraction = min_per_class, latent, target_fraction
-        self.warmup, self.weight = warmup, weight
+        self.warmup, self.weight, self.share = warmup, weight, share
         check_options(self)
+        self.labelled_views = () if share else ("strong",)
+
+    @property
+    def held_out(self) -> float:
+        """The part of the labelled images that training must not see."""
+        return self.share
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Make the history, the queue and the network."""
@@ -104,7 +111,7 @@ class VCC(Calibrator):
             self.scores, history, self.queue or 128 * task.classes, self.copies, self.dropout,
             self.fusion, self.min_per_class,
         )  # fmt: skip
-        self.scale = Scale(task.classes)
+        self.scale = Scale(task.classes, self.share > 0)
         self.network = self._network(task.classes, head.in_features)
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
@@ -148,7 +155,7 @@ class VCC(Calibrator):
         self, step: Step, images: Tensor, outputs: Outputs, probs: Tensor, raw: Tensor
     ) -> tuple[Seen, Tensor | None]:
         """The target of a random part of the batch (of all without a network), and the loss of missing it."""
-        if VIEW in step.batch.views:
+        if ("held_out" if self.share else VIEW) in step.batch.views:
             self.scale.observe(step, self._part(len(step.batch.y), probs.device))
         tempered = self.scale(outputs.logits.float()).softmax(1).amax(1)
         rows = self._part(len(probs), probs.device)

@@ -16,7 +16,7 @@ _MANY = 2**31
 _RANGES = {
     "copies": (1, _MANY), "dropout": (0, 0.99), "window": (1, 1000), "stale": (0, _MANY), "top": (0, _MANY),
     "queue": (1, _MANY), "min_per_class": (1, _MANY), "latent": (1, _MANY), "target_fraction": (0.001, 1),
-    "warmup": (0, 1), "weight": (0, _MANY),
+    "warmup": (0, 1), "weight": (0, _MANY), "share": (0, 0.9),
 }  # fmt: skip
 
 

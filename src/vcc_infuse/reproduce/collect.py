@@ -9,10 +9,11 @@ from typing import Any
 from .statistics import Estimate, estimate, paired
 from .table import Column, Row, Table
 
-PER_CENT = {"error": 100.0, "error_head": 100.0, "error_tail": 100.0, "error_balanced": 100.0}
 LABELS = {
     "error": "error %", "error_head": "head error %", "error_tail": "tail error %", "ece": "ECE of softmax",
     "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio",
+    "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
+    "least_coverage": "least covered class %",
 }  # fmt: skip
 
 
@@ -47,8 +48,14 @@ def read(table: Table, row: Row, column: Column, seeds: int, cells: Path) -> dic
         summary = cell.summary(cells) if cell else None
         if summary is not None:
             hours = (summary["seconds_train"] + summary["seconds_select"]) / 3600
-            summaries[seed] = {**summary, "hours": hours}
+            summaries[seed] = {**summary, "hours": hours, "least_coverage": least_coverage(summary)}
     return summaries
+
+
+def least_coverage(summary: dict[str, Any]) -> float | None:
+    """Coverage of the class with the fewest pseudo labels: the first sign of starvation."""
+    known = [share for share in summary.get("pseudo_label_coverage_per_class") or [] if share is not None]
+    return min(known, default=None)
 
 
 def entry(table: Table, row: Row, column: Column, figures: dict[str, dict[int, dict[str, Any]]]) -> Entry:
@@ -70,7 +77,7 @@ def entry(table: Table, row: Row, column: Column, figures: dict[str, dict[int, d
 
 def values(summaries: dict[int, dict[str, Any]], name: str) -> dict[int, float]:
     """A figure by seed, rates in per cent."""
-    unit = PER_CENT.get(name, 1.0)
+    unit = 100.0 if LABELS[name].endswith("%") else 1.0
     return {seed: unit * s[name] for seed, s in summaries.items() if s.get(name) is not None}
 
 

@@ -39,7 +39,7 @@ def line(table: Table, entry: Entry, entries: Sequence[Entry]) -> list[str]:
     """One method's cells."""
     cells = [entry.row.name]
     for name in table.figures:
-        digits = 2 if name.startswith("error") else 3
+        digits = 2 if LABELS[name].endswith("%") else 3
         if len(paired_heads(name, entries)) == 2:
             cells.append(number(entry.paper.get(name), digits))
         cells.append(spread(entry.ours.get(name), digits))

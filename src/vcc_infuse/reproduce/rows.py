@@ -11,16 +11,20 @@ from .table import Row
 NAMES = {"PseudoLabel": "Pseudo-Label", "PiModel": "Π-model"}
 
 
+def shown(name: str) -> str:
+    """A method's name in a table."""
+    return NAMES.get(name, name)
+
+
 def method(name: str, paper: Mapping[str, Any] | None = None) -> Row:
     """An algorithm alone."""
-    return Row(NAMES.get(name, name), {"algorithm": name}, None, paper or {})
+    return Row(shown(name), {"algorithm": name}, None, paper or {})
 
 
 def with_vcc(name: str, paper: Mapping[str, Any] | None = None, **options: Any) -> Row:
     """The same algorithm with VCC, compared with itself."""
     own = {f"calibrator.{key}": value for key, value in options.items()}
-    shown = NAMES.get(name, name)
-    return Row(f"VCC-{shown}", {"algorithm": name, "calibrator": "VCC", **own}, shown, paper or {})
+    return Row(f"VCC-{shown(name)}", {"algorithm": name, "calibrator": "VCC", **own}, shown(name), paper or {})
 
 
 def pair(name: str, papers: Mapping[str, Mapping[str, Any]]) -> tuple[Row, Row]:

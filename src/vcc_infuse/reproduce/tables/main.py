@@ -1,6 +1,6 @@
 """Table 1 of the paper: error of every method; and, beyond it, VCC on every method that asks for a confidence."""
 
-from ..rows import NAMES, figures, method, takes_confidence, with_vcc
+from ..rows import figures, method, shown, takes_confidence, with_vcc
 from ..settings import Scale, column, column_name
 from ..table import Column, Row, Table
 
@@ -57,10 +57,7 @@ def rows() -> tuple[Row, ...]:
 
 def both(names: tuple[str, ...]) -> tuple[str, ...]:
     """Row names without and with VCC."""
-    return (
-        "Supervised",
-        *(shown for name in names for shown in (NAMES.get(name, name), f"VCC-{NAMES.get(name, name)}")),
-    )
+    return ("Supervised", *(row for name in names for row in (shown(name), f"VCC-{shown(name)}")))
 
 
 def columns(scale: Scale) -> tuple[Column, ...]:
@@ -72,7 +69,7 @@ def columns(scale: Scale) -> tuple[Column, ...]:
         return tuple(column(scale, *pair, rows=known) for pair in SETTINGS)
     return (
         column(scale, "digits", 40),
-        column(scale, "fashion_mnist", 100),
+        column(scale, "fashion_mnist", 100, rows=(*map(shown, ALONE), *both(CORE))),
         column(scale, "cifar10", 250, rows=(*STRONG, *both(CORE))),
         column(scale, "svhn", 1000, rows=both(CORE)),
         column(scale, "cifar100", 2500, rows=both(CORE)),
