@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from .. import algorithms, calibrators
+from .. import algorithms, calibrators, selectors
 from ..algorithms import Algorithm
 from ..calibrators import Calibrator
 from ..data.ssl import SSLData
@@ -17,6 +18,7 @@ from ..errors import UserError
 from ..files import write_json
 from ..models import Backbone, SmallConv, WideResNet
 from ..run_folder import versions
+from ..selectors import Pool, Selector
 from ..trainer import Trainer
 from .options import check_class
 from .simple import Parser
@@ -24,9 +26,31 @@ from .simple import Parser
 
 def run(argv: Sequence[str]) -> None:
     """Time steps with and without a calibrator, alternating, and print the ratio of the medians."""
+    options = read(argv)
+    trainers = make_trainers(options)
+    data = random_images(options.size, options.classes, max(2048, options.batch * options.ratio))
+    times = alternate(trainers, data, options.rounds)
+    ratios = [b / a for a, b in zip(times["without"], times["with"], strict=True)]
+    low, middle, high = np.percentile(ratios, [25, 50, 75])
+    for name, values in times.items():
+        print(f"{name:>8} {options.calibrator}: median {1e3 * statistics.median(values):.1f} ms a step")
+    print(f"   ratio: median {middle:.3f}, quartiles {low:.3f} to {high:.3f}, over {options.rounds} rounds")
+    figures = {**vars(options), "seconds": times, "ratio": middle, "quartiles": [low, high], "versions": versions()}
+    if options.selector:
+        figures |= whole_run(options, trainers["with"], statistics.median(times["with"]), middle)
+    if options.output:
+        write_json(Path(options.output), figures)
+
+
+def read(argv: Sequence[str]) -> Namespace:
+    """The options, checked."""
     parser = Parser(prog="vcc-infuse bench", description="Step time with a calibrator over step time without.")
     parser.add_argument("--algorithm", default="FixMatch", help="a pseudo-label method")
     parser.add_argument("--calibrator", default="Softmax", help="the plug-in whose price is asked for")
+    parser.add_argument("--selector", help="also the price of choosing core sets, and of a whole run with them")
+    parser.add_argument("--keep", type=float, default=0.4, help="share that the selector keeps")
+    parser.add_argument("--pool", type=int, default=50_000, help="unlabelled images of the run that is reckoned")
+    parser.add_argument("--interval", type=int, default=40 * 1024, help="its steps between two refreshes")
     parser.add_argument("--depth", type=int, default=28, help="depth of the Wide ResNet; 0 takes SmallConv")
     parser.add_argument("--width", type=int, default=2, help="width of the network")
     parser.add_argument("--size", type=int, default=32, help="side of the images")
@@ -39,26 +63,48 @@ def run(argv: Sequence[str]) -> None:
     options = parser.read(argv)
     check_class("algorithm", options.algorithm, Algorithm)
     check_class("calibrator", options.calibrator, Calibrator)
-    if min(options.rounds, options.batch, options.ratio, options.classes - 1) < 1:
-        raise UserError("--rounds, --batch and --ratio must be at least 1, --classes at least 2")
+    if options.selector:
+        check_class("selector", options.selector, Selector)
+    if min(options.rounds, options.batch, options.ratio, options.pool, options.interval, options.classes - 1) < 1:
+        raise UserError("--rounds, --batch, --ratio, --pool and --interval must be at least 1, --classes at least 2")
+    return options
+
+
+def make_trainers(options: Namespace) -> dict[str, Trainer]:
+    """The method alone, and with its plug-ins."""
     model: Backbone = WideResNet(options.depth, options.width) if options.depth else SmallConv(options.width)
-    data = random_images(options.size, options.classes, max(2048, options.batch * options.ratio))
     common = dict(steps=10**6, batch=options.batch, ratio=options.ratio, precision=options.precision, progress=False)
     method = getattr(algorithms, options.algorithm)
     plug_in = getattr(calibrators, options.calibrator)
-    trainers = {
+    chooser = getattr(selectors, options.selector)(keep=options.keep) if options.selector else None
+    return {
         "without": Trainer(model, method(), **common),
-        "with": Trainer(model, method(), plug_in(), **common),
+        "with": Trainer(model, method(), plug_in(), chooser, **common),
     }
-    times = alternate(trainers, data, options.rounds)
-    ratios = [b / a for a, b in zip(times["without"], times["with"], strict=True)]
-    low, middle, high = np.percentile(ratios, [25, 50, 75])
-    for name, values in times.items():
-        print(f"{name:>8} {options.calibrator}: median {1e3 * statistics.median(values):.1f} ms a step")
-    print(f"   ratio: median {middle:.3f}, quartiles {low:.3f} to {high:.3f}, over {options.rounds} rounds")
-    if options.output:
-        figures = {**vars(options), "seconds": times, "ratio": middle, "quartiles": [low, high], "versions": versions()}
-        write_json(Path(options.output), figures)
+
+
+def whole_run(options: Namespace, trainer: Trainer, step: float, ratio: float) -> dict[str, float]:
+    """What a run with core sets takes of the time of a full run without plug-ins, reckoned from measured parts."""
+    share = scan_seconds(trainer) * options.pool / (options.interval * step)
+    whole = options.keep * ratio * (1 + share)
+    print(f"  choosing among {options.pool} images takes {100 * share:.2f} % of the {options.interval} steps between")
+    print(f"   whole run at {100 * options.keep:.0f} % of the steps, over the full run without: {whole:.3f}")
+    return {"selection_share": share, "whole": whole}
+
+
+def scan_seconds(trainer: Trainer, rounds: int = 3) -> float:
+    """Seconds a pool image of one choice, in the median of a few."""
+    refresher, parts = trainer.parts_.refresher, trainer.parts_
+    assert refresher.selector is not None
+    seconds = []
+    for number in range(rounds):
+        began = time.perf_counter()
+        pool = Pool.of(
+            trainer.batches_, parts.model, parts.ema.module, parts.algorithm, parts.calibrator, parts.task, number
+        )
+        refresher.selector.select(pool, refresher.budget)
+        seconds.append((time.perf_counter() - began) / pool.size)
+    return statistics.median(seconds)
 
 
 def random_images(size: int, classes: int, count: int) -> SSLData:
