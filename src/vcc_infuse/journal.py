@@ -14,12 +14,14 @@ import yaml
 from torch import Tensor
 
 from .data.batches import Batches
+from .data.dataset import Examples
 from .describe import describe
 from .errors import UserError
 from .files import read_lines
 from .parts import Parts
+from .predictor import Predictor
 from .report import write_report
-from .report.columns import save_columns
+from .report.columns import Columns, save_columns
 from .report.examples import last_scores, mistakes, ranked
 from .run_folder import RunFolder, versions
 from .selectors import INFUSE, Pool, Selection, save_selection
@@ -114,18 +116,23 @@ def draw(folder: Path) -> None:
 
 def save_examples(folder: Path, parts: Parts) -> None:
     """predictions.npz and gallery.npz: what the final model says of the test set, and the images worth a look."""
-    data, test = parts.data, parts.data.dataset.test
-    labels, _, confidence, calibrated = (column.cpu().numpy() for column in parts.predictor().predict(test.x))
-    answers = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
-    answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
-    save_columns(folder / "predictions.npz", answers)
-    images = mistakes(test.x, test.names, answers)
+    data = parts.data
+    images = {} if data.dataset.test is None else save_predictions(folder, parts.predictor(), data.dataset.test)
     scored = last_scores(folder / "coresets")
     if scored:
         train = data.dataset.train
         images |= ranked(train.x, train.names, np.asarray(data.split.pool), np.asarray(data.pool_truth), scored)
     if images:
         save_columns(folder / "gallery.npz", images)
+
+
+def save_predictions(folder: Path, predictor: Predictor, test: Examples) -> Columns:
+    """Write predictions.npz; returns the images that were mistaken."""
+    labels, _, confidence, calibrated = (column.cpu().numpy() for column in predictor.predict(test.x))
+    answers = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
+    answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
+    save_columns(folder / "predictions.npz", answers)
+    return mistakes(test.x, test.names, answers)
 
 
 def threshold_figures(parts: Parts) -> dict[str, list[float]]:
@@ -154,7 +161,7 @@ def summarise(parts: Parts, last: dict[str, Any], seed: int, bins: int) -> dict[
     return {
         **unknown,
         **figures,
-        "error_best": parts.best,
+        **({} if dataset.test is None else {"error_best": parts.best}),
         "steps": task.steps,
         "seconds_train": parts.seconds,
         "seconds_select": parts.refresher.seconds,

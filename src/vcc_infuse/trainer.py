@@ -39,7 +39,7 @@ class Trainer:
         selector: what chooses the unlabelled examples to train on; all of them if not given.
         steps: optimiser steps of the full run; a selector that keeps a part takes that part of them.
         epochs: parts into which the run is cut; evaluations and refreshes count in them.
-        eval_every: epochs between two evaluations on the test set.
+        eval_every: epochs between two evaluations, on the test set where there is one.
         batch: labelled examples a step, over all processes.
         ratio: unlabelled examples for each labelled one; the method's own default if not given.
         lr: learning rate at the start.
@@ -206,14 +206,20 @@ class Trainer:
         self._check_loss(figures)
         parts.tally.reset()
         if parts.main:
-            test, counts = parts.data.dataset.test, parts.task.label_counts
-            model = parts.classifier()
-            figures |= evaluate(model, parts.calibrator, test, parts.views, parts.device, self.bins, counts)
-            figures |= threshold_figures(parts)
-            parts.best = min(parts.best, figures["error"])
+            figures |= self._test_figures() | threshold_figures(parts)
         self.last_ = figures
         self.journal_.evaluation(figures)
         self.journal_.checkpoint(done)
+        return figures
+
+    def _test_figures(self) -> dict[str, Any]:
+        """Every figure of the test set; none without one."""
+        parts, test = self.parts_, self.parts_.data.dataset.test
+        if test is None:
+            return {}
+        model, counts = parts.classifier(), parts.task.label_counts
+        figures: dict[str, Any] = evaluate(model, parts.calibrator, test, parts.views, parts.device, self.bins, counts)
+        parts.best = min(parts.best, figures["error"])
         return figures
 
     def _check_loss(self, figures: dict[str, Any]) -> None:

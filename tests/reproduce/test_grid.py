@@ -74,18 +74,17 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path: Path) -> Non
     assert [e["by_seed"] for e in entries[0]] == [e["by_seed"] for e in entries[1]]
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'vcc-infuse[ray]'"
-)
-def test_ray_gives_the_same(tmp_path: Path) -> None:
-    import ray
-
-    todo = cells("FixMatch", "Supervised")
-    try:
-        assert run_grid(todo, tmp_path / "ray", jobs=2, backend="ray") == []
-    finally:
-        ray.shutdown()
-    assert run_grid(todo, tmp_path / "here") == []
-    there, here = figures(tmp_path / "ray"), figures(tmp_path / "here")
+@pytest.mark.parametrize(("backend", "package"), [("ray", "ray"), ("dask", "distributed")])
+def test_clusters_give_the_same(backend: str, package: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install 'vcc-infuse[{backend}]'")
+    command = "reproduce ablation-vae --scale smoke --seeds 1 --jobs 2 --out".split()
+    for name, words in ((backend, ["--backend", backend]), ("here", [])):
+        where = tmp_path / name
+        grid = [sys.executable, "-m", "vcc_infuse", *command, str(where), "--cells", str(where / "cells"), *words]
+        # A process of its own: both leave servers behind that live as long as their process.
+        subprocess.run(grid, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
+    there, here = (figures(tmp_path / name / "cells") for name in (backend, "here"))
+    assert len(here) == 4
     assert there.keys() == here.keys()
     assert all(values == pytest.approx(here[name], rel=1e-4, abs=1e-6) for name, values in there.items())

@@ -56,5 +56,7 @@ def match_classes(dataset: Dataset, classes: tuple[str, ...]) -> Examples:
     unknown = [name for name in dataset.classes if name not in classes]
     if unknown:
         raise UserError(f"--data has a class {unknown[0]!r} that the run does not know; it knows {', '.join(classes)}")
+    if dataset.test is None:
+        raise UserError("--data has no test set to measure on; give one that has")
     number = np.array([classes.index(name) for name in dataset.classes])
     return Examples(dataset.test.x, number[dataset.test.y], dataset.test.names)

@@ -12,11 +12,21 @@ from .validate import check_examples
 
 
 def from_arrays(
-    x: ArrayLike, y: ArrayLike, test_x: ArrayLike, test_y: ArrayLike, classes: Sequence[str] | None = None
+    x: ArrayLike,
+    y: ArrayLike,
+    test_x: ArrayLike | None = None,
+    test_y: ArrayLike | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Images N×H×W or N×H×W×C (0…255, or floats 0…1) or N×D vectors, with class numbers (−1 = unlabelled)."""
-    train = Examples(_values(x, "x"), _labels(y, "y"))
-    test = Examples(_values(test_x, "test_x"), _labels(test_y, "test_y"))
+    """Images N×H×W or N×H×W×C (0…255, or floats 0…1) or N×D vectors, with class numbers (−1 = unlabelled).
+
+    Without `test_x` and `test_y` there is no test set.
+    """
+    train, test = Examples(as_rows(x, "x"), _labels(y, "y")), None
+    if test_x is not None and test_y is not None:
+        test = Examples(as_rows(test_x, "test_x"), _labels(test_y, "test_y"))
+    elif test_x is not None or test_y is not None:
+        raise UserError("test_x and test_y belong together; give both, or neither for no test set")
     check_examples(train.x, train.y, None, "train")
     names = range(int(train.y.max()) + 1) if classes is None else classes
     return Dataset(train, test, tuple(str(c) for c in names), *moments(train.x))
@@ -29,7 +39,8 @@ def _labels(y: ArrayLike, name: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _values(x: ArrayLike, name: str) -> np.ndarray:
+def as_rows(x: ArrayLike, name: str) -> np.ndarray:
+    """What training and prediction read: uint8 N×H×W×C images or float32 N×D vectors."""
     array = np.asarray(x)
     if array.dtype.kind not in "iuf" or array.ndim not in (2, 3, 4):
         raise UserError(f"{name}: {array.dtype} of shape {array.shape}; give numbers N×H×W, N×H×W×C or N×D")

@@ -22,7 +22,7 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples of the same shape and classes.
+    """Training and test examples of the same shape and classes; without a test set no test figure is taken.
 
     `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with
     the reason; `fixed` says that the source itself decides which examples are labelled.
@@ -30,7 +30,7 @@ class Dataset:
     """
 
     train: Examples
-    test: Examples
+    test: Examples | None
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -40,10 +40,11 @@ class Dataset:
     name: str = "arrays"
 
     def __post_init__(self) -> None:
-        for part, examples in (("train", self.train), ("test", self.test)):
-            check_examples(examples.x, examples.y, examples.names, part)
-        check_same_shape(self.train.x, self.test.x)
-        check_labels(self.train.y, self.test.y, self.classes)
+        check_examples(self.train.x, self.train.y, self.train.names, "train")
+        if self.test is not None:
+            check_examples(self.test.x, self.test.y, self.test.names, "test")
+            check_same_shape(self.train.x, self.test.x)
+        check_labels(self.train.y, None if self.test is None else self.test.y, self.classes)
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
 

@@ -14,7 +14,7 @@ from .split import Split, given, hold_out
 
 @dataclass(frozen=True)
 class SSLData:
-    """Labelled rows, the unlabelled pool (whose labels, where known, serve only to measure), and a test set."""
+    """Labelled rows, the unlabelled pool (whose labels, where known, serve only to measure), and a test set if any."""
 
     dataset: Dataset
     split: Split
@@ -24,11 +24,11 @@ class SSLData:
         cls,
         x: ArrayLike,
         y: ArrayLike,
-        test_x: ArrayLike,
-        test_y: ArrayLike,
+        test_x: ArrayLike | None = None,
+        test_y: ArrayLike | None = None,
         classes: tuple[str, ...] | None = None,
     ) -> SSLData:
-        """Arrays of images (N,H,W or N,H,W,C) or features (N,D); −1 in `y` means unlabelled."""
+        """Arrays of images (N,H,W or N,H,W,C) or features (N,D); −1 in `y` means unlabelled; a test set is optional."""
         dataset = from_arrays(x, y, test_x, test_y, classes)
         return cls(dataset, given(dataset.train.y))
 

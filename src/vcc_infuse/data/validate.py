@@ -31,12 +31,14 @@ def check_same_shape(train: np.ndarray, test: np.ndarray) -> None:
         raise UserError(f"test has shape {test.shape[1:]}, train {train.shape[1:]}: make the examples equal")
 
 
-def check_labels(train: np.ndarray, test: np.ndarray, classes: Sequence[str]) -> None:
+def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[str]) -> None:
     """Class numbers in range (−1 = unlabelled, in training only), and a labelled example of every class."""
     k = len(classes)
     if k < 2:
         raise UserError(f"only {k} class found ({', '.join(classes) or 'none'}); at least 2 are needed")
     for part, y, lowest in (("train", train, -1), ("test", test, 0)):
+        if y is None:
+            continue
         if y.dtype != np.int64 or y.min() < lowest or y.max() >= k:
             found = f"{y.dtype} {y.min()}…{y.max()}"
             raise UserError(f"{part}: labels are {found}; they must be int64 from {lowest} to {k - 1}")

@@ -95,12 +95,12 @@ class INFUSE(ScoredSelector):
 
     def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
         """The best, or a lottery among those that do no harm; what the method does not select does none."""
-        if self.take == "best":
-            return super().pick(rows, budget, pool)
-        score = known(rows.scores)
-        harmful = rows.selected & (score < 0)
-        places = np.where(harmful, -score, pool.rng(LOTTERY).random(len(score)))
-        return rows.ids[np.lexsort((places, harmful))[:budget]]
+        if self.take == "harmless":
+            score = known(rows.scores)
+            harmful = rows.selected & (score < 0)
+            drawn = np.where(harmful, score, pool.rng(LOTTERY).random(len(score)))
+            rows = rows._replace(scores=drawn, selected=np.ones(len(drawn), dtype=bool))
+        return super().pick(rows, budget, pool)
 
     def direction(self, pool: Pool) -> Tensor:
         """H⁻¹∇L(V) of the head, classes × (width + 1): computed once, then every chunk is one matrix product."""

@@ -41,7 +41,8 @@ class Tracker:
 
         scalars = {name: value for name, value in plain(figures).items() if isinstance(value, int | float)}
         self.accelerator.log(scalars, step)
-        pictures = {"reliability": reliability_picture(figures)[None]}
+        # Without a test set there is none.
+        pictures = {"reliability": reliability_picture(figures)[None]} if "reliability" in figures else {}
         for tracker in self.accelerator.trackers:
             tracker.log_images(pictures, step, **IMAGE_OPTIONS[tracker.name])
             if tracker.name == "tensorboard":
