@@ -44,6 +44,8 @@ def selections(base: str) -> Iterator[Row]:
     for name in SELECTORS:
         reference = control if name != "RandomOnline" else None
         yield Row(f"{base} + {name}", {"algorithm": base, "selector": name}, reference, papers.get(name, {}))
+    harmless = {"selector.take": "harmless", "selector.quota": "proportional"}
+    yield Row(f"{base} + INFUSE, harmless", {"algorithm": base, "selector": "INFUSE", **harmless}, control)
     printed = {"algorithm": base, "selector": "INFUSE", "selector.rank": "paper"}
     yield Row(f"{base} + INFUSE, ranking as printed", printed, control)
 

@@ -23,4 +23,4 @@ def table(scale: Scale) -> Table:
     rows = (method("Supervised"), *(row for name in ("FixMatch", "FlexMatch", "SimMatch") for row in pair(name, PAPER)))
     counts = {"smoke": (40,), "cpu": (250,), "paper": (40, 1000)}[scale]
     columns = tuple(column(scale, "stl10", k) for k in counts)
-    return Table("stl10", "Error on STL-10", rows, columns, ("error", "ece_calibrated"))
+    return Table("stl10", "Error on STL-10", rows, columns, ("error", "ece_calibrated", "ece"))
