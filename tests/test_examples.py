@@ -14,6 +14,7 @@ SHORT = {
     "own_algorithm.py": ["4"],
     "own_images.py": ["4"],
     "own_loop.py": ["4"],
+    "sklearn_digits.py": ["4"],
 }
 
 

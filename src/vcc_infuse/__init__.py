@@ -1,5 +1,7 @@
 """Semi-supervised image classification that knows when it is right."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import metrics
 from .algorithms import (
     MPL,
@@ -43,6 +45,9 @@ from .selectors import (
 )
 from .trainer import Trainer
 
+if TYPE_CHECKING:
+    from .estimator import SSLClassifier
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -85,6 +90,7 @@ __all__ = [
     "Random",
     "RandomOnline",
     "ReMixMatch",
+    "SSLClassifier",
     "SSLData",
     "Selector",
     "SimMatch",
@@ -100,3 +106,12 @@ __all__ = [
     "load",
     "metrics",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """SSLClassifier at first use: importing scikit-learn would make every command start a second later."""
+    if name == "SSLClassifier":
+        from .estimator import SSLClassifier
+
+        return SSLClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,6 +28,10 @@ from .selectors import Selector
 from .selectors.rest import at_rest
 from .trainer import Trainer
 
+# How scikit-learn is to check X.
+VECTORS: dict[str, Any] = {"dtype": np.float32}
+IMAGES: dict[str, Any] = {"ensure_2d": False, "allow_nd": True}
+
 # Against labels the network was trained on: they would flatter.
 TRAINING_FIGURES = ("pseudo_label_precision", "pseudo_label_precision_per_class")
 
@@ -45,7 +49,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
     Args:
         model: a backbone; SmallConv() for images and MLP() for features if not given.
         algorithm: the semi-supervised method; FixMatch() if not given.
-        calibrator: what decides how far a pseudo label is trusted, and what predict_proba says; the softmax if not given.
+        calibrator: what decides how far a pseudo label, and a prediction, is trusted; the softmax if not given.
         selector: what chooses the unlabelled examples to train on; all of them if not given.
         steps: optimiser steps.
         batch: labelled examples a step; few labels are repeated.
@@ -89,7 +93,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train on the labelled and the unlabelled (−1) rows."""
-        rows, labels = validate_data(self, X, y, **_options(X))
+        rows, labels = validate_data(self, X, y, **(IMAGES if _axes(X) > 2 else VECTORS))
         classes, numbers = encode(labels)
         dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes])
         data = SSLData(replace(dataset, flip=self.flip), given(numbers))
@@ -130,11 +134,12 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         """A trainer for copies of the parts. A selector notes its last choice, so it too must be a copy."""
         _check_parts(model=(self.model, nn.Module), algorithm=(self.algorithm, Algorithm),
                      calibrator=(self.calibrator, Calibrator), selector=(self.selector, Selector))  # fmt: skip
-        own = self.model, self.algorithm, self.calibrator, self.selector
-        model, *others = copy.deepcopy(own)
         default = SmallConv() if images else MLP()
+        model, algorithm, calibrator, selector = copy.deepcopy(
+            (default if self.model is None else self.model, self.algorithm, self.calibrator, self.selector)
+        )
         return Trainer(
-            default if model is None else model, *others, steps=self.steps, epochs=20, eval_every=1, batch=self.batch,
+            model, algorithm, calibrator, selector, steps=self.steps, epochs=20, eval_every=1, batch=self.batch,
             ratio=self.ratio, lr=self.lr, precision=self.precision, seed=_seed(self.random_state), out=self.out,
             progress=self.progress,
         )  # fmt: skip
@@ -145,13 +150,9 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
 
-VECTORS: dict[str, Any] = {"dtype": np.float32}
-IMAGES: dict[str, Any] = {"ensure_2d": False, "allow_nd": True}
-
-
-def _options(X: ArrayLike) -> dict[str, Any]:
-    """How scikit-learn is to check X: as images from three axes on."""
-    return IMAGES if np.ndim(X) > 2 else VECTORS
+def _axes(X: Any) -> int:
+    """The number of axes of an array, a table or nested lists."""
+    return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
 
 
 def _check_parts(**parts: tuple[object, type]) -> None:

@@ -41,7 +41,11 @@ STRONG = ("UDA", "Dash", "CoMatch", "SoftMatch", "FreeMatch", *CORE)
 def table(scale: Scale) -> Table:
     """Rows of all methods; at cpu scale the photo sets have the rows one night allows."""
     return Table(
-        "main", "Error of every method, with and without VCC", rows(), columns(scale), ("error", "ece_calibrated", "ece")
+        "main",
+        "Error of every method, with and without VCC",
+        rows(),
+        columns(scale),
+        ("error", "ece_calibrated", "ece"),
     )
 
 

@@ -1,0 +1,311 @@
+"""SSLClassifier behaves as scikit-learn's users expect, and never passes off training labels as a test."""
+
+import json
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import make_blobs
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from vcc_infuse import (
+    INFUSE,
+    MLP,
+    VCC,
+    FixMatch,
+    FlexMatch,
+    SmallConv,
+    SSLClassifier,
+    SSLData,
+    Supervised,
+    TemperatureScaling,
+    Trainer,
+)
+from vcc_infuse.data.targets import encode
+
+FAST = dict(steps=25, batch=16, ratio=1)
+EXPECTED = {"check_classifiers_classes": "fits labels −1 and 1 as two classes; here −1 means unlabelled"}
+
+
+def fast(**options):
+    return SSLClassifier(**{"model": MLP((16,)), **FAST, **options})
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """Three groups; X, the truth, and the truth of six rows a class with −1 elsewhere."""
+    x, truth = make_blobs(150, n_features=4, centers=3, cluster_std=1.5, random_state=0)
+    y = np.full_like(truth, -1)
+    for number in range(3):
+        rows = np.flatnonzero(truth == number)[:6]
+        y[rows] = number
+    return x, truth, y
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Bright left or bright right halves, which a mirror would exchange."""
+    rng = np.random.RandomState(0)
+    y = np.arange(60) % 2
+    x = rng.randint(0, 90, (60, 8, 8)).astype(np.uint8)
+    for image, side in zip(x, y, strict=True):
+        image[:, 4 * side : 4 * side + 4] += 120
+    return x, y
+
+
+@parametrize_with_checks([fast()], expected_failed_checks=lambda estimator: EXPECTED, xfail_strict=True)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_few_labels_suffice_where_groups_are_clear(blobs):
+    x, truth, y = blobs
+    assert fast(steps=80).fit(x, y).score(x, truth) > 0.9
+
+
+@pytest.mark.parametrize("names", [["c", "a", "b"], [7, 3, 5], [2.0, 0.0, 1.0]])
+def test_labels_of_any_kind_give_sorted_classes_and_the_same_model(blobs, names):
+    x, _, y = blobs
+    labels = np.array([-1 if v < 0 else names[v] for v in y], dtype=object)
+    model = fast(steps=8).fit(x, labels)
+    assert list(model.classes_) == sorted(names)
+    order = np.argsort(np.argsort(names))
+    plain = fast(steps=8).fit(x, np.where(y < 0, -1, order[y]))
+    assert np.array_equal(model.predict_proba(x), plain.predict_proba(x))
+    assert list(model.predict(x)) == [sorted(names)[v] for v in plain.predict(x)]
+
+
+@pytest.mark.parametrize("labels", [np.array(["b", "a"] * 10), ["b", "a"] * 10, np.array([True, False] * 10)])
+def test_labels_without_unlabelled_rows(labels):
+    x = np.arange(40.0).reshape(20, 2)
+    model = fast(steps=2).fit(x, labels)
+    assert list(model.classes_) == sorted(set(np.asarray(labels).tolist()))
+    assert set(model.predict(x)) <= set(np.asarray(labels).tolist())
+    assert model.predictor_.task.pool == 20
+
+
+def test_codes_follow_a_slow_loop():
+    y = np.array(["b", -1, "a", "b"], dtype=object)
+    classes, codes = encode(y)
+    assert classes.tolist() == ["a", "b"]
+    assert codes.tolist() == [-1 if v == -1 else ["a", "b"].index(v) for v in y]
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([-1] * 4, "every label is −1"),
+        ([-1, 1, 1, 1], "y has 1 class (1)"),
+        (np.array(["a", "b", -1, "a"]), "y holds '-1'; mark unlabelled rows with the number −1"),
+        (np.array(["a", "b", None, "a"], dtype=object), "y holds None"),
+        (np.array(["a", "b", "", "a"], dtype=object), "y holds ''"),
+        (np.array(["a", "b", 3, -1], dtype=object), "y mixes int, str"),
+        ([0.5, 1.5, -1, 0.5], "Unknown label type"),
+        ([0, 1, 0], "inconsistent numbers of samples"),
+        ([0, 1, np.nan, 0], "NaN"),
+    ],
+)
+def test_mistaken_labels_cost_one_line(y, message):
+    with pytest.raises(ValueError) as fault:  # noqa: PT011 - the message is looked at below
+        fast().fit(np.zeros((4, 2)), y)
+    assert message in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.full((4, 8, 8), 16.0), "they must lie in 0…1"),
+        (np.full((4, 8, 8), np.nan), "NaN"),
+        (np.full((4, 8, 8), 300), "they must lie in 0…255"),
+        (np.zeros((4, 3, 8, 8), np.uint8), "channels-first"),
+        (np.zeros((4, 8, 8, 2), np.uint8), "must be 1 (grey) or 3 (RGB)"),
+        (np.zeros((4, 2, 2, 2, 2)), "give numbers N×H×W"),
+        (np.full((4, 2), np.inf), "infinity"),
+    ],
+)
+def test_mistaken_examples_cost_one_line(x, message):
+    with pytest.raises(ValueError) as fault:  # noqa: PT011 - the message is looked at below
+        fast().fit(x, [0, 1, 0, 1])
+    assert message in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"algorithm": FixMatch},
+            "algorithm must be an object of kind Algorithm or None, got the class FixMatch; add ()",
+        ),
+        ({"selector": "INFUSE"}, "selector must be an object of kind Selector or None, got 'INFUSE'"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"algorithm": Supervised(), "calibrator": VCC()}, "would have no effect"),
+        ({"model": SmallConv()}, "use MLP for vectors"),
+    ],
+)
+def test_mistaken_options_cost_one_line(options, message):
+    with pytest.raises(ValueError) as fault:  # noqa: PT011 - the message is looked at below
+        fast(**options).fit(np.eye(4), [0, 1, 0, 1])
+    assert message in str(fault.value)
+
+
+def test_images_of_bytes_and_of_floats_are_the_same(pictures):
+    x, y = pictures
+    model = SSLClassifier(SmallConv(4), flip=False, **FAST).fit(x, y)
+    assert model.n_features_in_ == 64
+    assert np.array_equal(model.predict_proba(x), model.predict_proba(x / 255))
+    assert np.array_equal(model.predict_proba(x), model.predict_proba(x[..., None]))
+    with pytest.raises(ValueError, match=r"examples of shape \(8, 8, 1\), got \(8, 6, 1\)"):
+        model.predict(x[:, :, :6])
+
+
+def test_flip_decides_whether_mirrored_classes_can_be_told_apart(pictures):
+    x, y = pictures
+    scores = {
+        flip: SSLClassifier(SmallConv(4), Supervised(), flip=flip, **FAST).fit(x, y).score(x, y) for flip in (0, 1)
+    }
+    assert scores[0] > 0.95
+    assert scores[1] < 0.9
+
+
+def test_default_networks_fit_the_data(pictures):
+    x, y = pictures
+    short = dict(FAST, steps=1)
+    assert isinstance(SSLClassifier(**short).fit(x, y).predictor_.model.backbone, SmallConv)
+    assert isinstance(SSLClassifier(**short).fit(x.reshape(60, -1), y).predictor_.model.backbone, MLP)
+
+
+@pytest.mark.parametrize("calibrator", [None, TemperatureScaling(labels="labelled_strong"), VCC(inference="both")])
+def test_probabilities_say_the_calibrated_confidence(blobs, calibrator):
+    x, _, y = blobs
+    model = fast(calibrator=calibrator).fit(x, y)
+    found, probs = model.predictor_.predict(x.astype(np.float32)), model.predict_proba(x)
+    assert np.allclose(probs.sum(1), 1, atol=1e-12)
+    assert np.allclose(probs.max(1), found.calibrated.numpy(), atol=2e-5)
+    assert np.array_equal(model.classes_[probs.argmax(1)], model.predict(x))
+    softmax = found.probs.double().numpy()
+    for row, before in zip(probs[:20], softmax[:20], strict=True):
+        rest = [i for i in range(3) if i != before.argmax()]
+        assert np.allclose(row[rest] / row[rest].sum(), before[rest] / before[rest].sum(), atol=1e-5)
+
+
+def test_fit_changes_nothing_it_was_given_and_can_be_repeated(blobs):
+    x, _, y = blobs
+    model = fast(algorithm=FlexMatch(), calibrator=VCC(), selector=INFUSE(keep=0.5))
+    before, data = {k: pickle.dumps(v) for k, v in model.get_params().items()}, (x.copy(), y.copy())
+    first = model.fit(x, y).predict_proba(x)
+    assert {k: pickle.dumps(v) for k, v in model.get_params().items()} == before
+    assert np.array_equal(x, data[0])
+    assert np.array_equal(y, data[1])
+    assert np.array_equal(model.fit(x, y).predict_proba(x), first)
+    assert np.array_equal(clone(model).fit(x, y).predict_proba(x), first)
+    assert model.summary_["steps"] == round(0.5 * FAST["steps"])
+
+
+def test_random_state_is_none_a_number_or_a_generator(blobs):
+    x, _, y = blobs
+
+    def probs(state):
+        return fast(steps=2, random_state=state).fit(x, y).predict_proba(x)
+
+    assert np.array_equal(probs(None), probs(0))
+    assert not np.array_equal(probs(0), probs(1))
+    assert np.array_equal(probs(np.random.RandomState(3)), probs(np.random.RandomState(3)))
+
+
+def test_the_callers_random_numbers_go_on_undisturbed(blobs):
+    def draws(between):
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        between()
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    x, _, y = blobs
+    assert draws(lambda: fast(steps=2).fit(x, y)) == draws(lambda: None)
+
+
+def test_summary_has_no_figure_that_training_labels_flatter(blobs):
+    x, _, y = blobs
+    summary = fast().fit(x, y).summary_
+    assert not [name for name in summary if name.startswith(("error", "ece", "nll")) or "precision_per" in name]
+    assert "pseudo_label_precision" not in summary
+    assert summary["labels"] == 18
+    assert (
+        summary["loss_supervised"] > 0 if "loss_supervised" in summary else any(k.startswith("loss_") for k in summary)
+    )
+
+
+def test_score_leaves_unlabelled_rows_out(blobs):
+    x, _, y = blobs
+    model = fast().fit(x, y)
+    known, weights = y >= 0, np.arange(len(y))
+    right = model.predict(x)[known] == y[known]
+    assert model.score(x, y) == pytest.approx(right.mean())
+    assert model.score(x, y, weights) == pytest.approx(np.average(right, weights=weights[known]))
+    with pytest.raises(ValueError, match="accuracy needs labels"):
+        model.score(x, np.full(len(x), -1))
+
+
+def test_pickle_keeps_the_predictions(blobs):
+    x, _, y = blobs
+    model = fast(calibrator=VCC()).fit(x, y)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(x), model.predict_proba(x))
+
+
+def test_unfitted(blobs):
+    with pytest.raises(NotFittedError):
+        fast().predict(blobs[0])
+    assert "FlexMatch" in repr(fast(algorithm=FlexMatch(), selector=INFUSE()))
+
+
+def test_pipeline_grid_and_cross_validation_with_unlabelled_rows(blobs):
+    x, _, y = blobs
+    pipeline = make_pipeline(StandardScaler(), fast())
+    scores = cross_val_score(pipeline, x, y, cv=3, error_score="raise")
+    assert scores.mean() > 0.8
+    # scoring="accuracy" counts every row with −1 as a mistake; it runs, and says less.
+    strict = cross_val_score(pipeline, x, y, cv=3, scoring="accuracy", error_score="raise")
+    assert strict == pytest.approx(scores * 18 / 150)
+    grid = GridSearchCV(pipeline, {"sslclassifier__algorithm": [FixMatch(), Supervised()]}, cv=2, error_score="raise")
+    assert grid.fit(x, y).best_score_ > 0.8
+    assert set(grid.predict(x)) == {0, 1, 2}
+
+
+def test_a_run_folder_without_a_test_set_has_a_report_and_no_test_figures(tmp_path, pictures):
+    x, y = pictures
+    run = tmp_path / "run"
+    fast(model=SmallConv(4), selector=INFUSE(keep=0.5), out=str(run)).fit(x, np.where(np.arange(60) < 20, y, -1))
+    assert {"config.yaml", "summary.json", "model.safetensors", "report.html"} <= {p.name for p in run.iterdir()}
+    assert not (run / "predictions.npz").exists()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines
+    assert not [name for line in lines for name in line if name.startswith(("error", "ece", "reliability"))]
+    with pytest.raises(ValueError, match="already holds files"):
+        fast(model=SmallConv(4), out=str(run)).fit(x, y)
+
+
+def test_a_test_set_changes_no_weight(blobs):
+    """Evaluations must not touch training: with and without a test set the same network comes out."""
+    x, truth, y = blobs
+    networks = []
+    for test in ((), (x, truth)):
+        data = SSLData.from_arrays(x, y, *test)
+        trainer = Trainer(MLP((8,)), **FAST, epochs=4, eval_every=1, progress=False)
+        assert ("error_best" in trainer.fit(data)) == bool(test)
+        networks.append(trainer.predictor().model.state_dict())
+    assert all(torch.equal(networks[0][name], networks[1][name]) for name in networks[0])
+    with pytest.raises(ValueError, match="test_x and test_y belong together"):
+        SSLData.from_arrays(x, y, x)
+
+
+def test_a_live_view_without_a_test_set(tmp_path, blobs):
+    pytest.importorskip("tensorboard")
+    x, _, y = blobs
+    options = dict(steps=2, epochs=1, batch=4, ratio=1, progress=False, report=False, tracker="tensorboard")
+    Trainer(MLP((8,)), out=str(tmp_path / "run"), **options).fit(SSLData.from_arrays(x, y))
+    assert list((tmp_path / "run").glob("events.out.tfevents*"))
