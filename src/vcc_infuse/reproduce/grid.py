@@ -70,8 +70,10 @@ def outcomes(cells: Sequence[Cell], folder: Path, jobs: int, backend: str, root:
 
 
 def threads_each(jobs: int) -> int:
-    """The cores, shared among the jobs of this machine."""
-    return max(1, (os.cpu_count() or 1) // jobs)
+    """The cores, or as many as OMP_NUM_THREADS allows, shared among the jobs of this machine."""
+    allowed = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    cores = int(allowed) if allowed.isdecimal() else os.cpu_count() or 1
+    return max(1, cores // jobs)
 
 
 @contextlib.contextmanager
