@@ -74,6 +74,37 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path: Path) -> Non
     assert [e["by_seed"] for e in entries[0]] == [e["by_seed"] for e in entries[1]]
 
 
+KILLER = """
+import os, signal
+from pathlib import Path
+from vcc_infuse.algorithms import FixMatch
+from vcc_infuse.reproduce import Cell, run_grid
+from vcc_infuse.reproduce.settings import setting
+
+
+class Killer(FixMatch):
+    def setup(self, model, task):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    names = ["killer.Killer", "FixMatch", "Supervised", "FlexMatch"]
+    cells = [Cell({**setting("smoke", "digits", 40), "algorithm": name, "seed": 0}) for name in names]
+    for failure in run_grid(cells, Path("cells"), jobs=2):
+        print(failure.cell.options["algorithm"], failure.fault)
+"""
+
+
+def test_a_cell_that_kills_its_worker_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "killer.py").write_text(KILLER)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    grid = [sys.executable, "killer.py"]
+    told = subprocess.run(grid, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300).stdout
+    assert told.count("its worker was killed, even alone") == 1
+    assert told.startswith("killer.Killer")
+    assert len(figures(tmp_path / "cells")) == 3
+
+
 @pytest.mark.parametrize(("backend", "package"), [("ray", "ray"), ("dask", "distributed")])
 def test_clusters_give_the_same(backend: str, package: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(package) is None:

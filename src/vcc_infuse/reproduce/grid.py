@@ -8,7 +8,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from joblib import Parallel, delayed, parallel_config
@@ -47,12 +50,13 @@ def run_grid(
                     tell(outcome)
                 break
             except TerminatedWorkerError:
-                # The machine killed a worker (most often: out of memory); whoever it was, the others go on.
+                # A worker was killed, most often for want of memory. Whoever was at work is tried again alone.
                 todo = [cell for cell in todo if cell not in ended and cell.summary(folder) is None]
-                suspect = todo.pop(0) if todo else None
-                if suspect:
-                    failures.append(Outcome(suspect, "its worker was killed; is memory short? try fewer --jobs"))
-                    tell(failures[-1])
+                for cell in [cell for cell in todo if log_of(cell, folder).is_file()]:
+                    todo.remove(cell)
+                    outcome = alone(cell, folder, root)
+                    failures += [outcome] if outcome.fault else []
+                    tell(outcome)
     return failures
 
 
@@ -67,6 +71,15 @@ def outcomes(cells: Sequence[Cell], folder: Path, jobs: int, backend: str, root:
         # Ray's backend only knows lists: there, failures are told at the end.
         form = "list" if backend == "ray" else "generator_unordered"
         yield from Parallel(n_jobs=jobs, return_as=form, batch_size=1)(tasks)
+
+
+def alone(cell: Cell, folder: Path, root: str | None) -> Outcome:
+    """Run one cell in a worker of its own, whose death harms nobody."""
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as worker:
+            return worker.submit(run_cell, cell, folder, threads_each(1), root).result()
+    except BrokenProcessPool:
+        return Outcome(cell, f"its worker was killed, even alone; is memory short? see {log_of(cell, folder)}")
 
 
 def threads_each(jobs: int) -> int:
@@ -118,11 +131,14 @@ def run_cell(cell: Cell, folder: Path, threads: int, root: str | None = None) ->
 
     torch.set_num_threads(threads)
     home = cell.folder(folder)
-    begun = (home / "config.yaml").is_file()
     located = Cell({**cell.options, **locate(str(cell.options["data"]), root)})
-    arguments = ["--resume", str(home)] if begun else [*located.arguments(), "--report", "false", "--out", str(home)]
+    arguments = (
+        ["--resume", str(home)]
+        if begun(cell, folder)
+        else [*located.arguments(), "--report", "false", "--out", str(home)]
+    )
     home.parent.mkdir(parents=True, exist_ok=True)
-    log = home.with_name(f"{home.name}.log")
+    log = log_of(cell, folder)
     with open(log, "a", encoding="utf-8") as stream, contextlib.redirect_stdout(stream):
         try:
             status = run(arguments)
@@ -134,6 +150,16 @@ def run_cell(cell: Cell, folder: Path, threads: int, root: str | None = None) ->
             traceback.print_exc(file=stream)
             return Outcome(cell, f"{type(fault).__name__}: {fault}; see {log}")
     return Outcome(cell, f"exit status {status}; see {log}" if status else None)
+
+
+def begun(cell: Cell, folder: Path) -> bool:
+    """Whether there is a run to resume."""
+    return (cell.folder(folder) / "config.yaml").is_file()
+
+
+def log_of(cell: Cell, folder: Path) -> Path:
+    """What a cell printed; there as soon as it was started."""
+    return folder / f"{cell.name}.log"
 
 
 def tell(outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ from ..commands.bench import random_images
 from ..models import Backbone, SmallConv, WideResNet
 from ..trainer import Trainer
 from .cell import Cell
-from .grid import threads_each
+from .grid import begun, threads_each
 
 CLASSES = {"cifar100": 100}
 SIDES = {"digits": 8, "fashion_mnist": 28, "stl10": 96}
@@ -46,7 +46,7 @@ def state(cell: Cell, folder: Path) -> str:
     """Finished, begun or to do."""
     if cell.summary(folder) is not None:
         return "finished"
-    return "begun" if (cell.folder(folder) / "config.yaml").is_file() else "to do"
+    return "begun" if begun(cell, folder) else "to do"
 
 
 def kind(cell: Cell) -> str:
