@@ -40,6 +40,8 @@ def test_figures_and_differences(cells: Path) -> None:
     assert base.hours == pytest.approx(3.0)
     assert unrun.ours["error"] is None
     assert unrun.gap is None
+    assert ours.further["seconds_train"].mean == pytest.approx(1800)
+    assert ours.further["pseudo_label_precision"] is None  # no summary has it
 
 
 def test_fewer_seeds_are_a_smaller_table(cells: Path) -> None:

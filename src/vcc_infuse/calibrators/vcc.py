@@ -59,8 +59,8 @@ class VCC(Calibrator):
         target_fraction: random part of each batch on which the target is computed and learnt.
         warmup: part of the run in which the softmax confidence still selects.
         weight: factor of the loss.
-        share: part of the labelled images kept out of training, from which the temperature is learnt; with 0 it is
-            learnt from labelled images made harder, which a network that knows them by heart passes too easily.
+        share: part of the labelled images kept out of training, at least one of each class, from which the temperature
+            is learnt; with 0 from labelled images made harder, which a network that knows them by heart passes.
     """
 
     def __init__(

@@ -116,4 +116,5 @@ def plain_entry(entry: Entry) -> dict[str, object]:
         "paper_difference": entry.paper_gap,
         "hours": entry.hours,
         "by_seed": entry.by_seed,
+        "further": {name: asdict(value) if value else None for name, value in entry.further.items()},
     }

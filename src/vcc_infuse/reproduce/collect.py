@@ -13,8 +13,10 @@ LABELS = {
     "error": "error %", "error_head": "head error %", "error_tail": "tail error %", "ece": "ECE of softmax",
     "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio",
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
-    "least_coverage": "least covered class %",
+    "least_coverage": "least covered class %", "seconds_train": "training s", "seconds_select": "selection s",
 }  # fmt: skip
+FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
+"""What the JSON file tells besides the table's own figures."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Entry:
     paper_gap: float | None
     hours: float
     by_seed: dict[int, float]
+    further: dict[str, Estimate | None]
 
 
 def collect(table: Table, seeds: int, cells: Path) -> list[Entry]:
@@ -72,6 +75,7 @@ def entry(table: Table, row: Row, column: Column, figures: dict[str, dict[int, d
     return Entry(
         row, column, ours, paper, paired(values(mine, first), values(base, first)), gap,
         sum(summary["hours"] for summary in mine.values()), values(mine, first),
+        {name: estimate(list(values(mine, name).values())) for name in FURTHER},
     )  # fmt: skip
 
 
