@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from vcc_infuse.commands.select import Spill
-from vcc_infuse.journal import peak_memory
+from vcc_infuse.figures import peak_memory
 from vcc_infuse.selectors import INFUSE
 from vcc_infuse.selectors.infuse import score_chunk
 from vcc_infuse.selectors.ranking import Scored, top_stream

@@ -15,7 +15,8 @@ LAYERS = [
     {"algorithms", "calibrators", "imbalance"},
     {"selectors"},
     {"trainer", "parts", "journal", "checkpoint", "tally", "averaging", "optimise", "processes", "engine", "predictor",
-     "evaluation", "describe", "run_folder", "interrupt", "progress", "track", "settings", "launch", "presets"},
+     "evaluation", "figures", "describe",
+     "run_folder", "interrupt", "progress", "track", "settings", "launch", "presets"},
     {"estimator", "cli", "commands", "reproduce", "__init__", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

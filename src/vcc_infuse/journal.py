@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 from torch import Tensor
 
@@ -23,7 +21,7 @@ from .predictor import Predictor
 from .report import write_report
 from .report.columns import Columns, save_columns
 from .report.examples import last_scores, mistakes, ranked
-from .run_folder import RunFolder, versions
+from .run_folder import RunFolder
 from .selectors import INFUSE, Pool, Selection, save_selection
 from .selectors.rest import at_rest
 from .track import Tracker
@@ -135,12 +133,6 @@ def save_predictions(folder: Path, predictor: Predictor, test: Examples) -> Colu
     return mistakes(test.x, test.names, answers)
 
 
-def threshold_figures(parts: Parts) -> dict[str, list[float]]:
-    """The threshold of each class, where the method has any."""
-    found = parts.algorithm.class_thresholds()
-    return {} if found is None else {"threshold_per_class": torch.as_tensor(found).expand(parts.task.classes).tolist()}
-
-
 def infuse_direction(parts: Parts, seed: int) -> Tensor:
     """INFUSE's direction of the averaged head, which is all that ranking other images needs of the labelled set."""
     task, model = parts.task, parts.ema.module
@@ -150,39 +142,6 @@ def infuse_direction(parts: Parts, seed: int) -> Tensor:
     pool = Pool.of(batches, model, model, parts.algorithm, parts.calibrator, task, task.steps)
     with at_rest(model, device=parts.device):
         return INFUSE().direction(pool)
-
-
-def summarise(parts: Parts, last: dict[str, Any], seed: int, bins: int) -> dict[str, Any]:
-    """The figures of summary.json; rates are fractions of 1."""
-    task, dataset = parts.task, parts.data.dataset
-    seen = task.steps * (task.batch + task.unlabelled_batch * bool(parts.algorithm.views))
-    unknown = {"pseudo_label_coverage": None, "pseudo_label_precision": None}
-    figures = {name: value for name, value in last.items() if name not in ("step", "epoch", "seconds")}
-    return {
-        **unknown,
-        **figures,
-        **({} if dataset.test is None else {"error_best": parts.best}),
-        "steps": task.steps,
-        "seconds_train": parts.seconds,
-        "seconds_select": parts.refresher.seconds,
-        "images_per_second": seen / max(parts.seconds, 1e-9),
-        "peak_rss_mb": peak_memory(),
-        "coreset_size": parts.refresher.budget,
-        "labels": task.labelled,
-        "seed": seed,
-        "classes": list(dataset.classes),
-        "skipped_images": len(dataset.skipped),
-        "bins": bins,
-        "processes": parts.world,
-        "precision": parts.accelerator.mixed_precision,
-        "versions": versions(),
-    }
-
-
-def peak_memory() -> float:
-    """The largest resident memory of this process so far, in megabytes."""
-    unit = 1024**2 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def config_text(name: str, settings: dict[str, Any], **objects: object) -> str:

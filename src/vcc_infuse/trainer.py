@@ -15,10 +15,9 @@ from .averaging import settle
 from .calibrators import Calibrator, Softmax
 from .data.batches import Batches
 from .data.ssl import SSLData
-from .errors import UserError
-from .evaluation import evaluate
+from .figures import summarise, take_figures
 from .interrupt import Interrupted, Request, stop_request
-from .journal import Journal, config_text, summarise, threshold_figures
+from .journal import Journal, config_text
 from .optimise import learning_rate
 from .parts import Parts, make_task
 from .predictor import Predictor
@@ -199,34 +198,11 @@ class Trainer:
         return done == self.steps or done % (self.epoch * self.settings["eval_every"]) == 0
 
     def _evaluate(self, done: int) -> dict[str, Any]:
-        """Measure, note, save. Test figures are taken by the first process."""
-        parts = self.parts_
-        parts.agree()
-        figures = {"step": done, "epoch": done / self.epoch, "seconds": parts.seconds, **parts.tally.read()}
-        self._check_loss(figures)
-        parts.tally.reset()
-        if parts.main:
-            figures |= self._test_figures() | threshold_figures(parts)
-        self.last_ = figures
-        self.journal_.evaluation(figures)
+        """Measure, note, save."""
+        self.last_ = take_figures(self.parts_, done, self.epoch, self.bins, self.settings["lr"])
+        self.journal_.evaluation(self.last_)
         self.journal_.checkpoint(done)
-        return figures
-
-    def _test_figures(self) -> dict[str, Any]:
-        """Every figure of the test set; none without one."""
-        parts, test = self.parts_, self.parts_.data.dataset.test
-        if test is None:
-            return {}
-        model, counts = parts.classifier(), parts.task.label_counts
-        figures: dict[str, Any] = evaluate(model, parts.calibrator, test, parts.views, parts.device, self.bins, counts)
-        parts.best = min(parts.best, figures["error"])
-        return figures
-
-    def _check_loss(self, figures: dict[str, Any]) -> None:
-        loss = sum(value for name, value in figures.items() if name.startswith("loss_"))
-        if not math.isfinite(loss):
-            remedy = f"lower --lr {self.settings['lr']} or use --precision fp32"
-            raise UserError(f"the loss became {loss} before step {figures['step']}; {remedy}")
+        return self.last_
 
     def _asked_to_stop(self, request: Request, number: int) -> bool:
         """Whether to leave now; several processes compare notes every ten steps, so that all leave together."""
