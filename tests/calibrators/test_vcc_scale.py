@@ -32,6 +32,12 @@ def step_with(strong: torch.Tensor, weak: torch.Tensor, labels: torch.Tensor, fa
     return Step(batch, lambda x: x, Ema(strong.shape[1], factor), lambda *a: None)
 
 
+def know(scale: Scale, right: float, confidence: float, count: int = 100) -> None:
+    """As if `count` labelled images had been right that often, and as many unlabelled ones so sure."""
+    rights = (torch.arange(count) < right * count).float()
+    scale.known.push(right=rights, confidence=torch.full((count,), confidence))
+
+
 @pytest.mark.parametrize("soft", [False, True])
 def test_newton_finds_the_minimum_that_a_general_optimiser_finds(soft):
     logits, labels = overconfident()
@@ -63,6 +69,7 @@ def test_a_temperature_follows_the_examples_it_is_shown():
 
 def test_the_scale_is_the_geometric_mean_but_never_below_one():
     scale = Scale(3)
+    know(scale, 1, 0.5)
     for strong, mixed, expected in ((0.9, 2.5, 1.5), (2.0, 8.0, 4.0), (8.0, 0.5, 2.0), (0.5, 1.2, 1.0)):
         scale.strong.inverse.fill_(1 / strong)
         scale.mixed.inverse.fill_(1 / mixed)
@@ -79,7 +86,7 @@ def test_mixtures_of_labelled_features_bring_doubt_where_the_head_is_too_sharp()
         torch.manual_seed(0)
         scale = Scale(3, size=256)
         for _ in range(12):
-            scale.observe(step_with(weak, weak, labels, factor), torch.arange(60))
+            scale.observe(step_with(weak, weak, labels, factor), torch.arange(60), weak)
         found.append(1 / scale.mixed.inverse.item())
     assert found[1] == pytest.approx(10 * found[0], rel=0.1)
     assert found[1] > 4
@@ -90,7 +97,7 @@ def test_labelled_images_that_are_all_right_and_gentle_do_not_raise_the_confiden
     weak = 0.2 * F.one_hot(labels, 3).float()
     scale = Scale(3, size=64)
     for _ in range(10):
-        scale.observe(step_with(weak, weak, labels), torch.arange(60))
+        scale.observe(step_with(weak, weak, labels), torch.arange(60), weak)
     assert scale.inverse == 1
 
 
@@ -98,8 +105,37 @@ def test_labelled_images_that_are_all_wrong_meet_the_bound():
     scale, labels = Scale(3, size=64), torch.arange(60) % 3
     wrong = 4.0 * F.one_hot((labels + 1) % 3, 3)
     for _ in range(10):
-        scale.observe(step_with(wrong, wrong, labels), torch.arange(60))
+        scale.observe(step_with(wrong, wrong, labels), torch.arange(60), wrong)
     assert scale.inverse.item() == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("right", "confidence", "power"),
+    [(1.0, 0.6, 1), (0.8, 0.8, 0), (0.8, 0.6, 0.5), (0.2, 0.8, 0.75), (0.0, 0.5, 1), (1.0, 1.0, 0), (0.0, 0.0, 0)],
+)
+def test_the_temperature_counts_as_far_as_labelled_images_are_special(right, confidence, power):
+    """Against numbers worked out by hand; a network that is sure of everything leaves no room, and no division by 0."""
+    scale, plain = Scale(3), Scale(3, by_heart=False)
+    for one in (scale, plain):
+        know(one, right, confidence)
+        one.strong.inverse.fill_(1 / 2)
+        one.mixed.inverse.fill_(1 / 8)
+    assert 1 / scale.inverse.item() == pytest.approx(4**power, rel=1e-4)
+    assert 1 / plain.inverse.item() == pytest.approx(4)
+
+
+def test_what_is_known_comes_from_the_images_shown():
+    """Three of four labelled images right, and unlabelled ones judged by the averaged network, not the online one."""
+    labels = torch.arange(60) % 3
+    seen = torch.where((torch.arange(60) % 4 == 0)[:, None], torch.eye(3)[(labels + 1) % 3], torch.eye(3)[labels])
+    unlabelled = torch.tensor([[0.3, 0.0, -0.1]]).repeat(40, 1)
+    scale = Scale(3)
+    scale.observe(step_with(seen, seen, labels, factor=5.0), torch.arange(60), unlabelled)
+    sure = (5 * unlabelled[0]).softmax(0).max().item()
+    assert scale.known["confidence"][:40].tolist() == pytest.approx([sure] * 40)
+    assert scale.known["right"][:40].mean().item() == pytest.approx(0.75)
+    assert scale.departure.item() == pytest.approx((0.75 - sure) / (1 - sure), rel=1e-4)
+    assert Scale(3).inverse == 1
 
 
 def test_unfilled_rows_do_not_matter():
@@ -122,7 +158,7 @@ def test_held_out_labels_decide_alone():
         for rows in torch.arange(600).split(60):
             views = {**step.batch.views, "held_out": logits[rows]}
             batch = step.batch._replace(views=views, held_out_y=labels[rows])
-            scale.observe(replace(step, batch=batch), torch.arange(60))
+            scale.observe(replace(step, batch=batch), torch.arange(60), logits[rows])
 
     show(truth)
     assert 1 / scale.inverse.item() == pytest.approx(3, rel=0.25)
@@ -140,7 +176,7 @@ def test_a_method_without_strong_views_is_not_asked_about_them():
         scale, step = Scale(3, size=64), step_with(strong, weak, labels)
         views = {"labelled_strong": strong, unlabelled: weak}
         for _ in range(10):
-            scale.observe(replace(step, batch=step.batch._replace(views=views)), torch.arange(60))
+            scale.observe(replace(step, batch=step.batch._replace(views=views)), torch.arange(60), weak)
         found[unlabelled] = scale.inverse.item()
     assert found["weak"] == 1
     assert found["strong"] < 0.5

@@ -4,9 +4,13 @@ On labelled images as trained the network is always right and shows no doubt, so
 truth is known: strongly augmented, and mixed with another in feature space. Neither is the right question. Strong views
 ask for too much doubt where the network has not learnt them yet and for too little where it knows the image by heart;
 mixtures do the opposite. Their geometric mean came close to the test set's own temperature in both cases. It is never
-below 1, for images that were trained on cannot prove too little trust. Both miss a network that is sure of itself on
-images it has never seen: only labels held out from training show that, and where there are some, they alone decide. The
-averaged network is asked, as at inference.
+below 1, for images that were trained on cannot prove too little trust.
+
+It counts as far as accuracy on the labelled images differs from confidence in unlabelled ones. A network that is right
+on labelled images as often as it believes to be on others has learnt nothing by heart, and its softmax is left alone;
+one that is always right on them can only be judged by harder ones, and one that is right less often is too sure. All
+miss a network that is sure of itself on images it has never seen: only labels held out from training show that, and
+where there are some, they alone decide. The averaged network is asked, as at inference.
 """
 
 from __future__ import annotations
@@ -49,10 +53,11 @@ class Temperature(nn.Module):
 class Scale(nn.Module):
     """The temperatures of strongly augmented, of mixed and of held-out labelled images, and what is made of them."""
 
-    def __init__(self, classes: int, held_out: bool = False, size: int = 1024) -> None:
+    def __init__(self, classes: int, held_out: bool = False, by_heart: bool = True, size: int = 1024) -> None:
         super().__init__()
-        self.classes = classes
+        self.classes, self.by_heart = classes, by_heart
         self.strong, self.mixed = Temperature(classes, size), Temperature(classes, size)
+        self.known = Memory(size, dict.fromkeys(("right", "confidence"), ((), torch.float32)))
         self.held_out = Temperature(classes, size) if held_out else None
 
     @property
@@ -60,24 +65,40 @@ class Scale(nn.Module):
         """One over the temperature."""
         if self.held_out is not None:
             return self.held_out.inverse
-        return (self.strong.inverse * self.mixed.inverse).sqrt().clamp(LOWEST, 1)
+        mean = (self.strong.inverse * self.mixed.inverse).sqrt().clamp(LOWEST, 1)
+        return mean**self.departure if self.by_heart else mean
+
+    @property
+    def departure(self) -> Tensor:
+        """Accuracy on labelled images against confidence in unlabelled ones: from 0, equal, to 1, as far as can be."""
+        right, confidence = (self.known[name].sum() / self.known.filled.clamp(min=1) for name in self.known.names)
+        room = torch.where(right > confidence, 1 - confidence, confidence)
+        return ((right - confidence).abs() / room.clamp(min=1e-6)).clamp(max=1)
 
     @torch.no_grad()
-    def observe(self, step: Step, rows: Tensor) -> None:
-        """Ask the averaged network about held-out examples, or about `rows` of the labelled batch, and refit."""
+    def observe(self, step: Step, rows: Tensor, unlabelled: Tensor) -> None:
+        """Ask the averaged network about held-out examples, or `rows` of the labelled and as many unlabelled; refit."""
         if self.held_out is not None:
             y = step.batch.held_out_y
             assert y is not None, "held-out labels come with the view"
             logits = step.ema(step.batch.views["held_out"]).logits.float()
             self.held_out.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
             return
-        truth = F.one_hot(step.batch.y[rows], self.classes).float()
         # A method that never trains on strong views fails on them, which says nothing of its doubt elsewhere.
         hard = step.batch.views[VIEW] if "strong" in step.batch.views else step.batch.x
-        strong = step.ema(hard[rows]).logits.float()
+        parts = (hard[rows], step.batch.x[rows], unlabelled[: len(rows)])
+        outputs = step.ema(torch.cat(parts))
+        strong, weak, pool = outputs.logits.float().split([len(part) for part in parts])
+        truth = F.one_hot(step.batch.y[rows], self.classes).float()
         self.strong.observe(step.gather(strong), step.gather(truth))
-        features = step.ema(step.batch.x[rows]).features
-        partner, share = torch.randperm(len(rows), device=rows.device), torch.rand(len(rows), 1, device=rows.device)
+        self._observe_mixed(step, outputs.features[len(strong) : len(strong) + len(weak)], truth)
+        right, confidence = weak.argmax(1) == step.batch.y[rows], pool.softmax(1).amax(1)
+        self.known.push(right=step.gather(right[: len(pool)]), confidence=step.gather(confidence))
+
+    def _observe_mixed(self, step: Step, features: Tensor, truth: Tensor) -> None:
+        """Features of labelled images, each blended with another's."""
+        partner = torch.randperm(len(truth), device=truth.device)
+        share = torch.rand(len(truth), 1, device=truth.device)
         mixed = step.ema.head(torch.lerp(features[partner], features, share.to(features.dtype))).float()  # type: ignore[operator]
         self.mixed.observe(step.gather(mixed), step.gather(torch.lerp(truth[partner], truth, share)))
 

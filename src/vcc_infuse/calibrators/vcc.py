@@ -61,6 +61,8 @@ class VCC(Calibrator):
         weight: factor of the loss.
         share: part of the labelled images kept out of training, at least one of each class, from which the temperature
             is learnt; with 0 from labelled images made harder, which a network that knows them by heart passes.
+        by_heart: without held-out labels, count the temperature as far as accuracy on labelled images differs from
+            confidence in unlabelled ones, which is much where labels are known by heart; else count it in full.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class VCC(Calibrator):
         warmup: float = 0.1,
         weight: float = 1.0,
         share: float = 0.0,
+        by_heart: bool = True,
     ) -> None:
         super().__init__()
         self.scores, self.reconstruct, self.fusion, self.output = tuple(scores), reconstruct, fusion, output
@@ -92,7 +95,7 @@ class VCC(Calibrator):
         self.copies, self.dropout = copies, dropout
         self.window, self.stale, self.top, self.queue = window, stale, top, queue
         self.min_per_class, self.latent, self.target_fraction = min_per_class, latent, target_fraction
-        self.warmup, self.weight, self.share = warmup, weight, share
+        self.warmup, self.weight, self.share, self.by_heart = warmup, weight, share, by_heart
         check_options(self)
         self.labelled_views = () if share else ("strong",)
 
@@ -111,7 +114,7 @@ class VCC(Calibrator):
             self.scores, history, self.queue or 128 * task.classes, self.copies, self.dropout,
             self.fusion, self.min_per_class,
         )  # fmt: skip
-        self.scale = Scale(task.classes, self.share > 0)
+        self.scale = Scale(task.classes, self.share > 0, self.by_heart)
         self.network = self._network(task.classes, head.in_features)
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
@@ -156,7 +159,7 @@ class VCC(Calibrator):
     ) -> tuple[Seen, Tensor | None]:
         """The target of a random part of the batch (of all without a network), and the loss of missing it."""
         if ("held_out" if self.share else VIEW) in step.batch.views:
-            self.scale.observe(step, self._part(len(step.batch.y), probs.device))
+            self.scale.observe(step, self._part(len(step.batch.y), probs.device), images)
         tempered = self.scale(outputs.logits.float()).softmax(1).amax(1)
         rows = self._part(len(probs), probs.device)
         target = self.evidence.target(self.evidence.observe(step, images, outputs, rows, raw, tempered))
