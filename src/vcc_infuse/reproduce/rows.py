@@ -32,6 +32,13 @@ def pair(name: str, papers: Mapping[str, Mapping[str, Any]]) -> tuple[Row, Row]:
     return method(name, papers.get(name)), with_vcc(name, papers.get(f"VCC-{name}"))
 
 
+def vcc_variant(base: str, name: str, paper: Mapping[str, Any] | None = None, **options: Any) -> Row:
+    """VCC with other options, compared with its default."""
+    own = {f"calibrator.{key}": value for key, value in options.items()}
+    full = f"VCC-{shown(base)}"
+    return Row(f"{full} {name}", {"algorithm": base, "calibrator": "VCC", **own}, full, paper or {})
+
+
 def takes_confidence(name: str) -> bool:
     """Whether a calibrator has something to do in this method."""
     return bool(getattr(algorithms, name).uses_confidence)

@@ -73,3 +73,10 @@ def small_or_full(scale: Scale) -> Column:
     if scale != "cpu":
         return column(scale, "cifar100", 2500)
     return replace(column(scale, "cifar10", 250), stands_for=column_name("cifar100", 2500))
+
+
+def ablation_columns(scale: Scale, flexmatch: tuple[str, ...], fixmatch: tuple[str, ...]) -> tuple[Column, ...]:
+    """The paper's column; at cpu scale, where FlexMatch trusts nearly everything, digits with FixMatch beside it."""
+    if scale != "cpu":
+        return (small_or_full(scale),)
+    return replace(small_or_full(scale), rows=flexmatch), column(scale, "digits", 20, rows=fixmatch)

@@ -1,9 +1,13 @@
 """The paper's ablation of the three consistency scores, with the control that uses none."""
 
-from ..rows import figures, method, with_vcc
-from ..settings import Scale, column_name, small_or_full
+from collections.abc import Mapping
+from typing import Any
+
+from ..rows import figures, method, vcc_variant, with_vcc
+from ..settings import Scale, ablation_columns, column_name
 from ..table import Row, Table
 
+Figures = Mapping[str, Mapping[str, Any]]
 COLUMN = column_name("cifar100", 2500)
 SCORES = ("ensemble", "temporal", "view")
 PAPER = figures(
@@ -16,19 +20,23 @@ PAPER = figures(
     (COLUMN,),
     width=4,
 )
-FULL = "VCC-FlexMatch"
+FIGURES = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
 
 
 def table(scale: Scale) -> Table:
     """Differences are to VCC with all three scores."""
-    without = (subset(f"without {s}", [k for k in SCORES if k != s], PAPER[s]) for s in SCORES)
-    rows = (method("FlexMatch"), with_vcc("FlexMatch", PAPER["all"]), *without, subset("without any", [], {}))
-    columns = (small_or_full(scale),)
-    figures = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
-    return Table("ablation-scores", "VCC without one of its scores", rows, columns, figures)
+    papers = rows("FlexMatch", PAPER)
+    more = rows("FixMatch", {}) if scale == "cpu" else ()
+    columns = ablation_columns(scale, *(tuple(row.name for row in part) for part in (papers, more)))
+    return Table("ablation-scores", "VCC without one of its scores", (*papers, *more), columns, FIGURES)
 
 
-def subset(name: str, scores: list[str], paper: dict[str, tuple[float, ...]]) -> Row:
+def rows(base: str, papers: Figures) -> tuple[Row, ...]:
+    """A method alone, with VCC, and with VCC lacking a score or all of them."""
+    without = (subset(base, f"without {s}", [k for k in SCORES if k != s], papers.get(s)) for s in SCORES)
+    return (method(base), with_vcc(base, papers.get("all")), *without, subset(base, "without any", [], None))
+
+
+def subset(base: str, name: str, scores: list[str], paper: Mapping[str, Any] | None) -> Row:
     """VCC with some of the scores."""
-    options = {"algorithm": "FlexMatch", "calibrator": "VCC", "calibrator.scores": str(scores).replace("'", '"')}
-    return Row(f"{FULL} {name}", options, FULL, paper)
+    return vcc_variant(base, name, paper, scores=str(scores).replace("'", '"'))

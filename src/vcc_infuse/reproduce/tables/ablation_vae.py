@@ -1,28 +1,30 @@
 """The paper's ablation of the reconstruction, with the network without z that it lacks."""
 
-from ..rows import figures, method, with_vcc
-from ..settings import Scale, column_name, small_or_full
+from collections.abc import Mapping
+from typing import Any
+
+from ..rows import figures, method, vcc_variant, with_vcc
+from ..settings import Scale, ablation_columns, column_name
 from ..table import Row, Table
 
 COLUMN = column_name("cifar100", 2500)
 PAPER = figures("none 25.76 .160 .411 .168\n vae 25.26 .147 .324 .163", (COLUMN,), width=4)
-FULL = "VCC-FlexMatch"
+FIGURES = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
 
 
 def table(scale: Scale) -> Table:
     """Differences are to VCC with its VAE."""
-    rows = (
-        method("FlexMatch"),
-        with_vcc("FlexMatch", PAPER["vae"]),
-        variant("without reconstruction", "none", PAPER["none"]),
-        variant("with an MLP instead of the VAE", "mlp", {}),
+    papers = rows("FlexMatch", PAPER)
+    more = rows("FixMatch", {}) if scale == "cpu" else ()
+    columns = ablation_columns(scale, *(tuple(row.name for row in part) for part in (papers, more)))
+    return Table("ablation-vae", "VCC without its reconstruction", (*papers, *more), columns, FIGURES)
+
+
+def rows(base: str, papers: Mapping[str, Mapping[str, Any]]) -> tuple[Row, ...]:
+    """A method alone, with VCC, and with VCC whose target is used directly or learnt otherwise."""
+    return (
+        method(base),
+        with_vcc(base, papers.get("vae")),
+        vcc_variant(base, "without reconstruction", papers.get("none"), reconstruct="none"),
+        vcc_variant(base, "with an MLP instead of the VAE", reconstruct="mlp"),
     )
-    columns = (small_or_full(scale),)
-    figures = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
-    return Table("ablation-vae", "VCC without its reconstruction", rows, columns, figures)
-
-
-def variant(name: str, reconstruct: str, paper: dict[str, tuple[float, ...]]) -> Row:
-    """VCC with another reconstruction."""
-    options = {"algorithm": "FlexMatch", "calibrator": "VCC", "calibrator.reconstruct": reconstruct}
-    return Row(f"{FULL} {name}", options, FULL, paper)
