@@ -17,6 +17,7 @@ from sklearn.datasets import load_digits
 from vcc_infuse import MLP, FixMatch, Predictor, SmallConv, SSLData, Supervised, Trainer
 from vcc_infuse.cli import main
 from vcc_infuse.commands import select
+from vcc_infuse.data.names import Names
 from vcc_infuse.data.store import open_store
 from vcc_infuse.selectors.rest import seed_chunk
 
@@ -184,8 +185,8 @@ def test_ranking_leaves_random_state_and_model_as_they_were(run, pool):
     predictor = Predictor.load(run)
     predictor.model.train()
     state, random = {k: v.clone() for k, v in predictor.model.state_dict().items()}, torch.get_rng_state()
-    with open_store(pool) as store, tempfile.TemporaryFile() as file:
-        assert len(select.rank(predictor, store, select.Spill(file), 0.1, 0.0).ids) == 4
+    with open_store(pool) as store, tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as names:
+        assert len(select.rank(predictor, store, select.Spill(file), Names(names), 0.1, 0.0).ids) == 4
     assert torch.equal(random, torch.get_rng_state())
     assert predictor.model.training
     assert all(torch.equal(value, state[name]) for name, value in predictor.model.state_dict().items())

@@ -7,8 +7,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -50,24 +51,32 @@ def image_predictor(run: str) -> Predictor:
 def open_images(path: str) -> Iterator[Store]:
     """A folder, zip or picture that holds at least one image."""
     with open_store(Path(path)) as store:
-        if not store.images():
+        if next(store.images(), None) is None:
             raise UserError(f"{path} holds no images")
         yield store
 
 
+class Decoded(NamedTuple):
+    """A chunk of images: the place of the first in the store, all names, rows that could be read, their pixels."""
+
+    start: int
+    names: tuple[str, ...]
+    rows: np.ndarray
+    x: np.ndarray
+
+
 def decoded(
     store: Store, shape: tuple[int, ...], broken: list[tuple[str, str]], size: int = CHUNK
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Places in `store.images()` and pixels of a chunk of images at a time; unreadable ones go to `broken`."""
-    names = store.images()
-    for start in range(0, len(names), size):
-        part = names[start : start + size]
-        x = np.zeros((len(part), *shape), np.uint8)
-        bad = decode(store, part, x)
-        broken += [(part[row], reason) for row, reason in bad.items()]
-        good = np.array([row for row in range(len(part)) if row not in bad], dtype=np.int64)
-        if len(good):
-            yield start + good, x[good]
+) -> Iterator[Decoded]:
+    """The images of a store, a chunk at a time; unreadable ones go to `broken`."""
+    images, start = store.images(), 0
+    while names := tuple(islice(images, size)):
+        x = np.zeros((len(names), *shape), np.uint8)
+        bad = decode(store, names, x)
+        broken += [(names[row], reason) for row, reason in bad.items()]
+        good = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
+        yield Decoded(start, names, good, x[good])
+        start += len(names)
 
 
 def tell(broken: Sequence[tuple[str, str]]) -> None:
@@ -80,9 +89,9 @@ def tell(broken: Sequence[tuple[str, str]]) -> None:
 
 def label(predictor: Predictor, store: Store, broken: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """A row an image; unreadable ones go to `broken`."""
-    names = store.images()
-    for places, x in decoded(store, predictor.shape, broken):
-        yield from rows(predictor, x, [names[place] for place in places])
+    for chunk in decoded(store, predictor.shape, broken):
+        if len(chunk.x):
+            yield from rows(predictor, chunk.x, [chunk.names[row] for row in chunk.rows])
 
 
 def rows(predictor: Predictor, x: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:

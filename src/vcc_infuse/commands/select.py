@@ -1,4 +1,4 @@
-"""`vcc-infuse select RUN --pool IMAGES`: rank images by INFUSE, in a stream: pixels and features never pile up.
+"""`vcc-infuse select RUN --pool IMAGES`: rank images by INFUSE, in a stream: pixels, features and names never pile up.
 
 The run stored the gradient of its labelled set (VCC-INFUSE, IJCAI 2024); an image scores high if a step on its pseudo
 label would lower the loss there. Images below the confidence threshold teach nothing and come last, by confidence.
@@ -17,6 +17,7 @@ from typing import IO, TextIO
 import numpy as np
 import torch
 
+from ..data.names import Names
 from ..data.paths import is_image
 from ..data.store import Store
 from ..errors import UserError
@@ -41,15 +42,20 @@ def run(argv: Sequence[str]) -> None:
         again = f"vcc-infuse train --config {options.run}/config.yaml --out NEW"
         raise UserError(f"{options.run} comes from a version that stored no ranking direction; train again: {again}")
     folder = None if options.output == "-" else Path(options.output).parent
-    with open_images(options.pool) as store, tempfile.TemporaryFile(dir=folder) as file:
-        names, spill = store.images(), Spill(file)
-        best = rank(predictor, store, spill, options.keep, options.threshold)
+    with open_images(options.pool) as store, scratch(folder) as file, scratch(folder) as names_file:
+        spill, names = Spill(file), Names(names_file)
+        best = rank(predictor, store, spill, names, options.keep, options.threshold)
         kept = np.zeros(len(names), dtype=bool)
         kept[best.ids] = True
         table: Iterable[Scored] = [best] if options.kept_only else spill
         write_text(options.output, lambda handle: write_rows(table, kept, names, predictor.classes, handle))
     confident = f"{spill.selected} reach confidence {options.threshold:g}"
     print(f"kept {len(best.ids)} of {spill.count} images; {confident}", file=sys.stderr)
+
+
+def scratch(folder: Path | None) -> IO[bytes]:
+    """A file without a name that is gone when closed, beside the output, where there must be room anyway."""
+    return tempfile.TemporaryFile(dir=folder)
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
@@ -77,25 +83,19 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def rank(predictor: Predictor, store: Store, spill: Spill, keep: float, threshold: float) -> Scored:
-    """The images to keep, best first; a row for every readable image is left in `spill`."""
+def rank(predictor: Predictor, store: Store, spill: Spill, names: Names, keep: float, threshold: float) -> Scored:
+    """The images to keep, best first; a row for every readable image is left in `spill`, all names in `names`."""
     selector, broken = INFUSE(keep=keep), list[tuple[str, str]]()
     with at_rest(predictor.model, predictor.calibrator, device=predictor.device):
-        for chunk in scored(predictor, selector, store, broken, threshold):
-            spill.add(chunk)
+        for chunk in decoded(store, predictor.shape, broken, CHUNK):
+            names.extend(chunk.names)
+            if len(chunk.x):
+                seed_chunk(chunk.start // CHUNK)
+                spill.add(judge(predictor, selector, chunk.start + chunk.rows, chunk.x, threshold))
     tell(broken)
     if not spill.count:
         raise UserError(f"--pool: none of its {len(broken)} images can be read")
     return top_stream(spill, selector.budget(spill.count))
-
-
-def scored(
-    predictor: Predictor, selector: INFUSE, store: Store, broken: list[tuple[str, str]], threshold: float
-) -> Iterator[Scored]:
-    """The pool in order, judged a chunk at a time."""
-    for ids, x in decoded(store, predictor.shape, broken, CHUNK):
-        seed_chunk(int(ids[0]) // CHUNK)
-        yield judge(predictor, selector, ids, x, threshold)
 
 
 @torch.no_grad()
@@ -138,9 +138,7 @@ class Spill:
             yield Scored(*(rows[name] for name in ROW.names or ()))
 
 
-def write_rows(
-    table: Iterable[Scored], kept: np.ndarray, names: Sequence[str], classes: Sequence[str], handle: TextIO
-) -> None:
+def write_rows(table: Iterable[Scored], kept: np.ndarray, names: Names, classes: Sequence[str], handle: TextIO) -> None:
     """path, score (higher is kept earlier; 0 below the threshold), label, confidence, kept."""
     writer = csv.writer(handle)
     writer.writerow(["path", "score", "label", "confidence", "kept"])

@@ -4,6 +4,8 @@ import hashlib
 import os
 import threading
 import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -12,16 +14,13 @@ from .paths import EXTENSIONS, close_matches, is_hidden, is_image
 
 
 class Store:
-    """`stamps` maps each visible name (a folder's ends in '/') to what changes when its content does."""
+    """`stamps` maps each visible name (a folder's ends in '/'), in order, to what changes when its content does."""
 
-    stamps: dict[str, str]
+    stamps: Mapping[str, str]
 
-    def __init__(self, stamps: dict[str, str]) -> None:
-        self.stamps = {name: stamps[name] for name in sorted(stamps) if not is_hidden(name)}
-
-    def images(self) -> list[str]:
-        """Names of the pictures, sorted."""
-        return [name for name in self.stamps if is_image(name)]
+    def images(self) -> Iterator[str]:
+        """Names of the pictures, in order."""
+        return (name for name in self.stamps if is_image(name))
 
     def fingerprint(self) -> str:
         """A digest of all names and stamps."""
@@ -46,7 +45,18 @@ class FolderStore(Store):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        super().__init__(_walk(root, "", {os.path.realpath(root)}))
+
+    @cached_property
+    def stamps(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Read when first asked for: the names of a huge folder need not be in memory at once."""
+        return {name: "" if name.endswith("/") else _stamp(os.stat(self.root / name)) for name in self._names()}
+
+    def images(self) -> Iterator[str]:
+        """Names of the pictures, in order, as they are found: at most one folder's names are held."""
+        return (name for name in self._names() if is_image(name))
+
+    def _names(self) -> Iterator[str]:
+        return _walk(self.root, "", {os.path.realpath(self.root)})
 
     def open(self, name: str) -> BinaryIO:
         """The named file, for reading."""
@@ -57,8 +67,11 @@ class FileStore(FolderStore):
     """A single picture."""
 
     def __init__(self, path: Path) -> None:
-        self.root = path.parent
-        Store.__init__(self, {path.name: _stamp(path.stat())})
+        super().__init__(path.parent)
+        self.name = path.name
+
+    def _names(self) -> Iterator[str]:
+        return iter([self.name])
 
 
 class ZipStore(Store):
@@ -72,7 +85,8 @@ class ZipStore(Store):
             raise UserError(f"{path}: damaged zip file ({error}); copy or download it again") from error
         if any(entry.flag_bits & 1 for entry in entries):
             raise UserError(f"{path}: the zip file has a password; unpack it and give the folder instead")
-        super().__init__({e.filename: f"{e.file_size} {e.CRC:08x}" for e in entries})
+        seen = {e.filename: f"{e.file_size} {e.CRC:08x}" for e in entries}
+        self.stamps = {name: seen[name] for name in sorted(seen) if not is_hidden(name)}
 
     def _zip(self) -> zipfile.ZipFile:
         if not hasattr(self._local, "zip"):
@@ -110,14 +124,22 @@ def _stamp(stat: os.stat_result) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
-def _walk(folder: Path, prefix: str, seen: set[str]) -> dict[str, str]:
-    found = {}
-    for entry in os.scandir(folder):
-        if entry.is_dir():
-            real = os.path.realpath(entry.path)
+def _walk(folder: Path, prefix: str, seen: set[str]) -> Iterator[str]:
+    """Visible names below a folder, as if all were sorted: what is in `a/` comes after `a.png`."""
+    for name in sorted(_listed(folder)):
+        if name.endswith("/"):
+            real = os.path.realpath(folder / name)
             if real not in seen:  # a link may lead back up
-                found[f"{prefix}{entry.name}/"] = ""
-                found |= _walk(Path(entry.path), f"{prefix}{entry.name}/", seen | {real})
-        elif entry.is_file():
-            found[prefix + entry.name] = _stamp(entry.stat())
-    return found
+                yield prefix + name
+                yield from _walk(folder / name, prefix + name, seen | {real})
+        else:
+            yield prefix + name
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            found = [f"{e.name}/" if e.is_dir() else e.name for e in entries if e.is_dir() or e.is_file()]
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: permission denied; make it readable") from error
+    return [name for name in found if not is_hidden(name)]

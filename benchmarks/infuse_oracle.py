@@ -1,0 +1,133 @@
+"""What INFUSE would do with the true validation gradient: is its support set to blame, or keeping the best itself?
+
+    python benchmarks/infuse_oracle.py --labels 20 --steps 1500 --seeds 3 --out results/infuse_oracle
+
+trains on digits with 40 % of examples and steps. An oracle is INFUSE whose direction is the test set's own gradient
+(which no user has); it bounds what any support set can give. Beside the error: the cosine between INFUSE's direction
+and the true one, and how well scores by either tell right pseudo labels from wrong ones of the same class (AUROC).
+"""
+
+import argparse
+import shlex
+import statistics
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import vcc_infuse
+from vcc_infuse import INFUSE, RandomOnline, SmallConv, SSLData, Trainer, load, metrics
+from vcc_infuse.data.split import balanced
+from vcc_infuse.files import write_atomic, write_json
+from vcc_infuse.predictor import make_views
+from vcc_infuse.run_folder import versions
+from vcc_infuse.selectors.gradients import mean_gradient
+from vcc_infuse.selectors.infuse import chunk_score
+
+QUOTA = {"quota": "proportional"}
+HARMLESS = {"take": "harmless", **QUOTA}
+ROWS = {
+    "RandomOnline": None,
+    "INFUSE": (False, {}), "INFUSE, class quota": (False, QUOTA), "INFUSE, harmless": (False, HARMLESS),
+    "oracle": (True, {}), "oracle, class quota": (True, QUOTA), "oracle, harmless": (True, HARMLESS),
+}  # fmt: skip
+
+
+class Watched(INFUSE):
+    """INFUSE by its own direction or by the truth, noting how far the two agree."""
+
+    notes: ClassVar[list] = []  # of the class, because a trainer works on a copy
+
+    def tell(self, data, oracle):
+        """Hand over what is hidden from a real selector."""
+        test = data.dataset.test
+        self.x = make_views(data.dataset)("plain", torch.from_numpy(np.array(test.x)))
+        self.y, self.truth = torch.from_numpy(np.array(test.y)), torch.from_numpy(data.pool_truth)
+        self.oracle, Watched.notes = oracle, []
+        return self
+
+    def direction(self, pool):
+        own, true = super().direction(pool), self.true_direction(pool)
+        chunks = list(pool.sample(1024))
+        auroc = [within_classes([chunk_score(d, c) for c in chunks], chunks, self.truth) for d in (own, true)]
+        self.notes.append([F.cosine_similarity(own.flatten(), true.flatten(), 0).item(), *auroc])
+        return true if self.oracle else own
+
+    @torch.no_grad()
+    def true_direction(self, pool):
+        outputs = pool.model(self.x)
+        truth = F.one_hot(self.y.long(), outputs.logits.shape[1])
+        return mean_gradient(outputs.logits.softmax(1) - truth, outputs.features)
+
+
+def within_classes(scores, chunks, truth):
+    """Mean over pseudo classes of the AUROC with which a low (helpful) score tells a right pseudo label."""
+    used = torch.cat([c.weights > 0 for c in chunks])
+    labels, ids = torch.cat([c.labels for c in chunks])[used], torch.cat([c.ids for c in chunks])[used]
+    right, score = truth[ids] == labels, -torch.cat(scores)[used]
+    members = [labels == k for k in labels.unique()]
+    found = [metrics.auroc(score[m], right[m]) for m in members if 0 < int(right[m].sum()) < int(m.sum())]
+    return statistics.mean(found) if found else float("nan")
+
+
+def run(row, base, labels, steps, seed):
+    """One training: test error in per cent, and the mean notes."""
+    dataset = load("digits")
+    data = SSLData(dataset, balanced(dataset.train.y, labels, dataset.classes, seed))
+    selector = RandomOnline(keep=0.4)
+    if ROWS[row]:
+        oracle, options = ROWS[row]
+        selector = Watched(keep=0.4, **options).tell(data, oracle)
+    shape = {"epochs": 20, "eval_every": 20, "batch": 32, "ratio": 5, "lr": 0.03, "progress": False}
+    algorithm = getattr(vcc_infuse, base)()
+    trainer = Trainer(SmallConv(width=24), algorithm, selector=selector, steps=steps, seed=seed, **shape)
+    error = 100 * trainer.fit(data)["error"]
+    notes = np.nanmean(Watched.notes, 0).tolist() if ROWS[row] else []
+    return {"base": base, "row": row, "seed": seed, "error": error, "notes": notes}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--labels", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--bases", nargs="+", default=["FlexMatch", "FixMatch"])
+    parser.add_argument("--out", required=True)
+    options = parser.parse_args()
+    runs = []
+    for base in options.bases:
+        for seed in range(options.seeds):
+            for row in ROWS:
+                runs.append(run(row, base, options.labels, options.steps, seed))
+                print(runs[-1], flush=True)
+    command = shlex.join(["python", "benchmarks/infuse_oracle.py", *sys.argv[1:]])
+    write_json(Path(f"{options.out}.json"), {"command": command, "versions": versions(), "runs": runs})
+    write_atomic(Path(f"{options.out}.md"), lambda path: path.write_text(report(runs, options, command)))
+
+
+def report(runs, options, command):
+    """A Markdown table."""
+    lines = [
+        f"digits, {options.labels} labels, 40 % of examples and of {options.steps} steps, {options.seeds} seeds.",
+        "", f"    {command}", "",
+        "| base | selector | error % | by seed | cosine to the truth | AUROC in class, own | with the truth |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for base in options.bases:
+        for row in ROWS:
+            mine = [r for r in runs if (r["base"], r["row"]) == (base, row)]
+            errors = [r["error"] for r in mine]
+            spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
+            notes = [f"{x:.2f}" for x in np.mean([r["notes"] for r in mine], 0)] if mine[0]["notes"] else ["–"] * 3
+            seeds = " ".join(f"{e:.1f}" for e in errors)
+            lines.append(
+                f"| {base} | {row} | {statistics.mean(errors):.1f} ± {spread:.1f} | {seeds} | {' | '.join(notes)} |"
+            )
+    return "\n".join(lines) + f"\n\ntorch {versions()['torch']}.\n"
+
+
+if __name__ == "__main__":
+    main()
