@@ -1,4 +1,4 @@
-"""What INFUSE would do with the true validation gradient: is its support set to blame, or keeping the best itself?
+"""What INFUSE would do with the true validation gradient: how much is lost by its support set, how much by its choice?
 
     python benchmarks/infuse_oracle.py --labels 20 --steps 1500 --seeds 3 --out results/infuse_oracle
 
@@ -27,12 +27,12 @@ from vcc_infuse.run_folder import versions
 from vcc_infuse.selectors.gradients import mean_gradient
 from vcc_infuse.selectors.infuse import chunk_score
 
-QUOTA = {"quota": "proportional"}
-HARMLESS = {"take": "harmless", **QUOTA}
+BEST, BEST_IN_CLASS = {"take": "best", "quota": "none"}, {"take": "best", "quota": "proportional"}
 ROWS = {
     "RandomOnline": None,
-    "INFUSE": (False, {}), "INFUSE, class quota": (False, QUOTA), "INFUSE, harmless": (False, HARMLESS),
-    "oracle": (True, {}), "oracle, class quota": (True, QUOTA), "oracle, harmless": (True, HARMLESS),
+    "INFUSE": (False, {}), "INFUSE, one view of each label": (False, {"views": 1}),
+    "INFUSE, best in class": (False, BEST_IN_CLASS), "INFUSE, best": (False, BEST),
+    "oracle": (True, {}), "oracle, best in class": (True, BEST_IN_CLASS), "oracle, best": (True, BEST),
 }  # fmt: skip
 
 

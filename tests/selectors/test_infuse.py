@@ -16,11 +16,13 @@ from vcc_infuse.selectors import INFUSE
 from vcc_infuse.selectors.infuse import MIXUP
 from vcc_infuse.selectors.scored import random_groups, verdict
 
+BEST = {"take": "best", "quota": "none"}
 
-def support_loss(pool, draws, model=None):
+
+def support_loss(pool, draws, model=None, views=1):
     """The Mixup loss with its graph, pairing by pairing, through the whole network."""
     model = pool.model if model is None else model
-    x, y = (torch.cat(part) for part in list(zip(*pool.labelled_chunks(), strict=True))[1:])
+    x, y = (torch.cat(part) for part in list(zip(*pool.labelled_chunks(views), strict=True))[1:])
     features, truth, rng = model.backbone(x), F.one_hot(y, 10).float(), pool.rng(MIXUP)
     total = torch.zeros(())
     for _ in range(draws):
@@ -43,8 +45,8 @@ def example_losses(pool, model=None):
     return losses
 
 
-def autograd_scores(pool, parameters, draws, rows):
-    direction = torch.autograd.grad(support_loss(pool, draws), parameters)
+def autograd_scores(pool, parameters, draws, rows, views=1):
+    direction = torch.autograd.grad(support_loss(pool, draws, views=views), parameters)
     losses = example_losses(pool)
     scores = []
     for row in rows:
@@ -56,21 +58,35 @@ def autograd_scores(pool, parameters, draws, rows):
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_scores_equal_per_example_autograd(params, make_pool, quiet):
     pool = quiet(make_pool())
-    columns = INFUSE(0.3, params=params, draws=3).score(pool)
+    columns = INFUSE(0.3, params=params, draws=3, views=4).score(pool)
     parameters = list((pool.model if params == "all" else pool.model.head).parameters())
     rows = torch.randperm(pool.size)[:40]
-    expected = autograd_scores(pool, parameters, 3, rows.tolist())
+    expected = autograd_scores(pool, parameters, 3, rows.tolist(), views=4)
     torch.testing.assert_close(-columns["score"][rows], expected, rtol=1e-3, atol=1e-6)
     unused = columns["weight"] == 0
     assert unused.any()
     assert (columns["score"][unused] == 0).all()
 
 
+def test_few_labels_are_seen_in_many_views_which_steadies_the_direction(make_pool, quiet):
+    """A thousand examples by default, whatever the number of labels; the draws of other steps agree more."""
+
+    def spread(selector):
+        found = [selector.direction(quiet(make_pool(number=n))).flatten() for n in range(6)]
+        return torch.stack(found).std(0).norm() / torch.stack(found).mean(0).norm()
+
+    asked, pool = [], quiet(make_pool())
+    pool.model.register_forward_hook(lambda module, inputs, out: asked.append(len(inputs[0])))
+    INFUSE(0.3).direction(pool)
+    assert 1024 <= sum(asked) < 1024 + pool.task.labelled
+    assert spread(INFUSE(0.3)) < 0.6 * spread(INFUSE(0.3, views=1))
+
+
 def test_frozen_parameters_do_not_count(make_pool, quiet, trained):
     model = copy.deepcopy(trained)
     model.backbone.stages[0].requires_grad_(False)
     pool = quiet(make_pool(model=model))
-    columns = INFUSE(0.3, params="all", draws=2).score(pool)
+    columns = INFUSE(0.3, params="all", draws=2, views=1).score(pool)
     free = [p for p in model.parameters() if p.requires_grad]
     expected = autograd_scores(pool, free, 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
@@ -79,7 +95,7 @@ def test_frozen_parameters_do_not_count(make_pool, quiet, trained):
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_score_predicts_the_change_of_the_support_loss(params, make_pool, quiet):
     pool = quiet(make_pool())
-    columns = INFUSE(0.3, params=params, draws=2).score(pool)
+    columns = INFUSE(0.3, params=params, draws=2, views=1).score(pool)
     used = (columns["weight"] > 0).nonzero()[:, 0]
     rows = used[columns["score"][used].abs().argsort(descending=True)][:12]
     losses = example_losses(pool)
@@ -108,13 +124,13 @@ def test_helpful_core_set_lowers_the_support_loss_more_than_random_and_paper_ran
                 p -= 0.05 * g
         return support_loss(pool, 8, moved).item() - support_loss(pool, 8).item()
 
-    helpful, paper = (INFUSE(0.2, rank=rank).select(pool, 60).ids for rank in ("helpful", "paper"))
+    helpful, paper = (INFUSE(0.2, rank=rank, **BEST).select(pool, 60).ids for rank in ("helpful", "paper"))
     assert change(helpful) < change(torch.arange(300)) < change(paper)
 
 
 def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, quiet):
     pool = quiet(make_pool())
-    single, grouped = (INFUSE(0.3, granularity=g).score(pool) for g in ("example", "batch"))
+    single, grouped = (INFUSE(0.3, granularity=g, views=1).score(pool) for g in ("example", "batch"))
     used = single["weight"] > 0
     for group in random_groups(pool):
         mine = group[used[group]]
@@ -136,7 +152,7 @@ def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, quiet):
 @pytest.mark.parametrize("rank", ["helpful", "paper"])
 @pytest.mark.parametrize("options", [{}, {"granularity": "batch"}, {"quota": "proportional"}, {"quota": "equal"}])
 def test_what_is_left_out_is_never_kept_while_a_selected_one_remains(rank, options, make_pool):
-    selector = INFUSE(0.1, rank=rank, **options)
+    selector = INFUSE(0.1, rank=rank, **{**BEST, **options})
     core = selector.select(make_pool(FixMatch(threshold=0.6)), 30)
     assert selector.selection_.rows.selected[core.ids.numpy()].all()
     selector.select(pool := make_pool(FixMatch(threshold=0.97)), 150)
@@ -151,7 +167,7 @@ def test_what_is_left_out_is_never_kept_while_a_selected_one_remains(rank, optio
 
 def test_helpful_and_paper_rank_the_same_scores_from_opposite_ends(make_pool):
     pool = make_pool()
-    helpful, paper = INFUSE(0.1), INFUSE(0.1, rank="paper")
+    helpful, paper = INFUSE(0.1, **BEST), INFUSE(0.1, rank="paper", **BEST)
     a, b = helpful.select(pool, 30).ids.numpy(), paper.select(pool, 30).ids.numpy()
     np.testing.assert_array_equal(helpful.selection_.rows.scores, -paper.selection_.rows.scores)
     rows = helpful.selection_.rows
@@ -173,12 +189,12 @@ def test_curvature_rescales_the_direction_by_the_damped_factors(make_pool, quiet
 
 def test_random_share_is_drawn_from_what_the_ranking_leaves(make_pool):
     pool = make_pool()
-    ranked = INFUSE(0.3).select(pool, 90).ids
-    mixed = INFUSE(0.3, random_share=0.4).select(pool, 90).ids
+    ranked = INFUSE(0.3, **BEST).select(pool, 90).ids
+    mixed = INFUSE(0.3, random_share=0.4, **BEST).select(pool, 90).ids
     assert mixed[:54].tolist() == ranked[:54].tolist()
     assert len(set(mixed.tolist())) == 90
     assert len(set(mixed.tolist()) & set(ranked.tolist())) < 80
-    other = INFUSE(0.3, random_share=0.4).select(make_pool(number=8), 90).ids
+    other = INFUSE(0.3, random_share=0.4, **BEST).select(make_pool(number=8), 90).ids
     assert set(other[54:].tolist()) != set(mixed[54:].tolist())
 
 
@@ -186,7 +202,7 @@ def test_quota_keeps_classes_that_the_ranking_drops(make_pool):
     pool = make_pool()
     counts = {}
     for quota in ("none", "proportional", "equal"):
-        selector = INFUSE(0.1, quota=quota)
+        selector = INFUSE(0.1, take="best", quota=quota)
         kept = selector.select(pool, 30).ids.numpy()
         counts[quota] = np.bincount(selector.selection_.rows.labels[kept], minlength=10)
     selected = np.bincount(selector.selection_.rows.labels[selector.selection_.rows.selected], minlength=10)
@@ -221,6 +237,7 @@ def test_smoothing_averages_refreshes_and_survives_a_restart(make_pool):
 @pytest.mark.parametrize("options", [
     {"keep": 0}, {"keep": 1.2}, {"keep": float("nan")}, {"every": -1}, {"params": "tail"}, {"granularity": "x"},
     {"rank": "best"}, {"curvature": "full"}, {"params": "all", "curvature": "gauss_newton"}, {"draws": 0},
+    {"views": 0},
     {"quota": "some"}, {"smooth": 1.0}, {"random_share": -0.1}, {"take": "all"}, {"warmup": "cold"},
     {"weights": "both"}, {"damping": 0},
 ])  # fmt: skip
@@ -246,7 +263,7 @@ def test_all_parameters_of_an_attention_network(make_pool, quiet):
     torch.manual_seed(0)
     model = Classifier(Attention(), nn.Linear(32, 10))
     pool = quiet(make_pool(FixMatch(threshold=0.0), model=model))
-    columns = INFUSE(0.3, params="all", draws=2).score(pool)
+    columns = INFUSE(0.3, params="all", draws=2, views=1).score(pool)
     expected = autograd_scores(pool, list(model.parameters()), 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
 
@@ -270,13 +287,30 @@ def test_harmless_leaves_out_the_harmful_and_draws_the_rest_anew(make_pool, quie
     harmful = set(np.flatnonzero((scored["weight"] > 0).numpy() & (scored["score"] < 0).numpy()))
     budget = pool.size - len(harmful) - 5
     assert 0 < len(harmful) < pool.size - 10
-    first = INFUSE(0.3, take="harmless").choose(pool, budget).coreset.ids.tolist()
+    first = INFUSE(0.3, quota="none").choose(pool, budget).coreset.ids.tolist()
     assert len(set(first)) == budget
     assert not harmful & set(first)
-    later = INFUSE(0.3, take="harmless").choose(replace(pool, number=pool.number + 1), budget).coreset.ids.tolist()
+    later = INFUSE(0.3, quota="none").choose(replace(pool, number=pool.number + 1), budget).coreset.ids.tolist()
     assert set(first) != set(later)
     # Where the harmless do not suffice, the least harmful come next.
-    more = INFUSE(0.3, take="harmless").choose(pool, pool.size - 3).coreset.ids.tolist()
+    more = INFUSE(0.3, quota="none").choose(pool, pool.size - 3).coreset.ids.tolist()
     left = sorted(set(range(pool.size)) - set(more))
     worst = sorted(harmful, key=lambda i: float(scored["score"][i]))[:3]
     assert left == sorted(worst)
+
+
+def test_by_default_each_pseudo_class_keeps_its_share_of_the_pool_harmless_ones_first(make_pool, quiet):
+    """The share counts examples the method does not select, too: they do no harm, and may be selected later."""
+    pool = quiet(make_pool())
+    scored, kept = INFUSE(0.3).score(pool), INFUSE(0.3).choose(pool, 90).coreset.ids.numpy()
+    labels, score = scored["label"].numpy(), scored["score"].numpy()
+    harmful = (scored["weight"] > 0).numpy() & (score < 0)
+    counts = np.bincount(labels, minlength=10)
+    assert np.abs(np.bincount(labels[kept], minlength=10) - 90 * counts / pool.size).max() < 1
+    assert (scored["weight"].numpy()[kept] == 0).any()
+    left_out = np.setdiff1d(np.arange(pool.size), kept)
+    for k in range(10):
+        mine, others = kept[labels[kept] == k], left_out[labels[left_out] == k]
+        if harmful[mine].any():
+            assert harmful[others].all()
+            assert score[others].max(initial=-np.inf) <= score[mine[harmful[mine]]].min()

@@ -124,6 +124,17 @@ def test_labelled_views_come_again(make_pool, quiet, data):
     torch.testing.assert_close(outputs.logits, pool.model.head(outputs.features))
 
 
+def test_several_labelled_views_differ_and_keep_their_labels(make_pool, quiet, data):
+    pool = quiet(make_pool())
+    rows, x, y = zip(*pool.labelled_chunks(3), strict=True)
+    assert np.concatenate(rows).tolist() == list(range(3 * pool.task.labelled))
+    assert torch.cat(y).tolist() == 3 * data.labelled_y.tolist()
+    first, second, third = torch.cat(x).chunk(3)
+    assert not torch.equal(first, second)
+    assert not torch.equal(second, third)
+    assert pool.labelled_features(3)[1].tolist() == 3 * data.labelled_y.tolist()
+
+
 def test_one_view_methods_learn_from_the_weak_view_and_plain_methods_from_all(make_pool, quiet):
     pool = quiet(make_pool(PseudoLabel(threshold=0.6)))
     found = pool.scan(lambda c: {"own": (c.outputs.logits.argmax(1) == c.labels), **verdict(c)})

@@ -143,8 +143,7 @@ def test_el2n_averages_over_refreshes(make_pool):
 
 
 def test_nothing_selected_falls_back_on_confidence(make_pool):
-    for kind in (INFUSE, EL2N, RETRIEVE, GradMatch):
-        selector = kind(0.1)
+    for selector in (INFUSE(0.1, take="best", quota="none"), EL2N(0.1), RETRIEVE(0.1), GradMatch(0.1)):
         kept = selector.select(make_pool(FixMatch(threshold=1.0)), 30).ids.numpy()
         rows = selector.selection_.rows
         assert not rows.selected.any()

@@ -1,11 +1,13 @@
-"""INFUSE (VCC-INFUSE, IJCAI 2024): keep the unlabelled examples whose influence lowers the validation loss most.
+"""INFUSE (VCC-INFUSE, IJCAI 2024): keep the unlabelled examples whose influence lowers the validation loss.
 
 score(u) = dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), with feature-level Mixup of labelled examples in place of V.
-A positive score raises the validation loss, so the lowest scores are kept unless `rank="paper"`.
+A positive score raises the validation loss, so the lowest scores are kept unless `rank="paper"`. Yet scores do not say
+how examples work together: the best are much alike and of few classes. So by default the sign alone decides.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -26,6 +28,7 @@ from .scored import GRANULARITIES, Granularity, ScoredSelector, random_groups, s
 from .support import support_gradient
 
 MIXUP, LOTTERY = 21, 22
+SUPPORT = 1024
 
 
 class INFUSE(ScoredSelector):
@@ -39,13 +42,14 @@ class INFUSE(ScoredSelector):
         rank: "helpful" keeps what lowers the support loss; "paper" keeps the highest score as printed.
         curvature: H is the "identity" as in the paper, or the head's "gauss_newton" matrix (needs params="head").
         draws: Mixup draws over the labelled set that are averaged.
+        views: augmented views of each labelled image to mix; if not given, as many as make a support set of 1,024.
         damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
         weights: score with the "online" or the averaged ("ema") weights.
-        quota: share the budget among pseudo classes: "none", "proportional" to their counts, or "equal".
+        quota: share the budget among pseudo classes: "proportional" to their counts, "equal", or "none".
         smooth: factor of past refreshes in a moving average of the scores; 0 uses the present one alone.
         random_share: part of the budget that is drawn at random from what the ranking leaves.
-        take: "best" keeps the best scores; "harmless" leaves out what would raise the support loss and draws the
-            budget at random from all other examples, anew at every refresh.
+        take: "harmless" leaves out what would raise the support loss and draws the budget at random from all other
+            examples, anew at every refresh; "best" keeps the best scores, as in the paper.
         warmup: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
@@ -58,12 +62,13 @@ class INFUSE(ScoredSelector):
         rank: Literal["helpful", "paper"] = "helpful",
         curvature: Literal["identity", "gauss_newton"] = "identity",
         draws: int = 8,
+        views: int | None = None,
         damping: float = 0.1,
         weights: Weights = "online",
-        quota: Quota = "none",
+        quota: Quota = "proportional",
         smooth: float = 0.0,
         random_share: float = 0.0,
-        take: Literal["best", "harmless"] = "best",
+        take: Literal["best", "harmless"] = "harmless",
         warmup: Warmup = "random",
     ) -> None:
         super().__init__(keep, every, warmup, weights, quota, smooth, random_share)
@@ -75,6 +80,7 @@ class INFUSE(ScoredSelector):
         self.curvature = one_of("curvature", curvature, known)
         self.take = one_of("take", take, ("best", "harmless"))
         self.draws = int(at_least("draws", draws, 1))
+        self.views = None if views is None else int(at_least("views", views, 1))
         self.damping = at_least("damping", damping, 1e-6)
 
     def score(self, pool: Pool) -> dict[str, Tensor]:
@@ -112,14 +118,17 @@ class INFUSE(ScoredSelector):
         )
         return factors.solve(direction, self.damping)
 
+    def _views(self, pool: Pool) -> int:
+        return self.views or math.ceil(SUPPORT / pool.task.labelled)
+
     def _support(self, pool: Pool) -> tuple[Tensor, Tensor]:
-        outputs, y = pool.labelled_features()
+        outputs, y = pool.labelled_features(self._views(pool))
         head = pool.model.get_submodule("head")
         return support_gradient(head, outputs.features, y, self.draws, pool.rng(MIXUP))  # type: ignore[arg-type]
 
     def _influence(self, pool: Pool) -> Callable[[Chunk], Tensor]:
         if self.params == "all":
-            tangent = full_direction(pool, *self._support(pool))
+            tangent = full_direction(pool, *self._support(pool), self._views(pool))
             return lambda chunk: -influence(pool.model, tangent, chunk)
         direction = self.direction(pool)
         return lambda chunk: chunk_score(direction, chunk)

@@ -17,7 +17,7 @@ from .pool import Pool
 Tangent = dict[str, Tensor]
 
 
-def full_direction(pool: Pool, head: Tensor, back: Tensor) -> Tangent:
+def full_direction(pool: Pool, head: Tensor, back: Tensor, views: int = 1) -> Tangent:
     """The gradient in all trainable parameters, from the head's part and the gradient in the labelled features.
 
     The labelled set passes the backbone a second time, a chunk after the other; Mixup pairs may cross chunks.
@@ -25,8 +25,8 @@ def full_direction(pool: Pool, head: Tensor, back: Tensor) -> Tangent:
     parameters = {name: p.detach() for name, p in pool.model.named_parameters()}
     backbone = {name: p for name, p in parameters.items() if not name.startswith("head.")}
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for ids, x, _ in pool.labelled_chunks():
-        for name, gradient in _pulled_back(pool.model, backbone, x, back[ids]).items():
+    for rows, x, _ in pool.labelled_chunks(views):
+        for name, gradient in _pulled_back(pool.model, backbone, x, back[rows]).items():
             total[name] += gradient
     total["head.weight"] += head[:, :-1]
     if "head.bias" in total:

@@ -98,17 +98,20 @@ class Pool:
         for number, piece in enumerate(self._pieces(ids)):
             yield self._judge(piece, SAMPLE, number)
 
-    def labelled_chunks(self) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-        """Labelled ids, weak views and labels; a second pass gives the very same views."""
-        for number, ids in enumerate(self._pieces(np.arange(self.task.labelled))):
+    def labelled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Rows, weak views and labels of the labelled set, `views` times over, each time with new views.
+
+        A second pass gives the very same views.
+        """
+        for number, rows in enumerate(self._pieces(np.arange(views * self.task.labelled))):
             seed_chunk(self.seed, self.number, LABELLED, number)
-            yield (ids, *self.labelled(ids))
+            yield (rows, *self.labelled(rows % self.task.labelled))
 
     @torch.no_grad()
-    def labelled_features(self) -> tuple[Outputs, Tensor]:
-        """What the model says of the labelled set, in float32, and the labels."""
+    def labelled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
+        """What the model says of the rows of `labelled_chunks`, in float32, and the labels."""
         outputs, labels = [], []
-        for _, x, y in self.labelled_chunks():
+        for _, x, y in self.labelled_chunks(views):
             with self.autocast():
                 outputs.append(self.model(x))
             labels.append(y)

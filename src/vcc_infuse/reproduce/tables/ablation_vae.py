@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..rows import figures, method, vcc_variant, with_vcc
-from ..settings import Scale, ablation_columns, column_name
+from ..settings import Scale, ablation, column_name
 from ..table import Row, Table
 
 COLUMN = column_name("cifar100", 2500)
@@ -14,10 +14,9 @@ FIGURES = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
 
 def table(scale: Scale) -> Table:
     """Differences are to VCC with its VAE."""
-    papers = rows("FlexMatch", PAPER)
-    more = rows("FixMatch", {}) if scale == "cpu" else ()
-    columns = ablation_columns(scale, *(tuple(row.name for row in part) for part in (papers, more)))
-    return Table("ablation-vae", "VCC without its reconstruction", (*papers, *more), columns, FIGURES)
+    base, place = ablation(scale)
+    papers = PAPER if base == "FlexMatch" else {}
+    return Table("ablation-vae", "VCC without its reconstruction", rows(base, papers), (place,), FIGURES)
 
 
 def rows(base: str, papers: Mapping[str, Mapping[str, Any]]) -> tuple[Row, ...]:
