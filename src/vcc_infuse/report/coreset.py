@@ -47,7 +47,7 @@ def scores(run: Run) -> Chart | None:
              hovertemplate=f"score %{{x:.3g}}: %{{y}} {name}<extra></extra>")
         for key, name, tint in (("all", "in the pool", QUIET), ("kept", "kept", colour(run.number)))
     ]  # fmt: skip
-    shape = layout(xaxis=axis("score (higher is kept first)"), yaxis=axis("examples"), barmode="overlay", bargap=0.05)
+    shape = layout(xaxis=axis("score (higher is better)"), yaxis=axis("examples"), barmode="overlay", bargap=0.05)
     told = f"{count(sum(histogram['kept']))} of {count(sum(histogram['all']))} scored examples kept"
     alt = f"Scores of {run.name} at step {line['step']}: {told}; scores run from {edges[0]:.3g} to {edges[-1]:.3g}."
     note = f"{told}. The outermost per cent on each side is in the end bins."

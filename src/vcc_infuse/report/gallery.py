@@ -14,8 +14,8 @@ from .read import Run
 from .text import UNKNOWN, name_of, per_cent
 
 PARTS = {
-    "helpful": ("Most helpful", "ranked first by the selector"),
-    "harmful": ("Most harmful", "ranked last by the selector"),
+    "helpful": ("Most helpful", "highest scores of the selector"),
+    "harmful": ("Most harmful", "lowest scores of the selector"),
     "mistakes": ("Most confident mistakes", "test images, by calibrated confidence"),
 }
 SMALL = 32
