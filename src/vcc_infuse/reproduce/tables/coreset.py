@@ -36,9 +36,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ranking as printed": {**BEST, "rank": "paper"},
 }
 PLACES = (
-    ("fashion_mnist", 100, 1500, "FlexMatch"),
-    ("cifar10", 250, 1500, "FlexMatch"),
-    ("svhn", 1000, 3000, "FixMatch"),
+    ("fashion_mnist", 100, 1500, "FlexMatch", (*SELECTORS, *VARIANTS)),
+    ("cifar10", 250, 1500, "FlexMatch", (*SELECTORS, *VARIANTS)),
+    ("svhn", 1000, 3000, "FixMatch", ("RandomOnline", "FullShort", "RETRIEVE", "INFUSE", "best scores")),
 )
 
 
@@ -53,14 +53,21 @@ def table(scale: Scale) -> Table:
 def selections(base: str) -> Iterator[Row]:
     """The full pool and every selector; differences are to a new random subset at each refresh."""
     papers = PAPER if base == "FlexMatch" else {}
-    control = f"{base} + RandomOnline"
-    yield Row(f"{base}, full", {"algorithm": base}, control, papers.get("Full", {}))
+    control = title(base, "RandomOnline")
+    yield Row(title(base, "full"), {"algorithm": base}, control, papers.get("Full", {}))
     for name in SELECTORS:
         reference = control if name != "RandomOnline" else None
-        yield Row(f"{base} + {name}", {"algorithm": base, "selector": name}, reference, papers.get(name, {}))
+        yield Row(title(base, name), {"algorithm": base, "selector": name}, reference, papers.get(name, {}))
     for name, options in VARIANTS.items():
         own = {f"selector.{key}": value for key, value in options.items()}
-        yield Row(f"{base} + INFUSE, {name}", {"algorithm": base, "selector": "INFUSE", **own}, control)
+        yield Row(title(base, name), {"algorithm": base, "selector": "INFUSE", **own}, control)
+
+
+def title(base: str, name: str) -> str:
+    """The name of a row: of a selector, a variant of INFUSE, or none."""
+    if name == "full":
+        return f"{base}, full"
+    return f"{base} + {name}" if name in SELECTORS else f"{base} + INFUSE, {name}"
 
 
 def columns(scale: Scale) -> tuple[Column, ...]:
@@ -72,8 +79,8 @@ def columns(scale: Scale) -> tuple[Column, ...]:
     return tuple(longer(*place) for place in PLACES)
 
 
-def longer(data: str, labels: int, steps: int, base: str) -> Column:
+def longer(data: str, labels: int, steps: int, base: str, chosen: tuple[str, ...]) -> Column:
     """A column at cpu scale with more steps than elsewhere: 40 % of so few would teach nothing."""
-    rows = ("Supervised", *(row.name for row in selections(base)))
+    rows = ("Supervised", *(title(base, name) for name in ("full", *chosen)))
     found = column("cpu", data, labels, 0.4, rows)
     return replace(found, options={**found.options, "steps": steps})
