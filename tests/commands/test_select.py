@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -205,6 +206,20 @@ def test_a_method_without_pool_and_a_folder_of_one_image(digits, pixels, tmp_pat
 
 def test_a_run_knows_whether_its_images_may_be_mirrored(run):
     assert Predictor.load(run).views.flip is False
+
+
+def test_a_run_whose_tensors_do_not_fit_is_refused_in_one_line(run, tmp_path, capsys):
+    """As after an update that gave a part another memory."""
+    old = tmp_path / "old"
+    shutil.copytree(run, old)
+    tensors = load_file(old / "model.safetensors")
+    tensors.pop("model.head.weight")
+    save_file(tensors, old / "model.safetensors")
+    assert main(["evaluate", str(old), "--data", "digits"]) == 2
+    told = capsys.readouterr().err.strip()
+    assert "another version" in told
+    assert "config.yaml" in told
+    assert "\n" not in told
 
 
 def test_a_run_of_an_older_version_loads_and_says_what_to_do(run, pool, tmp_path, capsys):
