@@ -27,12 +27,13 @@ from vcc_infuse.run_folder import versions
 from vcc_infuse.selectors.gradients import mean_gradient
 from vcc_infuse.selectors.infuse import chunk_score
 
-BEST, BEST_IN_CLASS = {"take": "best", "quota": "none"}, {"take": "best", "quota": "proportional"}
+MANY = {"views": 0}
+BEST, BEST_IN_CLASS = {"take": "best", "quota": "none", **MANY}, {"take": "best", "quota": "proportional", **MANY}
 ROWS = {
     "RandomOnline": None,
-    "INFUSE": (False, {}), "INFUSE, one view of each label": (False, {"views": 1}),
-    "INFUSE, best in class": (False, BEST_IN_CLASS), "INFUSE, best": (False, BEST),
-    "oracle": (True, {}), "oracle, best in class": (True, BEST_IN_CLASS), "oracle, best": (True, BEST),
+    "INFUSE": (False, {}), "INFUSE, many views": (False, MANY),
+    "INFUSE, many views, best in class": (False, BEST_IN_CLASS), "INFUSE, many views, best": (False, BEST),
+    "oracle": (True, MANY), "oracle, best in class": (True, BEST_IN_CLASS), "oracle, best": (True, BEST),
 }  # fmt: skip
 
 

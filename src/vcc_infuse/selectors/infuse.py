@@ -42,7 +42,7 @@ class INFUSE(ScoredSelector):
         rank: "helpful" keeps what lowers the support loss; "paper" keeps the highest score as printed.
         curvature: H is the "identity" as in the paper, or the head's "gauss_newton" matrix (needs params="head").
         draws: Mixup draws over the labelled set that are averaged.
-        views: augmented views of each labelled image to mix; if not given, as many as make a support set of 1,024.
+        views: augmented views of each labelled image to mix; 0 takes as many as make a support set of 1,024.
         damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
         weights: score with the "online" or the averaged ("ema") weights.
         quota: share the budget among pseudo classes: "proportional" to their counts, "equal", or "none".
@@ -62,7 +62,7 @@ class INFUSE(ScoredSelector):
         rank: Literal["helpful", "paper"] = "helpful",
         curvature: Literal["identity", "gauss_newton"] = "identity",
         draws: int = 8,
-        views: int | None = None,
+        views: int = 1,
         damping: float = 0.1,
         weights: Weights = "online",
         quota: Quota = "proportional",
@@ -80,7 +80,7 @@ class INFUSE(ScoredSelector):
         self.curvature = one_of("curvature", curvature, known)
         self.take = one_of("take", take, ("best", "harmless"))
         self.draws = int(at_least("draws", draws, 1))
-        self.views = None if views is None else int(at_least("views", views, 1))
+        self.views = int(at_least("views", views, 0))
         self.damping = at_least("damping", damping, 1e-6)
 
     def score(self, pool: Pool) -> dict[str, Tensor]:
