@@ -274,3 +274,13 @@ def test_the_last_learning_rate(digits):
 def test_a_selector_without_a_pool_is_refused():
     with pytest.raises(UserError, match="Supervised uses no unlabelled images"):
         Trainer(SmallConv(4), Supervised(), None, INFUSE(), **SMALL)
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_one_line(digits):
+    trainer = Trainer(SmallConv(4), FixMatch(), VCC(), **SMALL)
+    trainer.fit(digits)
+    state = trainer.parts_.state_dict()
+    trainer.parts_.load_state_dict(state)
+    state["calibrator"].pop("scale.known.pushed")
+    with pytest.raises(UserError, match="--resume: the checkpoint's calibrator is of another version; start again"):
+        trainer.parts_.load_state_dict(state)

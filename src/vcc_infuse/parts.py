@@ -101,7 +101,11 @@ class Parts:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken."""
         for name, part in self._stateful().items():
-            part.load_state_dict(state[name])
+            try:
+                part.load_state_dict(state[name])
+            except RuntimeError as fault:  # what torch raises for tensors that are missing or of another shape
+                remedy = "start again with a new --out"
+                raise UserError(f"--resume: the checkpoint's {name} is of another version; {remedy}") from fault
         self.best, self.seconds = state["best"], state["seconds"]
 
 
