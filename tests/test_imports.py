@@ -15,7 +15,7 @@ LAYERS = [
     {"algorithms", "calibrators", "imbalance"},
     {"selectors"},
     {"trainer", "parts", "journal", "checkpoint", "tally", "averaging", "optimise", "processes", "engine", "predictor",
-     "evaluation", "figures", "describe",
+     "evaluation", "figures", "describe", "restore",
      "run_folder", "interrupt", "progress", "track", "settings", "launch", "presets"},
     {"estimator", "cli", "commands", "reproduce", "__init__", "__main__"},
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from vcc_infuse import (
 from vcc_infuse.averaging import EMA
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.interrupt import Interrupted
+from vcc_infuse.restore import restore
 
 SMALL = dict(steps=12, epochs=3, eval_every=1, batch=8, ratio=2, progress=False)
 
@@ -284,3 +285,14 @@ def test_a_checkpoint_of_another_version_is_refused_in_one_line(digits):
     state["calibrator"].pop("scale.known.pushed")
     with pytest.raises(UserError, match="--resume: the checkpoint's calibrator is of another version; start again"):
         trainer.parts_.load_state_dict(state)
+
+
+def test_another_fault_while_resuming_keeps_its_name():
+    """A device that is full is no other version."""
+
+    class Full:
+        def load_state_dict(self, state):
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        restore(Full(), {}, "told")

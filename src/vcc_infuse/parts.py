@@ -20,6 +20,7 @@ from .models import Classifier
 from .optimise import sgd
 from .predictor import Predictor, make_views
 from .processes import average_, seed_step
+from .restore import restore
 from .selectors import Refresher, Selector
 from .tally import Tally
 from .track import chosen_tracker
@@ -101,11 +102,8 @@ class Parts:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken."""
         for name, part in self._stateful().items():
-            try:
-                part.load_state_dict(state[name])
-            except RuntimeError as fault:  # what torch raises for tensors that are missing or of another shape
-                remedy = "start again with a new --out"
-                raise UserError(f"--resume: the checkpoint's {name} is of another version; {remedy}") from fault
+            told = f"--resume: the checkpoint's {name} is of another version; start again with a new --out"
+            restore(part, state[name], told)
         self.best, self.seconds = state["best"], state["seconds"]
 
 

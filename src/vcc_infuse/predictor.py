@@ -21,6 +21,7 @@ from .errors import UserError
 from .evaluation import evaluate, infer
 from .files import write_atomic, write_json
 from .models import Classifier
+from .restore import restore
 from .types import Task
 
 
@@ -135,15 +136,6 @@ def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor
         raise UserError(f"{path} cannot be read ({fault}); train again or restore it from a copy") from fault
     for prefix, module in modules.items():
         part = {k.removeprefix(f"{prefix}."): v for k, v in tensors.items() if k.startswith(f"{prefix}.")}
-        _fill(module, part, path)
-    return tensors
-
-
-def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as fault:
         again = f"train again: vcc-infuse train --config {path.parent}/config.yaml --out NEW"
-        raise UserError(
-            f"{path} was written by another version, whose {type(module).__name__} differs; {again}"
-        ) from fault
+        restore(module, part, f"{path} was written by another version, whose {type(module).__name__} differs; {again}")
+    return tensors
