@@ -23,7 +23,9 @@ from vcc_infuse.reproduce.collect import collect
 from vcc_infuse.reproduce.render import markdown
 from vcc_infuse.run_folder import versions
 
-FIGURES = ("error", "ece", "ece_calibrated", "pseudo_label_coverage", "pseudo_label_precision", "least_coverage")
+FIGURES = (
+    "error", "ece", "ece_calibrated", "pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "hours",
+)  # fmt: skip
 KINDS = {"calibrator": vcc_infuse.calibrators.Calibrator, "selector": vcc_infuse.selectors.Selector}
 
 
@@ -63,6 +65,7 @@ def read():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--ratio", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.03)
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="further options of training")
     parser.add_argument("--cells", default="runs/cells", help="where the runs are kept")
     parser.add_argument("--out", required=True)
     return parser.parse_args()
@@ -72,6 +75,7 @@ def main():
     options = read()
     names = ("data", "size", "flip", "labels", "model", "steps", "epochs", "batch", "ratio", "lr")
     setting = {name: value for name in names if (value := getattr(options, name)) is not None}
+    setting |= dict(word.split("=", 1) for word in options.set)
     column = Column(f"{Path(options.data).stem}, {options.labels} labels", {**setting, "eval_every": options.epochs})
     rows = tuple(make_row(text, options.base) for text in options.rows)
     table = Table("compare", f"{column.name}, {options.steps} steps", rows, (column,), FIGURES)

@@ -27,13 +27,11 @@ from vcc_infuse.run_folder import versions
 from vcc_infuse.selectors.gradients import mean_gradient
 from vcc_infuse.selectors.infuse import chunk_score
 
-MANY = {"views": 0}
-BEST, BEST_IN_CLASS = {"take": "best", "quota": "none", **MANY}, {"take": "best", "quota": "proportional", **MANY}
+BEST, BEST_IN_CLASS = {"take": "best", "quota": "none"}, {"take": "best"}
 ROWS = {
     "RandomOnline": None,
-    "INFUSE": (False, {}), "INFUSE, many views": (False, MANY),
-    "INFUSE, many views, best in class": (False, BEST_IN_CLASS), "INFUSE, many views, best": (False, BEST),
-    "oracle": (True, MANY), "oracle, best in class": (True, BEST_IN_CLASS), "oracle, best": (True, BEST),
+    "INFUSE": (False, {}), "INFUSE, best in class": (False, BEST_IN_CLASS), "INFUSE, best": (False, BEST),
+    "oracle": (True, {}), "oracle, best in class": (True, BEST_IN_CLASS), "oracle, best": (True, BEST),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ def test_ratios_follow_from_the_times(tmp_path: Path, capsys: pytest.CaptureFixt
     found = json.loads(out.read_text())
     pairs = zip(found["seconds"]["with"], found["seconds"]["without"], strict=True)
     assert found["ratio"] == pytest.approx(statistics.median(a / b for a, b in pairs))
+    assert found["whole_with"] == pytest.approx(0.25 * (1 + found["selection_share"]))
     assert found["whole"] == pytest.approx(0.25 * found["ratio"] * (1 + found["selection_share"]))
     assert 0 < found["selection_share"] < 1
     assert "whole run at 25 %" in capsys.readouterr().out

@@ -45,12 +45,22 @@ def test_dry_run_lists_cells_and_writes_nothing(tmp_path: Path, capsys: pytest.C
     assert list(tmp_path.iterdir()) == []
 
 
+def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("coreset", "--scale", "cpu", "--seeds", "1", "--dry-run", "--columns", "digits, 20 labels, 10 % kept")
+    assert reproduce(*asked, where=tmp_path) == 0
+    *cells, _ = capsys.readouterr().out.splitlines()
+    assert len(cells) == 1 + 2 * (1 + 8 + 2)  # Supervised; of two bases the full pool, the selectors, two variants
+    assert all("digits-20-" in cell for cell in cells)
+    assert {"0.1"} == {cell.split("-")[4] for cell in cells if "INFUSE" in cell}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["mian"], "table mian is unknown"),
         (["main", "--shard", "5/4"], "--shard 5/4 is not possible; give i/n"),
         (["main", "--shard", "x"], "--shard x is not possible"),
+        (["coreset", "--columns", "MNIST, 9"], "--columns MNIST, 9 is in no column's name; there are: digits"),
         (["main", "--seeds", "0"], "--seeds must be at least 1"),
         (["main", "--jobs", "-1"], "--jobs must be at least 1"),
         (["main", "--scale", "huge"], "--scale"),

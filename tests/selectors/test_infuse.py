@@ -302,18 +302,28 @@ def test_harmless_leaves_out_the_harmful_and_draws_the_rest_anew(make_pool, quie
     assert left == sorted(worst)
 
 
-def test_by_default_each_pseudo_class_keeps_its_share_of_the_pool_harmless_ones_first(make_pool, quiet):
-    """The share counts examples the method does not select, too: they do no harm, and may be selected later."""
+def test_by_default_classes_and_what_is_selected_of_them_keep_their_shares_harmless_ones_first(make_pool, quiet):
+    """What the method does not select does no harm, but must not crowd out what it learns from."""
     pool = quiet(make_pool())
     scored, kept = INFUSE(0.3).score(pool), INFUSE(0.3).choose(pool, 90).coreset.ids.numpy()
-    labels, score = scored["label"].numpy(), scored["score"].numpy()
-    harmful = (scored["weight"] > 0).numpy() & (score < 0)
-    counts = np.bincount(labels, minlength=10)
-    assert np.abs(np.bincount(labels[kept], minlength=10) - 90 * counts / pool.size).max() < 1
-    assert (scored["weight"].numpy()[kept] == 0).any()
+    used, score = (scored["weight"] > 0).numpy(), scored["score"].numpy()
+    kinds = 2 * scored["label"].numpy() + used
+    harmful = used & (score < 0)
+    counts = np.bincount(kinds, minlength=20)
+    assert counts[::2].sum() > 10  # of either sort there are enough to tell
+    assert counts[1::2].sum() > 10
+    assert np.abs(np.bincount(kinds[kept], minlength=20) - 90 * counts / pool.size).max() < 1
     left_out = np.setdiff1d(np.arange(pool.size), kept)
-    for k in range(10):
-        mine, others = kept[labels[kept] == k], left_out[labels[left_out] == k]
+    for kind in range(1, 20, 2):
+        mine, others = kept[kinds[kept] == kind], left_out[kinds[left_out] == kind]
         if harmful[mine].any():
             assert harmful[others].all()
             assert score[others].max(initial=-np.inf) <= score[mine[harmful[mine]]].min()
+
+
+def test_an_equal_quota_is_of_classes_alone(make_pool, quiet):
+    pool = quiet(make_pool())
+    labels = INFUSE(0.3).score(pool)["label"].numpy()
+    kept = INFUSE(0.3, quota="equal").choose(pool, 20).coreset.ids.numpy()
+    places = np.minimum(np.bincount(labels, minlength=10), 2)
+    assert (np.bincount(labels[kept], minlength=10) >= places).all()

@@ -84,12 +84,14 @@ def make_trainers(options: Namespace) -> dict[str, Trainer]:
 
 
 def whole_run(options: Namespace, trainer: Trainer, step: float, ratio: float) -> dict[str, float]:
-    """What a run with core sets takes of the time of a full run without plug-ins, reckoned from measured parts."""
+    """What a run with core sets takes of a full run's time, with the calibrator or without: from measured parts."""
     share = scan_seconds(trainer) * options.pool / (options.interval * step)
-    whole = options.keep * ratio * (1 + share)
+    same = options.keep * (1 + share)
+    whole = same * ratio
     print(f"  choosing among {options.pool} images takes {100 * share:.2f} % of the {options.interval} steps between")
-    print(f"   whole run at {100 * options.keep:.0f} % of the steps, over the full run without: {whole:.3f}")
-    return {"selection_share": share, "whole": whole}
+    print(f"   whole run at {100 * options.keep:.0f} % of the steps, over the full run with {options.calibrator}: {same:.3f}")
+    print(f"                             over the full run without: {whole:.3f}")
+    return {"selection_share": share, "whole_with": same, "whole": whole}
 
 
 def scan_seconds(trainer: Trainer, rounds: int = 3) -> float:

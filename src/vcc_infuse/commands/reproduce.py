@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ..errors import UserError
@@ -28,7 +28,7 @@ AGAIN = "interrupted; finished cells are kept: the same command goes on"
 def run(argv: Sequence[str]) -> int:
     """Run what is missing, then write the tables; the status is 1 if a cell failed."""
     options = read(argv)
-    chosen = tables(options.table, options.scale)
+    chosen = within(tables(options.table, options.scale), options.columns)
     cells = [cell for table in chosen for cell in table.cells(options.seeds)]
     check(cells, options.data_root)
     mine = list(dict.fromkeys(cells))[options.shard[0] :: options.shard[1]]
@@ -50,6 +50,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser = Parser(prog="vcc-infuse reproduce", description="Run a table of the paper and write it.")
     parser.add_argument("table", help=f"{', '.join(TABLES)} or all")
     parser.add_argument("--scale", choices=SCALES, default="cpu", help="smoke (seconds), cpu (hours), paper (GPUs)")
+    parser.add_argument("--columns", help="only the columns whose name contains this, e.g. SVHN or '20 % kept'")
     parser.add_argument("--data-root", help="folder with cifar10.zip and the like, or torchvision's files")
     parser.add_argument("--seeds", type=int, default=3, help="runs of every cell; seeds are 0, 1, 2, …")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time; cores are shared among them")
@@ -64,6 +65,17 @@ def read(argv: Sequence[str]) -> Namespace:
             raise UserError(f"--{name} must be at least 1, got {getattr(options, name)}")
     options.shard = parse_shard(options.shard)
     return options
+
+
+def within(chosen: Sequence[Table], text: str | None) -> list[Table]:
+    """The tables with only the columns that are asked for."""
+    if text is None:
+        return list(chosen)
+    parts = [replace(table, columns=tuple(c for c in table.columns if text in c.name)) for table in chosen]
+    if not any(part.columns for part in parts):
+        names = dict.fromkeys(column.name for table in chosen for column in table.columns)
+        raise UserError(f"--columns {text} is in no column's name; there are: {'; '.join(names)}")
+    return [part for part in parts if part.columns]
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from .curvature import GaussNewton
 from .gradients import alignment
 from .jvp import full_direction, influence
 from .pool import Pool
-from .quota import Quota
+from .quota import Quota, best
 from .ranking import Scored, known
 from .scored import GRANULARITIES, Granularity, ScoredSelector, random_groups, shared_by_group, verdict
 from .support import support_gradient
@@ -46,6 +46,7 @@ class INFUSE(ScoredSelector):
         damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
         weights: score with the "online" or the averaged ("ema") weights.
         quota: share the budget among pseudo classes: "proportional" to their counts, "equal", or "none".
+            With take="harmless" in proportion also to what the method selects of a class and what it does not.
         smooth: factor of past refreshes in a moving average of the scores; 0 uses the present one alone.
         random_share: part of the budget that is drawn at random from what the ranking leaves.
         take: "harmless" leaves out what would raise the support loss and draws the budget at random from all other
@@ -100,13 +101,17 @@ class INFUSE(ScoredSelector):
         return -score if self.rank == "helpful" else score
 
     def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
-        """The best, or a lottery among those that do no harm; what the method does not select does none."""
-        if self.take == "harmless":
-            score = known(rows.scores)
-            harmful = rows.selected & (score < 0)
-            drawn = np.where(harmful, score, pool.rng(LOTTERY).random(len(score)))
-            rows = rows._replace(scores=drawn, selected=np.ones(len(drawn), dtype=bool))
-        return super().pick(rows, budget, pool)
+        """The best, or a lottery among those that do no harm."""
+        if self.take == "best":
+            return super().pick(rows, budget, pool)
+        score, classes = known(rows.scores), pool.task.classes
+        harmful = rows.selected & (score < 0)
+        drawn = np.where(harmful, score, pool.rng(LOTTERY).random(len(score)))
+        # What the method does not select does no harm, yet teaches nothing: it must not take the places of what does.
+        apart = classes * rows.selected if self.quota == "proportional" else 0
+        everything = np.ones(len(score), dtype=bool)
+        lots = rows._replace(scores=drawn, selected=everything, labels=rows.labels + apart)
+        return best(lots, budget, self.quota, 2 * classes)
 
     def direction(self, pool: Pool) -> Tensor:
         """H⁻¹∇L(V) of the head, classes × (width + 1): computed once, then every chunk is one matrix product."""
