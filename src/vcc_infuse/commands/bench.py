@@ -89,8 +89,8 @@ def whole_run(options: Namespace, trainer: Trainer, step: float, ratio: float) -
     same = options.keep * (1 + share)
     whole = same * ratio
     print(f"  choosing among {options.pool} images takes {100 * share:.2f} % of the {options.interval} steps between")
-    print(f"   whole run at {100 * options.keep:.0f} % of the steps, over the full run: {same:.3f} with {options.calibrator}")
-    print(f"   in both, {whole:.3f} with {options.calibrator} in the short run alone")
+    print(f"   whole run at {100 * options.keep:.0f} % of the steps over the full run:")
+    print(f"   {same:.3f} with {options.calibrator} in both, {whole:.3f} with it in the short one")
     return {"selection_share": share, "whole_with": same, "whole": whole}
 
 
