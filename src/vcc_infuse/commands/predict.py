@@ -6,18 +6,16 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
-from ..data.decode import decode
-from ..data.store import Store, open_store
+from ..data.store import Store
 from ..errors import UserError
 from ..files import write_atomic
 from ..predictor import Predictor
+from .images import Broken, decoded, open_images
 from .simple import Parser
 
 CHUNK = 1024
@@ -34,9 +32,9 @@ def run(argv: Sequence[str]) -> None:
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
     predictor = image_predictor(options.run)
     with open_images(options.images) as store:
-        broken: list[tuple[str, str]] = []
+        broken = Broken()
         write(label(predictor, store, broken), predictor.classes, kind, options.output)
-    tell(broken)
+    broken.tell()
 
 
 def image_predictor(run: str) -> Predictor:
@@ -47,49 +45,9 @@ def image_predictor(run: str) -> Predictor:
     return predictor
 
 
-@contextmanager
-def open_images(path: str) -> Iterator[Store]:
-    """A folder, zip or picture that holds at least one image."""
-    with open_store(Path(path)) as store:
-        if next(store.images(), None) is None:
-            raise UserError(f"{path} holds no images")
-        yield store
-
-
-class Decoded(NamedTuple):
-    """A chunk of images: the place of the first in the store, all names, rows that could be read, their pixels."""
-
-    start: int
-    names: tuple[str, ...]
-    rows: np.ndarray
-    x: np.ndarray
-
-
-def decoded(
-    store: Store, shape: tuple[int, ...], broken: list[tuple[str, str]], size: int = CHUNK
-) -> Iterator[Decoded]:
-    """The images of a store, a chunk at a time; unreadable ones go to `broken`."""
-    images, start = store.images(), 0
-    while names := tuple(islice(images, size)):
-        x = np.zeros((len(names), *shape), np.uint8)
-        bad = decode(store, names, x)
-        broken += [(names[row], reason) for row, reason in bad.items()]
-        good = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
-        yield Decoded(start, names, good, x[good])
-        start += len(names)
-
-
-def tell(broken: Sequence[tuple[str, str]]) -> None:
-    """Which images were left out, and why."""
-    for name, reason in broken[:5]:
-        print(f"skipped {name}: {reason}", file=sys.stderr)
-    if len(broken) > 5:
-        print(f"… and {len(broken) - 5} more broken images", file=sys.stderr)
-
-
-def label(predictor: Predictor, store: Store, broken: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+def label(predictor: Predictor, store: Store, broken: Broken) -> Iterator[dict[str, Any]]:
     """A row an image; unreadable ones go to `broken`."""
-    for chunk in decoded(store, predictor.shape, broken):
+    for chunk in decoded(store, predictor.shape, broken, CHUNK):
         if len(chunk.x):
             yield from rows(predictor, chunk.x, [chunk.names[row] for row in chunk.rows])
 

@@ -26,7 +26,8 @@ from ..selectors import INFUSE
 from ..selectors.infuse import score_chunk
 from ..selectors.ranking import Scored, top_stream
 from ..selectors.rest import at_rest, seed_chunk
-from .predict import decoded, image_predictor, open_images, tell, write_text
+from .images import Broken, decoded, open_images
+from .predict import image_predictor, write_text
 from .simple import Parser
 
 # Fixed, because the random draw of an image's strong view depends on its place in the chunk.
@@ -85,16 +86,16 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 def rank(predictor: Predictor, store: Store, spill: Spill, names: Names, keep: float, threshold: float) -> Scored:
     """The images to keep, best first; a row for every readable image is left in `spill`, all names in `names`."""
-    selector, broken = INFUSE(keep=keep), list[tuple[str, str]]()
+    selector, broken = INFUSE(keep=keep), Broken()
     with at_rest(predictor.model, predictor.calibrator, device=predictor.device):
         for chunk in decoded(store, predictor.shape, broken, CHUNK):
             names.extend(chunk.names)
             if len(chunk.x):
                 seed_chunk(chunk.start // CHUNK)
                 spill.add(judge(predictor, selector, chunk.start + chunk.rows, chunk.x, threshold))
-    tell(broken)
+    broken.tell()
     if not spill.count:
-        raise UserError(f"--pool: none of its {len(broken)} images can be read")
+        raise UserError(f"--pool: none of its {broken.count} images can be read")
     return top_stream(spill, selector.budget(spill.count))
 
 
