@@ -7,20 +7,20 @@ import math
 from collections.abc import Sequence
 
 from .collect import LABELS, Entry
+from .overall import Grid, overall
 from .statistics import Estimate
 from .table import Table
 
-Grid = list[list[str]]
-
 
 def sections(table: Table, entries: Sequence[Entry]) -> list[tuple[str, Grid, list[str]]]:
-    """Name, text cells (a head line first) and remarks of each column."""
+    """Name, text cells (a head line first) and remarks of each column, and of all together."""
     parts = []
     for column in table.columns:
         own = [entry for entry in entries if entry.column is column]
         grid = [head(table, own), *(line(table, entry, own) for entry in own)]
         parts.append((column.name, grid, remarks(own)))
-    return parts
+    together = overall(entries)
+    return [*parts, ("Over all columns", together, [])] if together else parts
 
 
 def head(table: Table, entries: Sequence[Entry]) -> list[str]:
