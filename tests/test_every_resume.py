@@ -6,8 +6,8 @@ import signal
 import pytest
 from safetensors.torch import load_file
 
-from tests.every import ALGORITHMS, cases, differences, few_digits, lively, name, trainer
-from vcc_infuse import INFUSE, VCC, Algorithm, SmallConv, Trainer
+from tests.every import ALGORITHMS, RUN, cases, differences, few_digits, lively, name, trainer
+from vcc_infuse import INFUSE, VCC, Algorithm, FixMatch, SmallConv, Trainer
 from vcc_infuse.files import read_lines
 from vcc_infuse.interrupt import Interrupted
 
@@ -61,3 +61,12 @@ def test_counts_that_follow_the_core_set_resume_in_mid_interval(kind, data, tmp_
     straight = check((lively(kind), lively(VCC), lively(INFUSE)), data, tmp_path)
     assert [line["step"] for line in read_lines(tmp_path / "cut" / "selections.jsonl")] == [0, 2, 4]
     assert straight.parts_.refresher.start == 4
+
+
+def test_a_core_set_that_is_drawn_anew_after_each_pass_resumes(data, tmp_path):
+    selector = INFUSE(
+        keep=1.5 * RUN["batch"] * RUN["ratio"] / len(data.split.pool), every=3, warmup="score", redraw=True
+    )
+    straight = check((lively(FixMatch), None, selector), data, tmp_path)
+    assert straight.parts_.refresher.start == 4  # two batches make a pass, so one draw before the cut and one after
+    assert len(read_lines(tmp_path / "cut" / "selections.jsonl")) == 1

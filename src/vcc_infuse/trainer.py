@@ -153,15 +153,19 @@ class Trainer:
         self.last_: dict[str, Any] = {}
 
     def _refresh(self, number: int) -> None:
-        """Choose the core set anew, if it is time."""
+        """Choose the core set anew, or draw another one, if it is time."""
         parts = self.parts_
-        if not parts.refresher.due(number):
+        due = parts.refresher.due(number)
+        if not (due or parts.refresher.passed(number)):
             return
         pool = Pool.of(
             self.batches_, parts.model, parts.ema.module, parts.algorithm, parts.calibrator, parts.task, number,
             gather, parts.accelerator.autocast,
         )  # fmt: skip
-        self.journal_.selection(*parts.refresher.renew(pool, self.batches_, parts.data.pool_truth))
+        if due:
+            self.journal_.selection(*parts.refresher.renew(pool, self.batches_, parts.data.pool_truth))
+        else:
+            parts.refresher.redraw(pool, self.batches_)
 
     def _step(self, number: int) -> None:
         """One batch: usually one optimiser step, or as many as the method yields losses."""

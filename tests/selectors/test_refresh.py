@@ -84,3 +84,58 @@ def test_the_users_selector_is_left_alone(make_pool, batches):
     Refresher(mine, make_pool().task, 10, 0).renew(make_pool(number=10), batches())
     assert mine.state_dict() == {}
     assert mine.selection_ is None
+
+
+def walk(refresher, make_pool, source, numbers):
+    """What a trainer does before each step; the core sets by the step they begin at."""
+    found = {}
+    for number in numbers:
+        if refresher.due(number):
+            refresher.renew(make_pool(number=number), source)
+        elif refresher.passed(number):
+            refresher.redraw(make_pool(number=number), source)
+        else:
+            continue
+        found[number] = refresher.coreset.ids.tolist()
+    return found
+
+
+def test_a_set_is_drawn_anew_after_each_pass_by_the_same_scores(make_pool, batches):
+    refresher, source = Refresher(INFUSE(0.3, every=1, redraw=True), make_pool().task, 10, 0), batches()
+    found = walk(refresher, make_pool, source, range(20))  # 90 examples of 300 are three batches of 40
+    assert list(found) == [0, 3, 6, 9, 10, 13, 16, 19]
+    assert len({tuple(ids) for ids in found.values()}) == len(found)
+    assert all(len(set(ids)) == 90 for ids in found.values())
+    assert drawn(source, 19, 3) == set(found[19])
+    rows = refresher.selector.selection_.rows
+    kinds = 2 * rows.labels + rows.selected
+    counts = [np.bincount(kinds[found[number]], minlength=20).tolist() for number in (10, 13, 16, 19)]
+    assert counts[0] == counts[1] == counts[2] == counts[3]
+    harmful = np.flatnonzero(rows.selected & (rows.scores < 0))
+    assert len(set(found[13]) & set(harmful)) == len(set(found[10]) & set(harmful))
+
+
+@pytest.mark.parametrize("options", [{}, {"redraw": True, "take": "best"}, {"redraw": True, "warmup": "full"}])
+def test_nothing_is_drawn_anew_without_a_draw(options, make_pool, batches):
+    refresher = Refresher(INFUSE(0.3, every=1, **options), make_pool().task, 10, 0)
+    refresher.renew(make_pool(number=0), batches())
+    assert not any(refresher.passed(number) for number in range(1, 10))
+
+
+def test_where_any_example_may_come_next_the_algorithm_counts_all(make_pool, batches):
+    pool = make_pool(FlexMatch(), number=10)
+    Refresher(INFUSE(0.2, redraw=True), pool.task, 10, 0).renew(pool, batches())
+    assert pool.algorithm.counts.sum() == 300
+
+
+@pytest.mark.parametrize("stop", [4, 14])
+def test_draws_go_on_after_a_restart(stop, make_pool, batches, tmp_path):
+    selector, task = INFUSE(0.3, every=1, redraw=True), make_pool().task
+    straight = walk(Refresher(selector, task, 10, 0), make_pool, batches(), range(20))
+    cut, fresh = Refresher(selector, task, 10, 0), Refresher(selector, task, 10, 0)
+    before = walk(cut, make_pool, batches(), range(stop))
+    torch.save(cut.state_dict(), tmp_path / "state.pt")
+    fresh.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    source = batches()
+    fresh.resume(source)
+    assert before | walk(fresh, make_pool, source, range(stop, 20)) == straight

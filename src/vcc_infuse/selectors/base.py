@@ -96,6 +96,15 @@ class Selector:
         """The selector's own rule; modules are in eval mode here."""
         raise NotImplementedError
 
+    @property
+    def draws_anew(self) -> bool:
+        """Whether `again` is asked for another core set after each pass through the present one."""
+        return False
+
+    def again(self, pool: Pool, budget: int) -> Coreset:
+        """Another core set by what the last look at the pool said; it must not look again."""
+        raise NotImplementedError
+
     def state_dict(self) -> dict[str, Tensor]:
         """What must outlive a refresh."""
         return {}

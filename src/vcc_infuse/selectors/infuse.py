@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,17 +20,17 @@ from .chunk import Chunk
 from .curvature import GaussNewton
 from .gradients import alignment
 from .jvp import full_direction, influence
+from .lottery import Lottery, Take
 from .pool import Pool
-from .quota import Quota, best
-from .ranking import Scored, known
-from .scored import GRANULARITIES, Granularity, ScoredSelector, random_groups, shared_by_group, verdict
+from .quota import Quota
+from .scored import GRANULARITIES, Granularity, random_groups, shared_by_group, verdict
 from .support import support_gradient
 
-MIXUP, LOTTERY = 21, 22
+MIXUP = 21
 SUPPORT = 1024
 
 
-class INFUSE(ScoredSelector):
+class INFUSE(Lottery):
     """Influence on a Mixup support set.
 
     Args:
@@ -50,7 +49,9 @@ class INFUSE(ScoredSelector):
         smooth: factor of past refreshes in a moving average of the scores; 0 uses the present one alone.
         random_share: part of the budget that is drawn at random from what the ranking leaves.
         take: "harmless" leaves out what would raise the support loss and draws the budget at random from all other
-            examples, anew at every refresh; "best" keeps the best scores, as in the paper.
+            examples; "best" keeps the best scores, as in the paper.
+        redraw: with take="harmless" draw another core set, by the same scores, after each pass through the present one:
+            a set that is gone through many times teaches its own mistakes.
         warmup: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
@@ -69,17 +70,17 @@ class INFUSE(ScoredSelector):
         quota: Quota = "proportional",
         smooth: float = 0.0,
         random_share: float = 0.0,
-        take: Literal["best", "harmless"] = "harmless",
+        take: Take = "harmless",
+        redraw: bool = False,
         warmup: Warmup = "random",
     ) -> None:
-        super().__init__(keep, every, warmup, weights, quota, smooth, random_share)
+        super().__init__(keep, every, warmup, weights, quota, smooth, random_share, take, redraw)
         self.params = one_of("params", params, ("head", "all"))
         self.granularity = one_of("granularity", granularity, GRANULARITIES)
         self.rank = one_of("rank", rank, ("helpful", "paper"))
         # Only the head has a curvature here: with params="all" there is but the identity.
         known = ("identity", "gauss_newton") if params == "head" else ("identity",)
         self.curvature = one_of("curvature", curvature, known)
-        self.take = one_of("take", take, ("best", "harmless"))
         self.draws = int(at_least("draws", draws, 1))
         self.views = int(at_least("views", views, 0))
         self.damping = at_least("damping", damping, 1e-6)
@@ -99,19 +100,6 @@ class INFUSE(ScoredSelector):
     def value(self, score: Tensor) -> Tensor:
         """A number by which higher is kept first, from the influence score."""
         return -score if self.rank == "helpful" else score
-
-    def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
-        """The best, or a lottery among those that do no harm."""
-        if self.take == "best":
-            return super().pick(rows, budget, pool)
-        score, classes = known(rows.scores), pool.task.classes
-        harmful = rows.selected & (score < 0)
-        drawn = np.where(harmful, score, pool.rng(LOTTERY).random(len(score)))
-        # What the method does not select does no harm, yet teaches nothing: it must not take the places of what does.
-        apart = classes * rows.selected if self.quota == "proportional" else 0
-        everything = np.ones(len(score), dtype=bool)
-        lots = rows._replace(scores=drawn, selected=everything, labels=rows.labels + apart)
-        return best(lots, budget, self.quota, 2 * classes)
 
     def direction(self, pool: Pool) -> Tensor:
         """H⁻¹∇L(V) of the head, classes × (width + 1): computed once, then every chunk is one matrix product."""

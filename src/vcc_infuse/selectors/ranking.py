@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 
 class Scored(NamedTuple):
@@ -20,6 +22,17 @@ class Scored(NamedTuple):
     def take(self, rows: np.ndarray) -> Scored:
         """Some rows."""
         return Scored(*(column[rows] for column in self))
+
+
+def rows_state(rows: Scored) -> dict[str, Tensor]:
+    """Rows as named tensors, for a checkpoint."""
+    return {f"rows_{name}": torch.from_numpy(np.array(column)) for name, column in rows._asdict().items()}
+
+
+def restored_rows(state: dict[str, Tensor]) -> Scored | None:
+    """The rows in a checkpoint, if there are any."""
+    names = [f"rows_{name}" for name in Scored._fields]
+    return Scored(*(state[name].cpu().numpy() for name in names)) if names[0] in state else None
 
 
 def order(rows: Scored) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from typing import Any
 
@@ -31,6 +32,7 @@ class Refresher:
         self.task, self.seed = task, seed
         self.every = self.selector.interval(task, epochs) if self.selector else 0
         self.budget = self.selector.budget(task.pool) if self.selector else task.pool
+        self.turn = math.ceil(self.budget / max(1, task.unlabelled_batch))
         self.coreset: Coreset | None = None
         self.start, self.seconds = 0, 0.0
 
@@ -39,6 +41,20 @@ class Refresher:
         if self.selector is None:
             return False
         return number == 0 or (number % self.every == 0 and not self.selector.static)
+
+    def passed(self, number: int) -> bool:
+        """Whether the core set has been gone through and is to be drawn anew before step `number`."""
+        if self.selector is None or self.coreset is None or not self.selector.draws_anew:
+            return False
+        return number == self.start + self.turn and not self.due(number)
+
+    def redraw(self, pool: Pool, batches: Batches) -> None:
+        """Another core set without another look at the pool."""
+        assert self.selector is not None
+        began = time.perf_counter()
+        self.coreset = self.selector.again(pool, self.budget)
+        self._begin(pool, batches)
+        self.seconds += time.perf_counter() - began
 
     def renew(self, pool: Pool, batches: Batches, truth: np.ndarray | None = None) -> tuple[Selection, dict[str, Any]]:
         """Choose from the pool, let batches and algorithm know, and return what was chosen with its figures."""
@@ -52,9 +68,10 @@ class Refresher:
             self.coreset = self.selector.select(pool, self.budget)
             assert self.selector.selection_ is not None
             selection = self.selector.selection_
-        self.start = number
-        batches.restrict(self.coreset, number)
-        pool.algorithm.restrict(selection.coreset.ids.to(pool.device))
+        self._begin(pool, batches)
+        # Where sets are drawn anew all the time, any example may be seen until the next look.
+        seen = torch.arange(pool.size) if self.selector.draws_anew else selection.coreset.ids
+        pool.algorithm.restrict(seen.to(pool.device))
         spent = time.perf_counter() - began
         self.seconds += spent
         figures = describe_selection(selection, self.task.classes, pool.size, previous, truth)
@@ -79,6 +96,10 @@ class Refresher:
         """Let the batches draw from the restored core set; the algorithm's own counts were restored with it."""
         if self.coreset is not None:
             batches.restrict(self.coreset, self.start)
+
+    def _begin(self, pool: Pool, batches: Batches) -> None:
+        self.start = pool.number
+        batches.restrict(self.coreset, pool.number)
 
     def _present(self, size: int) -> Coreset:
         return self.coreset or Coreset(torch.arange(size), torch.ones(size))

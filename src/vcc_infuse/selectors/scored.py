@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..types import Coreset
 from .averages import Averages
 from .base import Selector, Warmup, Weights, uniform
 from .check import one_of, share
@@ -41,11 +42,14 @@ class ScoredSelector(Selector):
         columns = self.score(pool)
         columns["score"] = self.averages_.update(columns["score"], columns["weight"] > 0)
         rows = table(columns)
+        return Selection(self.coreset(rows, budget, pool), rows)
+
+    def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
+        """The best of these rows and a random share of the others."""
         drawn = round(self.random_share * budget)
         ids = self.pick(rows, budget - drawn, pool)
         others = np.setdiff1d(rows.ids, ids)
-        ids = np.concatenate([ids, pool.rng(RANDOM_SHARE).choice(others, drawn, replace=False)])
-        return Selection(uniform(ids), rows)
+        return uniform(np.concatenate([ids, pool.rng(RANDOM_SHARE).choice(others, drawn, replace=False)]))
 
     def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
         """Ids of the best, within the class quota."""

@@ -31,6 +31,7 @@ PAPER = figures(
 SELECTORS = ("Random", "RandomOnline", "EarlyStop", "FullShort", "EL2N", "GradMatch", "RETRIEVE", "INFUSE")
 BEST = {"take": "best", "quota": "none"}
 VARIANTS: dict[str, dict[str, Any]] = {"best scores": BEST, "best as printed": {**BEST, "rank": "paper"}}
+TRIAL = {"redrawn after each pass": {"redraw": True}}
 BASES = ("FlexMatch", "FixMatch")
 KEEPS = (0.1, 0.2, 0.4)
 PLACES: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
@@ -57,7 +58,7 @@ def selections(base: str) -> Iterator[Row]:
     for name in SELECTORS:
         reference = control if name != "RandomOnline" else None
         yield Row(title(base, name), {"algorithm": base, "selector": name}, reference, papers.get(name, {}))
-    for name, options in VARIANTS.items():
+    for name, options in (VARIANTS | TRIAL).items():
         own = {f"selector.{key}": value for key, value in options.items()}
         yield Row(title(base, name), {"algorithm": base, "selector": "INFUSE", **own}, control)
 
@@ -80,6 +81,6 @@ def columns(scale: Scale) -> tuple[Column, ...]:
 
 def longer(data: str, labels: int, steps: int, bases: tuple[str, ...], keep: float) -> Column:
     """A column at cpu scale with more steps than elsewhere: a part of so few would teach nothing."""
-    names = ("full", *SELECTORS, *VARIANTS)
+    names = ("full", *SELECTORS, *VARIANTS, *(TRIAL if keep == max(KEEPS) else ()))
     found = column("cpu", data, labels, keep, ("Supervised", *(title(base, name) for base in bases for name in names)))
     return replace(found, options={**found.options, "steps": steps})
