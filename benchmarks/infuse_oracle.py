@@ -27,11 +27,11 @@ from vcc_infuse.run_folder import versions
 from vcc_infuse.selectors.gradients import mean_gradient
 from vcc_infuse.selectors.infuse import chunk_score
 
-BEST, BEST_IN_CLASS = {"take": "best", "quota": "none"}, {"take": "best"}
+BEST = {"take": "best", "quota": "none"}
 ROWS = {
     "RandomOnline": None,
-    "INFUSE": (False, {}), "INFUSE, best in class": (False, BEST_IN_CLASS), "INFUSE, best": (False, BEST),
-    "oracle": (True, {}), "oracle, best in class": (True, BEST_IN_CLASS), "oracle, best": (True, BEST),
+    "INFUSE": (False, {}), "INFUSE, best": (False, BEST),
+    "oracle": (True, {}), "oracle, best": (True, BEST),
 }  # fmt: skip
 
 
