@@ -65,7 +65,6 @@ def read():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--ratio", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.03)
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="further options of training")
     parser.add_argument("--cells", default="runs/cells", help="where the runs are kept")
     parser.add_argument("--out", required=True)
     return parser.parse_args()
@@ -75,7 +74,6 @@ def main():
     options = read()
     names = ("data", "size", "flip", "labels", "model", "steps", "epochs", "batch", "ratio", "lr")
     setting = {name: value for name in names if (value := getattr(options, name)) is not None}
-    setting |= dict(word.split("=", 1) for word in options.set)
     column = Column(f"{Path(options.data).stem}, {options.labels} labels", {**setting, "eval_every": options.epochs})
     rows = tuple(make_row(text, options.base) for text in options.rows)
     table = Table("compare", f"{column.name}, {options.steps} steps", rows, (column,), FIGURES)
