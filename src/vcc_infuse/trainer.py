@@ -8,20 +8,20 @@ from contextlib import closing
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .algorithms import Algorithm, FixMatch
-from .averaging import settle
 from .calibrators import Calibrator, Softmax
 from .data.batches import Batches
 from .data.ssl import SSLData
+from .descent import take_step
 from .figures import summarise, take_figures
 from .interrupt import Interrupted, Request, stop_request
 from .journal import Journal, config_text
 from .optimise import learning_rate
 from .parts import Parts, make_task
 from .predictor import Predictor
-from .processes import average_step_, gather, seed_step
+from .processes import gather, seed_step
 from .progress import Progress
 from .selectors import Pool, Selector
 from .settings import check_fit, check_settings
@@ -168,35 +168,16 @@ class Trainer:
             parts.refresher.redraw(pool, self.batches_)
 
     def _step(self, number: int) -> None:
-        """One batch: usually one optimiser step, or as many as the method yields losses."""
+        """Train on one batch."""
         began, parts = time.perf_counter(), self.parts_
         seed_step(self.seed, number, self.rank_)
-        settle(parts.momentum, number)
-        rate = learning_rate(self.settings["lr"], number, self.schedule_steps, self.settings["schedule"])
-        for group in parts.optimiser.param_groups:
-            group["lr"] = rate
         step = Step(
             self.batches_.at(number), parts.forward, parts.ema.module, parts.calibrator,
             number, self.steps, self.epoch, self.settings["joint_bn"], gather,
         )  # fmt: skip
-        losses = parts.algorithm.losses(step)
-        with parts.accelerator.autocast():
-            terms = next(losses, None)
-        while terms is not None:
-            self._descend(terms.total())
-            parts.tally.add(terms, parts.truth[step.batch.pool_ids])
-            with parts.accelerator.autocast():
-                terms = next(losses, None)
-        parts.ema.update(parts.model, number)
-        parts.tally.steps += 1
+        rate = learning_rate(self.settings["lr"], number, self.schedule_steps, self.settings["schedule"])
+        take_step(parts, step, rate)
         parts.seconds += time.perf_counter() - began
-
-    def _descend(self, loss: Tensor) -> None:
-        parts = self.parts_
-        parts.optimiser.zero_grad(set_to_none=True)
-        parts.accelerator.backward(loss)
-        average_step_(parts.modules, parts.model)
-        parts.optimiser.step()
 
     def _evaluation_due(self, done: int) -> bool:
         return done == self.steps or done % (self.epoch * self.settings["eval_every"]) == 0
