@@ -58,15 +58,31 @@ def test_interval_is_the_papers_where_the_run_is_long(every):
     assert INFUSE(0.4, every=7).interval(paper, 1024) == 7 * paper.epoch
 
 
-def test_a_short_run_refreshes_as_often_as_it_can_afford():
-    long = sizes(1437, 2400, 24, 32, 160)
-    interval = INFUSE(0.4).interval(long, 24)
-    step = 3 * (32 + 160) + 160  # labelled and strong views forward and backward, weak views forward
-    assert 0.03 < 2 * 1437 / (interval * step) <= 0.05
-    short = sizes(1437, 240, 24, 32, 160)
-    assert INFUSE(0.4).interval(short, 24) == 240 // 8
-    assert INFUSE(0.4, every=1).interval(short, 24) == 10
-    assert INFUSE(0.4).interval(sizes(1437, 3, 3), 3) == 1
+def looking(pool, steps, batch, unlabelled):
+    """Shares of a run spent on all looks at the pool, and how many they are, in forward passes counted by hand."""
+    task = sizes(pool, steps, 24, batch, unlabelled)
+    looks = len(range(0, steps, INFUSE(0.4).interval(task, 24))) - 1  # the first core set is drawn blindly
+    step = 3 * (batch + unlabelled) + unlabelled  # labelled and strong views forward and backward, weak views forward
+    return looks * 2 * pool / (steps * step), looks
+
+
+@pytest.mark.parametrize("steps", [600, 2400, 10_000])
+@pytest.mark.parametrize("pool", [500, 1437, 3000])
+def test_a_short_run_looks_as_often_as_it_can_afford(pool, steps):
+    cost, looks = looking(pool, steps, 32, 160)
+    assert cost <= 0.05
+    assert cost > 0.025 or looks == 23  # 24 epochs: the paper looks no more often
+
+
+@pytest.mark.parametrize("steps", [3, 60, 240])
+def test_a_run_that_cannot_afford_it_looks_once_halfway(steps):
+    task = sizes(60_000, steps, 3, 32, 160)
+    assert INFUSE(0.4).interval(task, 3) == -(-steps // 2)
+
+
+def test_a_run_of_one_step_has_an_interval():
+    assert INFUSE(0.4).interval(sizes(1437, 1, 1), 1) == 1
+    assert INFUSE(0.4, every=1).interval(sizes(1437, 240, 24), 24) == 10
 
 
 def test_warmup_says_what_the_first_interval_trains_on():

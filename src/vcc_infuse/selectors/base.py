@@ -66,14 +66,15 @@ class Selector:
     def interval(self, task: Task, epochs: int) -> int:
         """Steps between refreshes in a run cut into `epochs`.
 
-        Unless the user says how many epochs, it is the paper's share of the run, but in a short run long enough
-        that looking at the pool costs at most a twentieth of the training, as far as that leaves eight intervals.
+        Unless the user says how many epochs, it is the paper's share of the run. A short run is cut into as many
+        equal parts as make looking at the pool cost about a twentieth of the training, and has one look at least:
+        what is saved by training on less must not be spent on choosing it.
         """
         if self.every:
             return self.every * task.epoch
         step, scan = 4 * task.unlabelled_batch + 3 * task.batch, 2 * task.pool  # in forward passes of one example
-        affordable = min(math.ceil(20 * scan / step), task.steps // 8)
-        return max(1, round(epochs * PAPER_EVERY / PAPER_EPOCHS) * task.epoch, affordable)
+        parts = max(2, round(task.steps * step / (20 * scan)))
+        return max(1, round(epochs * PAPER_EVERY / PAPER_EPOCHS) * task.epoch, math.ceil(task.steps / parts))
 
     def begin(self, size: int, budget: int, seed: int) -> Coreset | None:
         """The core set before the first scoring (None: the whole pool), unless `warmup` is "score"."""

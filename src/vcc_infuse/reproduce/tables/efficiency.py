@@ -29,18 +29,8 @@ def table(scale: Scale) -> Table:
         with_vcc("FlexMatch", PAPER["VCC-FlexMatch"]),
         Row("VCC-INFUSE-FlexMatch, 40 % kept", BOTH, "FlexMatch", both),
         Row("the same run against VCC-FlexMatch", BOTH, "VCC-FlexMatch", both),
-        *(once() if scale == "cpu" else ()),
     )
     return Table("efficiency", "Error and training time", rows, (setting(scale),), ("error", "hours"))
-
-
-def once() -> tuple[Row, ...]:
-    """Seven choices are a larger part of a short run than ten of the paper's long one; a single one is about that."""
-    options = {**BOTH, "selector.every": 10}
-    return tuple(
-        Row(f"VCC-INFUSE-FlexMatch, chosen once halfway, against {base}", options, base)
-        for base in ("FlexMatch", "VCC-FlexMatch")
-    )
 
 
 def setting(scale: Scale) -> Column:
