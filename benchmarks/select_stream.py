@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vcc_infuse.commands.select import Spill
+from vcc_infuse.commands.spill import Spill
 from vcc_infuse.figures import peak_memory
 from vcc_infuse.selectors import INFUSE
 from vcc_infuse.selectors.infuse import score_chunk
-from vcc_infuse.selectors.ranking import Scored, top_stream
+from vcc_infuse.selectors.ranking import Scored
+from vcc_infuse.selectors.stream import top_stream
 from vcc_infuse.selectors.support import support_gradient
 
 SIZES = (1_250_000, 2_500_000, 5_000_000, 10_000_000)

@@ -132,13 +132,49 @@ def test_beyond_the_threshold_confidence_decides(run, pool, pixels, tmp_path):
     assert confidence[kept].min() >= confidence[~kept].max()
 
 
+def kept_first(table):
+    return sorted((row for row in table if row["kept"] == "1"), key=lambda row: -float(row["score"]))
+
+
 def test_kept_only_writes_the_same_images_best_first(run, pool, tmp_path):
     options = ["--keep", "0.2", "--threshold", "0"]
     table = chosen(run, pool, tmp_path / "all.csv", *options)
     short = chosen(run, pool, tmp_path / "kept.csv", *options, "--kept-only")
-    expected = sorted((row for row in table if row["kept"] == "1"), key=lambda row: -float(row["score"]))
-    assert short == expected
+    assert short == kept_first(table)
     assert len(short) == 8
+
+
+def kept_of(table):
+    return np.array([row["kept"] == "1" for row in table])
+
+
+def test_an_equal_quota_keeps_the_best_of_each_class(run, pool, tmp_path):
+    table = chosen(run, pool, tmp_path / "core.csv", "--keep", "0.3", "--threshold", "0", "--quota", "equal")
+    labels, scores, kept = column(table, "label"), column(table, "score"), kept_of(table)
+    plain = kept_of(chosen(run, pool, tmp_path / "plain.csv", "--keep", "0.3", "--threshold", "0"))
+    sizes = {k: int((labels == k).sum()) for k in np.unique(labels)}
+    mine = {k: int(kept[labels == k].sum()) for k in sizes}
+    assert kept.sum() == 12
+    assert len(sizes) > 2
+    assert all(mine[k] == sizes[k] or mine[k] >= max(mine.values()) - 1 for k in sizes)
+    for k in sizes:
+        assert set(scores[kept & (labels == k)]) == set(sorted(scores[labels == k])[::-1][: mine[k]])
+    assert len(set(labels[kept])) > len(set(labels[plain]))
+
+
+def test_a_draw_leaves_out_what_would_do_harm_and_nothing_else(run, pool, tmp_path):
+    options = ["--keep", "0.1", "--threshold", "0", "--take", "harmless"]
+    table = chosen(run, pool, tmp_path / "core.csv", *options)
+    scores, kept = column(table, "score"), kept_of(table)
+    best = chosen(run, pool, tmp_path / "best.csv", "--keep", "0.1", "--threshold", "0")
+    np.testing.assert_array_equal(scores, column(best, "score"))
+    assert kept.sum() == 4 < (scores >= 0).sum()
+    assert (scores[kept] >= 0).all()
+    assert (kept != kept_of(best)).any()
+    assert table == chosen(run, pool, tmp_path / "again.csv", *options)
+    assert table != chosen(run, pool, tmp_path / "other.csv", *options, "--seed", "1")
+    short = chosen(run, pool, tmp_path / "kept.csv", *options, "--kept-only")
+    assert short == kept_first(table)
 
 
 def test_twice_the_same_and_the_same_from_a_zip(run, pool, tmp_path):
@@ -152,9 +188,9 @@ def test_twice_the_same_and_the_same_from_a_zip(run, pool, tmp_path):
 def test_never_more_than_a_chunk_of_images_is_held(run, pool, tmp_path, monkeypatch):
     sizes, judge = [], select.judge
 
-    def watched(predictor, selector, ids, x, threshold):
+    def watched(predictor, ids, x, threshold):
         sizes.append(len(x))
-        return judge(predictor, selector, ids, x, threshold)
+        return judge(predictor, ids, x, threshold)
 
     monkeypatch.setattr(select, "CHUNK", CHUNK)
     monkeypatch.setattr(select, "judge", watched)
@@ -187,7 +223,9 @@ def test_ranking_leaves_random_state_and_model_as_they_were(run, pool):
     predictor.model.train()
     state, random = {k: v.clone() for k, v in predictor.model.state_dict().items()}, torch.get_rng_state()
     with open_store(pool) as store, tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as names:
-        assert len(select.rank(predictor, store, select.Spill(file), Names(names), 0.1, 0.0).ids) == 4
+        spill = select.Spill(file)
+        select.scan(predictor, store, spill, Names(names), 0.0)
+        assert (spill.count, spill.selected) == (IMAGES, IMAGES)
     assert torch.equal(random, torch.get_rng_state())
     assert predictor.model.training
     assert all(torch.equal(value, state[name]) for name, value in predictor.model.state_dict().items())
@@ -249,6 +287,9 @@ def test_a_run_of_an_older_version_loads_and_says_what_to_do(run, pool, tmp_path
         ({"--keep": "nan"}, "--keep nan"),
         ({"--keep": "many"}, "--keep"),
         ({"--threshold": "2"}, "--threshold 2"),
+        ({"--take": "worst"}, "--take: invalid choice: 'worst'"),
+        ({"--quota": "fair"}, "--quota: invalid choice: 'fair'"),
+        ({"--seed": "-1"}, "--seed -1: must be at least 0"),
         ({"-o": "no/folder/core.csv"}, "no/folder"),
         ({"-o": "empty"}, "is a folder"),
         ({"--kep": "0.1"}, "did you mean --keep"),

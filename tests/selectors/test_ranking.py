@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vcc_infuse.selectors.quota import best, equal, proportional
-from vcc_infuse.selectors.ranking import Scored, order, pieces, top_stream
+from vcc_infuse.selectors.ranking import Scored, order, pieces
+from vcc_infuse.selectors.stream import Lots, best_stream, top_stream
 
 
 def table(count, seed=0, levels=5):
@@ -60,6 +61,31 @@ def test_stream_holds_few_rows():
     tracemalloc.stop()
     assert len(found.ids) == 500
     assert peak < 1_500_000 < 300_000 * 33  # bytes: far less than the stream
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 150), st.integers(1, 50), st.integers(0, 40), st.integers(0, 99))
+@pytest.mark.parametrize("quota", ["none", "proportional", "equal"])
+def test_a_stream_with_a_class_quota_keeps_what_the_whole_table_would(quota, count, keep, size, slack, seed):
+    rows, keep = table(count, seed), min(keep, count)
+    found = best_stream(list(pieces(rows, size)), keep, quota, 4, slack)
+    kept = best(rows, keep, quota, 4)
+    assert found.ids.tolist() == [i for i in slow_order(rows) if i in set(kept.tolist())]
+
+
+def test_lots_are_drawn_among_the_harmless_and_stay_as_they_are():
+    rows = table(4000)._replace(scores=np.random.default_rng(1).normal(size=4000).astype(np.float32))
+    harmful = rows.selected & (rows.scores < 0)
+    drawn = Lots(list(pieces(rows, 100)), seed=3)
+    first, again = (np.concatenate([chunk.scores for chunk in drawn]) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert first[harmful].max() < 0 <= first[~harmful].min()
+    np.testing.assert_array_equal(first[harmful], rows.scores[harmful])
+    free = rows.selected & ~harmful
+    assert abs(np.corrcoef(first[free], rows.scores[free])[0, 1]) < 0.1  # among the harmless the size does not count
+    assert abs(first[free].mean() - 0.5) < 0.04
+    other = np.concatenate([chunk.scores for chunk in Lots(list(pieces(rows, 100)), seed=4)])
+    assert (first[free] != other[free]).mean() > 0.99
 
 
 def test_an_empty_stream_is_refused():

@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, TextIO
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -24,15 +23,17 @@ from ..errors import UserError
 from ..predictor import Predictor
 from ..selectors import INFUSE
 from ..selectors.infuse import score_chunk
-from ..selectors.ranking import Scored, top_stream
+from ..selectors.quota import QUOTAS
+from ..selectors.ranking import Scored, joined
 from ..selectors.rest import at_rest, seed_chunk
+from ..selectors.stream import Lots, best_stream
 from .images import Broken, decoded, open_images
 from .predict import image_predictor, write_text
 from .simple import Parser
+from .spill import Spill, scratch
 
 # Fixed, because the random draw of an image's strong view depends on its place in the chunk.
 CHUNK = 256
-ROW = np.dtype([("id", "i8"), ("score", "f4"), ("selected", "?"), ("confidence", "f8"), ("label", "i4")])
 
 
 def run(argv: Sequence[str]) -> None:
@@ -45,18 +46,13 @@ def run(argv: Sequence[str]) -> None:
     folder = None if options.output == "-" else Path(options.output).parent
     with open_images(options.pool) as store, scratch(folder) as file, scratch(folder) as names_file:
         spill, names = Spill(file), Names(names_file)
-        best = rank(predictor, store, spill, names, options.keep, options.threshold)
+        scan(predictor, store, spill, names, options.threshold)
         kept = np.zeros(len(names), dtype=bool)
-        kept[best.ids] = True
-        table: Iterable[Scored] = [best] if options.kept_only else spill
+        kept[chosen(spill, options, len(predictor.classes))] = True
+        table: Iterable[Scored] = [only(kept, spill)] if options.kept_only else spill
         write_text(options.output, lambda handle: write_rows(table, kept, names, predictor.classes, handle))
     confident = f"{spill.selected} reach confidence {options.threshold:g}"
-    print(f"kept {len(best.ids)} of {spill.count} images; {confident}", file=sys.stderr)
-
-
-def scratch(folder: Path | None) -> IO[bytes]:
-    """A file without a name that is gone when closed, beside the output, where there must be room anyway."""
-    return tempfile.TemporaryFile(dir=folder)
+    print(f"kept {kept.sum()} of {spill.count} images; {confident}", file=sys.stderr)
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
@@ -68,6 +64,11 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pool", required=True, help="a folder or zip of images")
     parser.add_argument("--keep", type=float, default=0.1, help="share of the images to keep (0.1)")
     parser.add_argument("--threshold", type=float, default=0.95, help="confidence a pseudo label needs (0.95)")
+    parser.add_argument("--take", choices=("best", "harmless"), default="best",
+                        help="keep the best scores, or draw from all that would do no harm (best)")  # fmt: skip
+    parser.add_argument("--quota", choices=QUOTAS, default="none",
+                        help="share the places among pseudo classes, so that none is left out (none)")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of the draw with --take harmless (0)")
     parser.add_argument("-o", "--output", default="-", help="CSV file to write; - is the screen")
     parser.add_argument("--kept-only", action="store_true", help="write the kept images alone, best first")
     options = parser.read(argv)
@@ -75,6 +76,8 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"--keep {options.keep:g}: must lie in (0, 1]; give the share to keep, such as 0.1")
     if not 0 <= options.threshold <= 1:
         raise UserError(f"--threshold {options.threshold:g}: must lie in [0, 1]; 0.95 is usual")
+    if options.seed < 0:
+        raise UserError(f"--seed {options.seed}: must be at least 0; give another number")
     if options.output != "-" and not Path(options.output).parent.is_dir():
         raise UserError(f"-o {options.output}: there is no folder {Path(options.output).parent}; make it first")
     if Path(options.output).is_dir():
@@ -84,23 +87,33 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def rank(predictor: Predictor, store: Store, spill: Spill, names: Names, keep: float, threshold: float) -> Scored:
-    """The images to keep, best first; a row for every readable image is left in `spill`, all names in `names`."""
-    selector, broken = INFUSE(keep=keep), Broken()
+def scan(predictor: Predictor, store: Store, spill: Spill, names: Names, threshold: float) -> None:
+    """A row for every readable image into `spill`, all names into `names`."""
+    broken = Broken()
     with at_rest(predictor.model, predictor.calibrator, device=predictor.device):
         for chunk in decoded(store, predictor.shape, broken, CHUNK):
             names.extend(chunk.names)
             if len(chunk.x):
                 seed_chunk(chunk.start // CHUNK)
-                spill.add(judge(predictor, selector, chunk.start + chunk.rows, chunk.x, threshold))
+                spill.add(judge(predictor, chunk.start + chunk.rows, chunk.x, threshold))
     broken.tell()
     if not spill.count:
         raise UserError(f"--pool: none of its {broken.count} images can be read")
-    return top_stream(spill, selector.budget(spill.count))
+
+
+def chosen(spill: Spill, options: argparse.Namespace, classes: int) -> np.ndarray:
+    """Ids of the images to keep."""
+    rows = Lots(spill, options.seed) if options.take == "harmless" else spill
+    return best_stream(rows, INFUSE(keep=options.keep).budget(spill.count), options.quota, classes).ids
+
+
+def only(kept: np.ndarray, spill: Spill) -> Scored:
+    """The kept rows, best first."""
+    return joined([rows.take(np.flatnonzero(kept[rows.ids])) for rows in spill])
 
 
 @torch.no_grad()
-def judge(predictor: Predictor, selector: INFUSE, ids: np.ndarray, x: np.ndarray, threshold: float) -> Scored:
+def judge(predictor: Predictor, ids: np.ndarray, x: np.ndarray, threshold: float) -> Scored:
     """Label and confidence from the plain image, the gradient from a strong view; modules are in eval mode here."""
     found = predictor.predict(x)
     selected = found.calibrated >= threshold
@@ -111,32 +124,8 @@ def judge(predictor: Predictor, selector: INFUSE, ids: np.ndarray, x: np.ndarray
         labels, ones = found.labels[selected].to(logits.device), torch.ones(len(strong), device=logits.device)
         assert predictor.direction is not None
         influence = score_chunk(predictor.direction, features.float(), logits.float().softmax(1), labels, ones)
-        scores[selected] = selector.value(influence).cpu()
+        scores[selected] = INFUSE().value(influence).cpu()
     return Scored(ids, scores.numpy(), selected.numpy(), found.calibrated.numpy(), found.labels.numpy())
-
-
-class Spill:
-    """Scored rows on disk, read back in blocks and as often as needed.
-
-    Ranking them as they come would hold small arrays between the large ones of the network, which breaks up the heap.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.count, self.selected = file, 0, 0
-
-    def add(self, chunk: Scored) -> None:
-        """Write down some rows."""
-        rows = np.empty(len(chunk.ids), ROW)
-        for name, column in zip(ROW.names or (), chunk, strict=True):
-            rows[name] = column
-        self.file.write(rows.tobytes())
-        self.count, self.selected = self.count + len(rows), self.selected + int(chunk.selected.sum())
-
-    def __iter__(self) -> Iterator[Scored]:
-        self.file.seek(0)
-        while data := self.file.read(65_536 * ROW.itemsize):
-            rows = np.frombuffer(data, ROW)
-            yield Scored(*(rows[name] for name in ROW.names or ()))
 
 
 def write_rows(table: Iterable[Scored], kept: np.ndarray, names: Names, classes: Sequence[str], handle: TextIO) -> None:

@@ -34,14 +34,12 @@ class Lottery(ScoredSelector):
         """The best, or a draw among those that do no harm."""
         if self.take == "best":
             return super().pick(rows, budget, pool)
-        score, classes = known(rows.scores), pool.task.classes
-        harmful = rows.selected & (score < 0)
-        drawn = np.where(harmful, score, pool.rng(LOTTERY).random(len(score)))
+        classes = pool.task.classes
         # What the method does not select does no harm, yet teaches nothing: it must not take the places of what does.
         apart = classes * rows.selected if self.quota == "proportional" else 0
-        everything = np.ones(len(score), dtype=bool)
-        lots = rows._replace(scores=drawn, selected=everything, labels=rows.labels + apart)
-        return best(lots, budget, self.quota, 2 * classes)
+        everything = np.ones(len(rows.ids), dtype=bool)
+        drawn = lots(rows, pool.rng(LOTTERY))._replace(selected=everything, labels=rows.labels + apart)
+        return best(drawn, budget, self.quota, 2 * classes)
 
     @property
     def draws_anew(self) -> bool:
@@ -68,3 +66,9 @@ class Lottery(ScoredSelector):
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
         self.rows_ = restored_rows(state)
+
+
+def lots(rows: Scored, rng: np.random.Generator) -> Scored:
+    """A random number in place of each score, but for what the method selects and would do harm: it comes last."""
+    score = known(rows.scores)
+    return rows._replace(scores=np.where(rows.selected & (score < 0), score, rng.random(len(score))))

@@ -36,6 +36,11 @@ def equal(counts: np.ndarray, budget: int) -> np.ndarray:
     return places
 
 
+def shared(quota: Quota, counts: np.ndarray, budget: int) -> np.ndarray:
+    """The places of each class by one of the two rules."""
+    return (proportional if quota == "proportional" else equal)(counts, budget)
+
+
 def best(rows: Scored, budget: int, quota: Quota, classes: int) -> np.ndarray:
     """Row numbers of the `budget` best, each pseudo class within its quota of the selected examples."""
     ranked = order(rows)
@@ -43,7 +48,7 @@ def best(rows: Scored, budget: int, quota: Quota, classes: int) -> np.ndarray:
         return ranked[:budget]
     labels, selected = rows.labels[ranked], rows.selected[ranked]
     counts = np.bincount(labels[selected], minlength=classes)
-    places = (proportional if quota == "proportional" else equal)(counts, budget)
+    places = shared(quota, counts, budget)
     keep = selected & (_rank_in_class(labels) < places[labels])
     return np.concatenate([ranked[keep], ranked[~keep]])[:budget]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,12 @@ class Scored(NamedTuple):
     def take(self, rows: np.ndarray) -> Scored:
         """Some rows."""
         return Scored(*(column[rows] for column in self))
+
+
+def joined(tables: list[Scored]) -> Scored:
+    """Several tables as one, best first."""
+    rows = Scored(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
+    return rows.take(order(rows))
 
 
 def rows_state(rows: Scored) -> dict[str, Tensor]:
@@ -46,35 +52,7 @@ def known(scores: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(scores), -np.inf, scores)
 
 
-def top_stream(chunks: Iterable[Scored], keep: int, slack: int = 65_536) -> Scored:
-    """The best `keep` rows of a stream, best first; never holds many more than `keep` and a chunk."""
-    held: list[Scored] = []
-    count, best = 0, None
-    for chunk in chunks:
-        chunk = chunk if best is None else chunk.take(_may_enter(chunk, best))
-        held.append(chunk)
-        count += len(chunk.ids)
-        if count > keep + max(keep // 4, slack):
-            held = [_top(held, keep)]
-            count, best = len(held[0].ids), held[0].take(np.array([-1]))
-    if not held:
-        raise ValueError("an empty stream has no best rows")
-    return _top(held, keep)
-
-
 def pieces(rows: Scored, size: int) -> Iterator[Scored]:
     """A table as a stream."""
     for start in range(0, len(rows.ids), size):
         yield Scored(*(column[start : start + size] for column in rows))
-
-
-def _top(held: list[Scored], keep: int) -> Scored:
-    joined = Scored(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
-    return joined.take(order(joined)[:keep])
-
-
-def _may_enter(chunk: Scored, worst: Scored) -> np.ndarray:
-    """Rows not plainly below the worst row kept so far: most of a long stream is turned away by one comparison."""
-    if not worst.selected[0]:
-        return np.flatnonzero(chunk.selected | (chunk.confidence >= worst.confidence[0]))
-    return np.flatnonzero(chunk.selected & (known(chunk.scores) >= known(worst.scores)[0]))
