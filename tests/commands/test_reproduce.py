@@ -54,6 +54,20 @@ def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_pa
     assert {"0.1"} == {cell.split("-")[4] for cell in cells if "INFUSE" in cell}
 
 
+def test_rows_run_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("coreset", "--scale", "cpu", "--seeds", "2", "--dry-run", "--columns", "digits, 20 labels, 40 % kept")
+    assert reproduce(*asked, "--rows", "RandomOnline", "--rows", "FixMatch + EL2N", where=tmp_path) == 0
+    *cells, _ = capsys.readouterr().out.splitlines()
+    kinds = sorted("-".join(cell.split("digits-20-")[1].split("-")[:2]) for cell in cells)
+    assert kinds == ["FixMatch-EL2N"] * 2 + ["FixMatch-RandomOnline"] * 2 + ["FlexMatch-RandomOnline"] * 2
+
+
+def test_a_row_without_the_row_it_is_compared_with(tmp_path: Path) -> None:
+    assert reproduce("ablation-vae", "--scale", "smoke", "--seeds", "1", "--rows", "MLP", where=tmp_path) == 0
+    (text,) = (path.read_text() for path in tmp_path.rglob("ablation-vae-smoke.md"))
+    assert "MLP" in text
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -61,6 +75,8 @@ def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_pa
         (["main", "--shard", "5/4"], "--shard 5/4 is not possible; give i/n"),
         (["main", "--shard", "x"], "--shard x is not possible"),
         (["coreset", "--columns", "MNIST, 9"], "--columns MNIST, 9 is in no column's name; there are: digits"),
+        (["coreset", "--columns", "CIFAR", "--columns", "MNIST, 9"], "--columns MNIST, 9 is in no"),
+        (["coreset", "--rows", "INFUSION"], "--rows INFUSION is in no row's name; there are: Supervised"),
         (["main", "--seeds", "0"], "--seeds must be at least 1"),
         (["main", "--jobs", "-1"], "--jobs must be at least 1"),
         (["main", "--scale", "huge"], "--scale"),

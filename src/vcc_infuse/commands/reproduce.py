@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from ..errors import UserError
 from ..files import write_atomic, write_json
@@ -28,7 +29,8 @@ AGAIN = "interrupted; finished cells are kept: the same command goes on"
 def run(argv: Sequence[str]) -> int:
     """Run what is missing, then write the tables; the status is 1 if a cell failed."""
     options = read(argv)
-    chosen = within(tables(options.table, options.scale), options.columns)
+    chosen = within(tables(options.table, options.scale), "columns", options.columns)
+    chosen = within(chosen, "rows", options.rows)
     cells = [cell for table in chosen for cell in table.cells(options.seeds)]
     check(cells, options.data_root)
     mine = list(dict.fromkeys(cells))[options.shard[0] :: options.shard[1]]
@@ -50,7 +52,9 @@ def read(argv: Sequence[str]) -> Namespace:
     parser = Parser(prog="vcc-infuse reproduce", description="Run a table of the paper and write it.")
     parser.add_argument("table", help=f"{', '.join(TABLES)} or all")
     parser.add_argument("--scale", choices=SCALES, default="cpu", help="smoke (seconds), cpu (hours), paper (GPUs)")
-    parser.add_argument("--columns", help="only the columns whose name contains this, e.g. SVHN or '20 % kept'")
+    for part, example in (("columns", "SVHN or '20 %% kept'"), ("rows", "INFUSE")):
+        told = f"only the {part} whose name contains this, e.g. {example}; may be given several times"
+        parser.add_argument(f"--{part}", action="append", metavar="TEXT", help=told)
     parser.add_argument("--data-root", help="folder with cifar10.zip and the like, or torchvision's files")
     parser.add_argument("--seeds", type=int, default=3, help="runs of every cell; seeds are 0, 1, 2, …")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time; cores are shared among them")
@@ -67,15 +71,17 @@ def read(argv: Sequence[str]) -> Namespace:
     return options
 
 
-def within(chosen: Sequence[Table], text: str | None) -> list[Table]:
-    """The tables with only the columns that are asked for."""
-    if text is None:
+def within(chosen: Sequence[Table], part: Literal["columns", "rows"], words: Sequence[str] | None) -> list[Table]:
+    """The tables with only the columns or rows whose name contains one of the words."""
+    if not words:
         return list(chosen)
-    parts = [replace(table, columns=tuple(c for c in table.columns if text in c.name)) for table in chosen]
-    if not any(part.columns for part in parts):
-        names = dict.fromkeys(column.name for table in chosen for column in table.columns)
-        raise UserError(f"--columns {text} is in no column's name; there are: {'; '.join(names)}")
-    return [part for part in parts if part.columns]
+    fitting = [[each for each in getattr(table, part) if any(word in each.name for word in words)] for table in chosen]
+    for word in words:
+        if not any(word in each.name for found in fitting for each in found):
+            names = dict.fromkeys(each.name for table in chosen for each in getattr(table, part))
+            raise UserError(f"--{part} {word} is in no {part[:-1]}'s name; there are: {'; '.join(names)}")
+    changes: list[dict[str, Any]] = [{part: tuple(found)} for found in fitting]
+    return [replace(table, **change) for table, change in zip(chosen, changes, strict=True) if change[part]]
 
 
 def parse_shard(text: str) -> tuple[int, int]:
