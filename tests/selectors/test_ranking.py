@@ -49,14 +49,19 @@ def test_stream_equals_sorting_all(count, keep, size, slack, seed):
     np.testing.assert_array_equal(found.scores, rows.scores[found.ids])
 
 
-def test_stream_holds_few_rows():
-    def chunks():
+class Long:
+    """300,000 rows that are made when they are asked for, as often as they are."""
+
+    def __iter__(self):
         for start in range(0, 300_000, 1000):
             rows = table(1000, start, levels=10**6)
             yield rows._replace(ids=rows.ids + start)
 
+
+@pytest.mark.parametrize("quota", ["none", "proportional", "equal"])
+def test_stream_holds_few_rows(quota):
     tracemalloc.start()
-    found = top_stream(chunks(), 500, slack=2000)
+    found = best_stream(Long(), 500, quota, 4, slack=2000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found.ids) == 500
