@@ -53,7 +53,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("table", help=f"{', '.join(TABLES)} or all")
     parser.add_argument("--scale", choices=SCALES, default="cpu", help="smoke (seconds), cpu (hours), paper (GPUs)")
     for part, example in (("columns", "SVHN or '20 %% kept'"), ("rows", "INFUSE")):
-        told = f"only the {part} whose name contains this, e.g. {example}; may be given several times"
+        told = f"only the {part} whose name is or contains this, e.g. {example}; may be given several times"
         parser.add_argument(f"--{part}", action="append", metavar="TEXT", help=told)
     parser.add_argument("--data-root", help="folder with cifar10.zip and the like, or torchvision's files")
     parser.add_argument("--seeds", type=int, default=3, help="runs of every cell; seeds are 0, 1, 2, …")
@@ -72,15 +72,17 @@ def read(argv: Sequence[str]) -> Namespace:
 
 
 def within(chosen: Sequence[Table], part: Literal["columns", "rows"], words: Sequence[str] | None) -> list[Table]:
-    """The tables with only the columns or rows whose name contains one of the words."""
+    """The tables with only the columns or rows that the words name, whole or by a part of the name."""
     if not words:
         return list(chosen)
-    fitting = [[each for each in getattr(table, part) if any(word in each.name for word in words)] for table in chosen]
-    for word in words:
-        if not any(word in each.name for found in fitting for each in found):
-            names = dict.fromkeys(each.name for table in chosen for each in getattr(table, part))
-            raise UserError(f"--{part} {word} is in no {part[:-1]}'s name; there are: {'; '.join(names)}")
-    changes: list[dict[str, Any]] = [{part: tuple(found)} for found in fitting]
+    names = dict.fromkeys(each.name for table in chosen for each in getattr(table, part))
+    fitting = {word: {word} if word in names else {name for name in names if word in name} for word in words}
+    for word in (word for word in words if not fitting[word]):
+        raise UserError(f"--{part} {word} is in no {part[:-1]}'s name; there are: {'; '.join(names)}")
+    asked = set().union(*fitting.values())
+    changes: list[dict[str, Any]] = [
+        {part: tuple(each for each in getattr(table, part) if each.name in asked)} for table in chosen
+    ]
     return [replace(table, **change) for table, change in zip(chosen, changes, strict=True) if change[part]]
 
 
