@@ -14,8 +14,8 @@ LAYERS = [
     {"memory", "models", "data", "metrics", "report"},
     {"algorithms", "calibrators", "imbalance"},
     {"selectors"},
-    {"trainer", "parts", "journal", "checkpoint", "tally", "averaging", "optimise", "processes", "engine", "predictor",
-     "evaluation", "figures", "describe", "restore",
+    {"trainer", "descent", "parts", "journal", "checkpoint", "tally", "averaging", "optimise", "processes", "engine",
+     "predictor", "evaluation", "figures", "describe", "restore",
      "run_folder", "interrupt", "progress", "track", "settings", "launch", "presets"},
     {"estimator", "cli", "commands", "reproduce", "__init__", "__main__"},
 ]  # fmt: skip
