@@ -8,7 +8,7 @@ import numpy
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
-from vcc_infuse.data.views import ImageViews
+from vcc_infuse.data.augment.views import ImageViews
 
 MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.244, 0.262)
 

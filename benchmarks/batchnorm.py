@@ -17,7 +17,7 @@ RUNNING = Step.teach
 
 
 def own(step, weak, *inputs):
-    """The weak view normalised by itself, the labelled and strong views together."""
+    """The weak view normalized by itself, the labeled and strong views together."""
     with torch.no_grad():
         step.weak = step.model(weak)
     return step.weak, step.forward(*inputs)

@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 
 import vcc_infuse
-from vcc_infuse.commands.reproduce import plain_entry, save
-from vcc_infuse.files import write_json
+from vcc_infuse.cli.reproduce import plain_entry, save
 from vcc_infuse.reproduce import Column, Row, Table, run_grid
 from vcc_infuse.reproduce.collect import collect
 from vcc_infuse.reproduce.render import markdown
-from vcc_infuse.run_folder import versions
+from vcc_infuse.runs.folder import versions
+from vcc_infuse.utils.io import write_json
 
 FIGURES = (
     "error", "ece", "ece_calibrated", "pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "hours",

@@ -21,11 +21,11 @@ import torch.nn.functional as F
 import vcc_infuse
 from vcc_infuse import INFUSE, RandomOnline, SmallConv, SSLData, Trainer, load, metrics
 from vcc_infuse.data.split import balanced
-from vcc_infuse.files import write_atomic, write_json
 from vcc_infuse.predictor import make_views
-from vcc_infuse.run_folder import versions
-from vcc_infuse.selectors.gradients import mean_gradient
-from vcc_infuse.selectors.infuse import chunk_score
+from vcc_infuse.runs.folder import versions
+from vcc_infuse.selectors.head_gradients import mean_gradient
+from vcc_infuse.selectors.infuse.selector import chunk_score
+from vcc_infuse.utils.io import write_atomic, write_json
 
 BEST = {"take": "best", "quota": "none"}
 ROWS = {
@@ -73,7 +73,7 @@ def within_classes(scores, chunks, truth):
 
 
 def run(row, base, labels, steps, seed):
-    """One training: test error in per cent, and the mean notes."""
+    """One training: test error in percent, and the mean notes."""
     dataset = load("digits")
     data = SSLData(dataset, balanced(dataset.train.y, labels, dataset.classes, seed))
     selector = RandomOnline(keep=0.4)

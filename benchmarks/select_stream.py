@@ -23,13 +23,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vcc_infuse.commands.spill import Spill
-from vcc_infuse.figures import peak_memory
 from vcc_infuse.selectors import INFUSE
-from vcc_infuse.selectors.infuse import score_chunk
+from vcc_infuse.selectors.infuse.selector import score_chunk
+from vcc_infuse.selectors.infuse.support import support_gradient
+from vcc_infuse.selectors.out_of_core import DiskTable, top_stream
 from vcc_infuse.selectors.ranking import Scored
-from vcc_infuse.selectors.stream import top_stream
-from vcc_infuse.selectors.support import support_gradient
+from vcc_infuse.training.summary import peak_memory
 
 SIZES = (1_250_000, 2_500_000, 5_000_000, 10_000_000)
 CHUNK, THRESHOLD = 16_384, 0.95
@@ -44,8 +43,8 @@ class Stream:
         self.head = torch.nn.Linear(features, classes).requires_grad_(False)
         self.head.weight.normal_(std=1.5 / math.sqrt(features))
         y = torch.arange(400) % classes
-        labelled = self.head.weight[y] * 4 + torch.randn(400, features)
-        self.direction = support_gradient(self.head, labelled, y, 8, np.random.default_rng(0))[0]
+        labeled = self.head.weight[y] * 4 + torch.randn(400, features)
+        self.direction = support_gradient(self.head, labeled, y, 8, np.random.default_rng(0))[0]
 
     def __iter__(self) -> Iterator[Scored]:
         for start in range(0, self.rows, CHUNK):
@@ -71,7 +70,7 @@ def measure(rows: int, features: int, classes: int, keep: float) -> dict[str, fl
     before, stream = peak_memory(), Stream(rows, features, classes)
     wall, cpu = time.perf_counter(), time.process_time()
     with tempfile.TemporaryFile() as file:
-        spill = Spill(file)
+        spill = DiskTable(file)
         for chunk in stream:
             spill.add(chunk)
         best = top_stream(spill, round(keep * rows))

@@ -4,7 +4,7 @@
 
 writes vcc_quality.json and vcc_quality.md: AUROC and ECE of the softmax confidence, of the target r̃ (corrected and as
 printed), of its reconstruction by the VAE and by an MLP, of the matched confidence that selects, and of the softmax at
-the learnt temperature. Selection is by the VAE; the MLP only learns alongside.
+the learned temperature. Selection is by the VAE; the MLP only learns alongside.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import ClassVar
 import torch
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load, metrics
-from vcc_infuse.calibrators.fusion import Rows, interpolate
-from vcc_infuse.calibrators.reconstruction import MLP
-from vcc_infuse.calibrators.vcc import VCC
+from vcc_infuse.calibrators.vcc.calibrator import VCC
+from vcc_infuse.calibrators.vcc.fusion import Rows, interpolate
+from vcc_infuse.calibrators.vcc.reconstruction import MLP
 from vcc_infuse.data.split import balanced
 
 

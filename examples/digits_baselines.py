@@ -25,7 +25,7 @@ def scikit_learn(method, data):
     """The pool as flat vectors on the 0…16 scale of scikit-learn's own examples, −1 for hidden labels."""
     train, test = data.dataset.train, data.dataset.test
     y = np.full(len(train), -1)
-    y[data.split.labelled] = data.labelled_y
+    y[data.split.labeled] = data.labeled_y
     method.fit(train.x.reshape(len(train), -1) / 255 * 16, y)
     return float(np.mean(method.predict(test.x.reshape(len(test), -1) / 255 * 16) != test.y))
 
@@ -36,7 +36,7 @@ def errors(labels, seed, steps):
     return {
         "Supervised": train(Supervised(), data, seed, steps),
         "LabelSpreading, rbf 0.25 (scikit-learn)": scikit_learn(LabelSpreading(gamma=0.25, max_iter=200), data),
-        "LabelSpreading, 10 neighbours (scikit-learn)": scikit_learn(
+        "LabelSpreading, 10 neighbors (scikit-learn)": scikit_learn(
             LabelSpreading(kernel="knn", n_neighbors=10, max_iter=200), data
         ),
         "SelfTraining, logistic (scikit-learn)": scikit_learn(
@@ -49,7 +49,7 @@ def errors(labels, seed, steps):
 def table(rows, labels, steps, command):
     ours = np.array([row["FixMatch"] for row in rows])
     lines = [
-        f"Error on digits with {labels} labels, {len(rows)} seeds, {steps} steps of 64 labelled / 448 unlabelled.",
+        f"Error on digits with {labels} labels, {len(rows)} seeds, {steps} steps of 64 labeled / 448 unlabeled.",
         "",
         f"    {command}",
         "",

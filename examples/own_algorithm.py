@@ -6,12 +6,12 @@ vcc-infuse train --data digits --labels 40 --algorithm own_algorithm.RisingMatch
 
 import sys
 
-from vcc_infuse import PseudoLabelling, SmallConv, SSLData, Trainer, load
+from vcc_infuse import PseudoLabeling, SmallConv, SSLData, Trainer, load
 from vcc_infuse.data.split import balanced
 from vcc_infuse.types import Calibrated, PseudoLabels, Step
 
 
-class RisingMatch(PseudoLabelling):
+class RisingMatch(PseudoLabeling):
     """Trust easily at first, be strict at the end.
 
     Args:

@@ -1,4 +1,4 @@
-"""From a folder of pictures to labelled predictions, all in Python. Here the pictures are made on the spot.
+"""From a folder of pictures to labeled predictions, all in Python. Here the pictures are made on the spot.
 
 python examples/own_images.py
 """
@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load
-from vcc_infuse.data.folders import read_images
+from vcc_infuse.data.sources.folder import read_images
 from vcc_infuse.data.split import given
 
 
@@ -20,13 +20,13 @@ def draw(shape, rng):
     image = Image.fromarray(rng.integers(0, 90, (24, 24, 3), dtype=np.uint8))
     x, y, side = *rng.integers(2, 12, 2), rng.integers(7, 11)
     box = [int(x), int(y), int(x + side), int(y + side)]
-    colour = tuple(int(c) for c in rng.integers(120, 255, 3))
+    color = tuple(int(c) for c in rng.integers(120, 255, 3))
     pencil = ImageDraw.Draw(image)
-    (pencil.ellipse if shape == "disc" else pencil.rectangle)(box, fill=colour)
+    (pencil.ellipse if shape == "disc" else pencil.rectangle)(box, fill=color)
     return image
 
 
-def make_folder(root, unlabelled=200):
+def make_folder(root, unlabeled=200):
     """labeled/<class>/, unlabeled/ and test/<class>/: the layout for pictures of your own."""
     rng = np.random.default_rng(0)
     for part, count in (("labeled", 10), ("test", 40)):
@@ -36,7 +36,7 @@ def make_folder(root, unlabelled=200):
             for number in range(count):
                 draw(shape, rng).save(folder / f"{number}.png")
     (root / "unlabeled").mkdir()
-    for number in range(unlabelled):
+    for number in range(unlabeled):
         draw(("disc", "square")[number % 2], rng).save(root / "unlabeled" / f"{number}.png")
 
 

@@ -1,7 +1,7 @@
 """A plain PyTorch FixMatch loop on scikit-learn's digits, with VCC in place of the softmax confidence.
 
 VCC needs a model that returns Outputs(logits, features) and has a linear `head`, an averaged copy of it, and the
-numbers of the unlabelled examples. Run: python examples/own_loop.py
+numbers of the unlabeled examples. Run: python examples/own_loop.py
 """
 
 import copy
@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from vcc_infuse.calibrators.vcc import VCC
+from vcc_infuse.calibrators.vcc.calibrator import VCC
 from vcc_infuse.metrics import ece
 from vcc_infuse.types import Batch, Outputs, Step, Task
 
-STEPS, BATCH, UNLABELLED, CLASSES, PER_CLASS = 300, 32, 160, 10, 4
+STEPS, BATCH, UNLABELED, CLASSES, PER_CLASS = 300, 32, 160, 10, 4
 
 
 class Net(nn.Module):
@@ -53,22 +53,22 @@ def digits():
 def main():
     torch.manual_seed(0)
     pool, truth, test_x, test_y = digits()
-    labelled = torch.cat([(truth == c).nonzero().flatten()[:PER_CLASS] for c in range(CLASSES)])
+    labeled = torch.cat([(truth == c).nonzero().flatten()[:PER_CLASS] for c in range(CLASSES)])
     model = Net()
     ema = copy.deepcopy(model).eval().requires_grad_(False)
 
     vcc = VCC()
     counts = torch.full((CLASSES,), PER_CLASS)
-    vcc.setup(model, Task(CLASSES, len(labelled), len(pool), counts, STEPS, 50, BATCH, UNLABELLED))
+    vcc.setup(model, Task(CLASSES, len(labeled), len(pool), counts, STEPS, 50, BATCH, UNLABELED))
     parameters = [*model.parameters(), *vcc.parameters()]
-    optimiser = torch.optim.SGD(parameters, lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(parameters, lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
     for number in range(STEPS):
-        ids, pool_ids = torch.randint(len(labelled), (BATCH,)), torch.randint(len(pool), (UNLABELLED,))
-        rows = labelled[ids]
+        ids, pool_ids = torch.randint(len(labeled), (BATCH,)), torch.randint(len(pool), (UNLABELED,))
+        rows = labeled[ids]
         x, y, u = weak(pool[rows]), truth[rows], weak(pool[pool_ids])
-        views = {"labelled_strong": strong(pool[rows])}
-        batch = Batch(x, y, ids, views, pool_ids, torch.ones(UNLABELLED))
+        views = {"labeled_strong": strong(pool[rows])}
+        batch = Batch(x, y, ids, views, pool_ids, torch.ones(UNLABELED))
         step = Step(batch, model, ema, vcc, number, STEPS)
 
         with torch.no_grad():
@@ -78,9 +78,9 @@ def main():
         logits = model(torch.cat([x, strong(pool[pool_ids])])).logits
         loss = F.cross_entropy(logits[:BATCH], y) + trust.loss
         loss = loss + (F.cross_entropy(logits[BATCH:], trust.labels, reduction="none") * chosen).mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         for average, now in zip(ema.state_dict().values(), model.state_dict().values(), strict=True):
             average.lerp_(now, 0.02) if average.is_floating_point() else average.copy_(now)
 

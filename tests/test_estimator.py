@@ -28,10 +28,10 @@ from vcc_infuse import (
     TemperatureScaling,
     Trainer,
 )
-from vcc_infuse.data.targets import encode
+from vcc_infuse.data.arrays import encode
 
 FAST = dict(steps=25, batch=16, ratio=1)
-EXPECTED = {"check_classifiers_classes": "fits labels −1 and 1 as two classes; here −1 means unlabelled"}
+EXPECTED = {"check_classifiers_classes": "fits labels −1 and 1 as two classes; here −1 means unlabeled"}
 
 
 def fast(**options):
@@ -83,7 +83,7 @@ def test_labels_of_any_kind_give_sorted_classes_and_the_same_model(blobs, names)
 
 
 @pytest.mark.parametrize("labels", [np.array(["b", "a"] * 10), ["b", "a"] * 10, np.array([True, False] * 10)])
-def test_labels_without_unlabelled_rows(labels):
+def test_labels_without_unlabeled_rows(labels):
     x = np.arange(40.0).reshape(20, 2)
     model = fast(steps=2).fit(x, labels)
     assert list(model.classes_) == sorted(set(np.asarray(labels).tolist()))
@@ -103,7 +103,7 @@ def test_codes_follow_a_slow_loop():
     [
         ([-1] * 4, "every label is −1"),
         ([-1, 1, 1, 1], "y has 1 class (1)"),
-        (np.array(["a", "b", -1, "a"]), "y holds '-1'; mark unlabelled rows with the number −1"),
+        (np.array(["a", "b", -1, "a"]), "y holds '-1'; mark unlabeled rows with the number −1"),
         (np.array(["a", "b", None, "a"], dtype=object), "y holds None"),
         (np.array(["a", "b", "", "a"], dtype=object), "y holds ''"),
         (np.array(["a", "b", 3, -1], dtype=object), "y mixes int, str"),
@@ -125,7 +125,7 @@ def test_mistaken_labels_cost_one_line(y, message):
         (np.full((4, 8, 8), np.nan), "NaN"),
         (np.full((4, 8, 8), 300), "they must lie in 0…255"),
         (np.zeros((4, 3, 8, 8), np.uint8), "channels-first"),
-        (np.zeros((4, 8, 8, 2), np.uint8), "must be 1 (grey) or 3 (RGB)"),
+        (np.zeros((4, 8, 8, 2), np.uint8), "must be 1 (gray) or 3 (RGB)"),
         (np.zeros((4, 2, 2, 2, 2)), "give numbers N×H×W"),
         (np.full((4, 2), np.inf), "infinity"),
     ],
@@ -181,7 +181,7 @@ def test_default_networks_fit_the_data(pictures):
     assert isinstance(SSLClassifier(**short).fit(x.reshape(60, -1), y).predictor_.model.backbone, MLP)
 
 
-@pytest.mark.parametrize("calibrator", [None, TemperatureScaling(labels="labelled_strong"), VCC(inference="both")])
+@pytest.mark.parametrize("calibrator", [None, TemperatureScaling(labels="labeled_strong"), VCC(inference="both")])
 def test_probabilities_say_the_calibrated_confidence(blobs, calibrator):
     x, _, y = blobs
     model = fast(calibrator=calibrator).fit(x, y)
@@ -240,7 +240,7 @@ def test_summary_has_no_figure_that_training_labels_flatter(blobs):
     )
 
 
-def test_score_leaves_unlabelled_rows_out(blobs):
+def test_score_leaves_unlabeled_rows_out(blobs):
     x, _, y = blobs
     model = fast().fit(x, y)
     known, weights = y >= 0, np.arange(len(y))
@@ -263,7 +263,7 @@ def test_unfitted(blobs):
     assert "FlexMatch" in repr(fast(algorithm=FlexMatch(), selector=INFUSE()))
 
 
-def test_pipeline_grid_and_cross_validation_with_unlabelled_rows(blobs):
+def test_pipeline_grid_and_cross_validation_with_unlabeled_rows(blobs):
     x, _, y = blobs
     pipeline = make_pipeline(StandardScaler(), fast())
     scores = cross_val_score(pipeline, x, y, cv=3, error_score="raise")

@@ -43,7 +43,7 @@ def step(joint):
 @pytest.mark.parametrize("joint", [False, True])
 def test_teach_gives_the_weak_view_no_gradient(joint):
     s = step(joint)
-    weak, (a, b) = s.teach(torch.randn(5, 4), torch.randn(2, 4), torch.randn(3, 4))
+    weak, (a, b) = s.forward_weak_strong(torch.randn(5, 4), torch.randn(2, 4), torch.randn(3, 4))
     assert not weak.logits.requires_grad
     assert a.logits.requires_grad
     assert [len(o.logits) for o in (weak, a, b)] == [5, 2, 3]
@@ -54,11 +54,11 @@ def test_joint_shares_batch_statistics_and_the_default_uses_running_ones():
     weak, x, u = torch.randn(5, 4) + 3, torch.randn(2, 4), torch.randn(3, 4)
     joint, apart = step(True), step(False)
     whole = joint.model(torch.cat([x, u, weak])).logits
-    joint_weak, (joint_x, _) = joint.teach(weak, x, u)
+    joint_weak, (joint_x, _) = joint.forward_weak_strong(weak, x, u)
     torch.testing.assert_close(joint_weak.logits, whole[5:])
     torch.testing.assert_close(joint_x.logits, whole[:2])
     with_statistics = copy.deepcopy(apart.model).eval()(weak).logits
-    alone, (with_u, _) = apart.teach(weak, x, u)
+    alone, (with_u, _) = apart.forward_weak_strong(weak, x, u)
     torch.testing.assert_close(alone.logits, with_statistics)
     torch.testing.assert_close(with_u.logits, apart.model(torch.cat([x, u])).logits[:2])
     assert apart.model.training

@@ -1,117 +1,50 @@
-"""Semi-supervised image classification that knows when it is right."""
+"""Semi-supervised image classification that knows when it is right.
 
+Names load on first use, so that `vcc-infuse --help` does not wait for torch.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import metrics
-from .algorithms import (
-    MPL,
-    UDA,
-    VAT,
-    Algorithm,
-    CoMatch,
-    Dash,
-    FixMatch,
-    FlexMatch,
-    FreeMatch,
-    FullySupervised,
-    MeanTeacher,
-    MixMatch,
-    PiModel,
-    PseudoLabel,
-    PseudoLabelling,
-    ReMixMatch,
-    SimMatch,
-    SoftMatch,
-    Supervised,
-)
-from .calibrators import MMCE, VCC, Calibrator, EnsembleTS, Softmax, TemperatureScaling
-from .data.dataset import Dataset, Examples
-from .data.sources import load
-from .data.ssl import SSLData
-from .errors import UserError
-from .imbalance import ABC, DARP, DASO, Adsh, DebiasPL
-from .models import MLP, Backbone, Classifier, SmallConv, Timm, WideResNet
-from .predictor import Predictor
-from .selectors import (
-    EL2N,
-    INFUSE,
-    RETRIEVE,
-    EarlyStop,
-    FullShort,
-    GradMatch,
-    Random,
-    RandomOnline,
-    Selector,
-)
-from .trainer import Trainer
-
 if TYPE_CHECKING:
-    from .estimator import SSLClassifier
+    from . import metrics as metrics
+    from .algorithms import *
+    from .calibrators import *
+    from .data import *
+    from .errors import UserError as UserError
+    from .estimator import SSLClassifier as SSLClassifier
+    from .imbalance import *
+    from .models import *
+    from .predictor import Predictor as Predictor
+    from .selectors import *
+    from .training import *
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ABC",
-    "DARP",
-    "DASO",
-    "EL2N",
-    "INFUSE",
-    "MLP",
-    "MMCE",
-    "MPL",
-    "RETRIEVE",
-    "UDA",
-    "VAT",
-    "VCC",
-    "Adsh",
-    "Algorithm",
-    "Backbone",
-    "Calibrator",
-    "Classifier",
-    "CoMatch",
-    "Dash",
-    "Dataset",
-    "DebiasPL",
-    "EarlyStop",
-    "EnsembleTS",
-    "Examples",
-    "FixMatch",
-    "FlexMatch",
-    "FreeMatch",
-    "FullShort",
-    "FullySupervised",
-    "GradMatch",
-    "MeanTeacher",
-    "MixMatch",
-    "PiModel",
-    "Predictor",
-    "PseudoLabel",
-    "PseudoLabelling",
-    "Random",
-    "RandomOnline",
-    "ReMixMatch",
-    "SSLClassifier",
-    "SSLData",
-    "Selector",
-    "SimMatch",
-    "SmallConv",
-    "SoftMatch",
-    "Softmax",
-    "Supervised",
-    "TemperatureScaling",
-    "Timm",
-    "Trainer",
-    "UserError",
-    "WideResNet",
-    "load",
-    "metrics",
-]
+# Each of these modules lists its public names in `__all__`; the estimator comes last because it imports scikit-learn.
+_ROOMS = (
+    "errors", "models", "data", "algorithms", "imbalance", "calibrators", "selectors", "training", "predictor",
+    "estimator",
+)  # fmt: skip
+
+
+def _public_names() -> list[str]:
+    rooms = [import_module(f".{room}", __name__) for room in _ROOMS]
+    return sorted({"metrics", *(name for room in rooms for name in room.__all__)})
 
 
 def __getattr__(name: str) -> Any:
-    """SSLClassifier at first use: importing scikit-learn would make every command start a second later."""
-    if name == "SSLClassifier":
-        from .estimator import SSLClassifier
-
-        return SSLClassifier
+    if name == "__all__":
+        return _public_names()
+    if name == "metrics":
+        return import_module(".metrics", __name__)
+    if not name.startswith("_"):
+        for room in _ROOMS:
+            module = import_module(f".{room}", __name__)
+            if name in module.__all__:
+                return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_public_names()]

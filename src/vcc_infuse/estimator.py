@@ -17,20 +17,24 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .calibrators import Calibrator
-from .calibrators.trust import move
-from .data.arrays import as_rows, from_arrays
+from .calibrators.base import move
+from .data.arrays import as_rows, encode, from_arrays, has_label
 from .data.split import given
-from .data.ssl import SSLData
-from .data.targets import encode, has_label
+from .data.ssl_data import SSLData
 from .errors import UserError
 from .models import MLP, SmallConv
 from .selectors import Selector
-from .selectors.rest import at_rest
-from .trainer import Trainer
+from .training.trainer import Trainer
+from .utils.seeding import preserve_mode_and_rng
 
 # How scikit-learn is to check X.
 VECTORS: dict[str, Any] = {"dtype": np.float32}
+
+__all__ = ["SSLClassifier"]
+
+
 IMAGES: dict[str, Any] = {"ensure_2d": False, "allow_nd": True}
+
 
 # Against labels the network was trained on: they would flatter.
 TRAINING_FIGURES = ("pseudo_label_precision", "pseudo_label_precision_per_class")
@@ -40,7 +44,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
     """A semi-supervised neural network as a scikit-learn classifier.
 
     `fit(X, y)` takes features (N, D), or images (N, H, W) or (N, H, W, C) of integers 0…255 or floats 0…1. In `y` the
-    number −1 means unlabelled, as in scikit-learn; every other whole number or text is a class. Beside text −1 needs an
+    number −1 means unlabeled, as in scikit-learn; every other whole number or text is a class. Beside text −1 needs an
     array of dtype=object, because `np.array(["a", -1])` holds the text "-1", which is refused. `X` and `y` must be
     whole: NaN, infinities and None are refused.
 
@@ -50,10 +54,10 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         model: a backbone; SmallConv() for images and MLP() for features if not given.
         algorithm: the semi-supervised method; FixMatch() if not given.
         calibrator: what decides how far a pseudo label, and a prediction, is trusted; the softmax if not given.
-        selector: what chooses the unlabelled examples to train on; all of them if not given.
-        steps: optimiser steps.
-        batch: labelled examples a step; few labels are repeated.
-        ratio: unlabelled examples for each labelled one; the method's own default if not given.
+        selector: what chooses the unlabeled examples to train on; all of them if not given.
+        steps: optimizer steps.
+        batch: labeled examples a step; few labels are repeated.
+        ratio: unlabeled examples for each labeled one; the method's own default if not given.
         lr: learning rate at the start.
         flip: whether a mirrored image keeps its class; say False for digits and letters.
         precision: "auto" takes bf16 where the hardware has it; or fp32, bf16, fp16.
@@ -92,13 +96,13 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         self.out, self.progress = out, progress
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train on the labelled and the unlabelled (−1) rows."""
+        """Train on the labeled and the unlabeled (−1) rows."""
         rows, labels = validate_data(self, X, y, **(IMAGES if _axes(X) > 2 else VECTORS))
         classes, numbers = encode(labels)
         dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes])
         data = SSLData(replace(dataset, flip=self.flip), given(numbers))
         trainer = self._trainer(images=len(dataset.shape) == 3)
-        with at_rest(device="cuda" if torch.cuda.is_available() else "cpu"):
+        with preserve_mode_and_rng(device="cuda" if torch.cuda.is_available() else "cpu"):
             summary = trainer.fit(data)
         self.classes_, self.n_features_in_ = classes, int(np.prod(dataset.shape))
         self.predictor_ = trainer.predictor()
@@ -126,7 +130,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         labels = column_or_1d(y)
         known = has_label(labels)
         if not known.any():
-            raise UserError("y: every label is −1, which means unlabelled; accuracy needs labels")
+            raise UserError("y: every label is −1, which means unlabeled; accuracy needs labels")
         weights = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(labels[known], self.predict(X)[known], sample_weight=weights))
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from . import metrics
 from .calibrators import Calibrator
-from .data.batches import Views
 from .data.dataset import Examples
+from .data.sampling import Views
 from .types import Outputs
 
 
@@ -102,6 +102,6 @@ def evaluate(
     bins: int = 15,
     label_counts: Tensor | None = None,
 ) -> dict[str, object]:
-    """Measure a model on labelled examples."""
+    """Measure a model on labeled examples."""
     logits, confidence = infer(model, calibrator, test.x, views, device)
     return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins, label_counts)

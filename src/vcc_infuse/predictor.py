@@ -14,15 +14,16 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .calibrators import Calibrator
+from .data.augment.views import ImageViews, VectorViews
 from .data.dataset import Dataset, Examples
-from .data.views import ImageViews, VectorViews
-from .describe import describe, rebuild
 from .errors import UserError
 from .evaluation import evaluate, infer
-from .files import write_atomic, write_json
 from .models import Classifier
-from .restore import restore
 from .types import Task
+from .utils.io import write_atomic, write_json
+from .utils.serialization import from_config, load_state, to_config
+
+__all__ = ["Predictions", "Predictor"]
 
 
 class Predictions(NamedTuple):
@@ -67,7 +68,7 @@ class Predictor:
         return Predictions(labels, probs, confidence, calibrated)
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
-        """Every test figure on labelled examples."""
+        """Every test figure on labeled examples."""
         counts = self.task.label_counts
         return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
 
@@ -82,8 +83,8 @@ class Predictor:
         write_json(
             folder / "model.json",
             {
-                "backbone": describe(self.model.backbone),
-                "calibrator": describe(self.calibrator),
+                "backbone": to_config(self.model.backbone),
+                "calibrator": to_config(self.calibrator),
                 "classes": list(self.classes),
                 "shape": list(self.shape),
                 "mean": [float(v) for v in self.views.mean],
@@ -99,11 +100,11 @@ class Predictor:
         folder = Path(folder)
         card = _read_card(folder)
         shape = tuple(card["shape"])
-        backbone: nn.Module = rebuild(card["backbone"], nn.Module)
+        backbone: nn.Module = from_config(card["backbone"], nn.Module)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
         model = Classifier.build(backbone, channels_first, len(card["classes"]))
         task = Task(**{**card["task"], "label_counts": torch.tensor(card["task"]["label_counts"])})
-        calibrator: Calibrator = rebuild(card["calibrator"], Calibrator)
+        calibrator: Calibrator = from_config(card["calibrator"], Calibrator)
         calibrator.setup(model, task)
         tensors = _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
         model.to(device).eval()
@@ -137,5 +138,7 @@ def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor
     for prefix, module in modules.items():
         part = {k.removeprefix(f"{prefix}."): v for k, v in tensors.items() if k.startswith(f"{prefix}.")}
         again = f"train again: vcc-infuse train --config {path.parent}/config.yaml --out NEW"
-        restore(module, part, f"{path} was written by another version, whose {type(module).__name__} differs; {again}")
+        load_state(
+            module, part, f"{path} was written by another version, whose {type(module).__name__} differs; {again}"
+        )
     return tensors

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Outputs(NamedTuple):
-    """What a model says of a batch: class logits, and the pooled features they came from."""
+    """The output of a model for a batch: class logits, and the pooled features they came from."""
 
     logits: Tensor
     features: Tensor
@@ -32,19 +32,18 @@ class Task:
     """The sizes an algorithm, calibrator or selector needs before the first step."""
 
     classes: int
-    labelled: int
+    labeled: int
     pool: int
     label_counts: Tensor
     steps: int
-    epoch: int
-    batch: int
-    unlabelled_batch: int
+    batch_size: int
+    unlabeled_batch_size: int
 
 
 class Batch(NamedTuple):
-    """One step's data on this process: labelled images, unlabelled views, and who they are.
+    """One step's data on this process: labeled images, unlabeled views, and who they are.
 
-    `ids` count within the labelled set, `pool_ids` within the unlabelled pool; `weights` come from the core set.
+    `ids` count within the labeled set, `pool_ids` within the unlabeled pool; `weights` come from the core set.
     `held_out_y` are the labels of the view "held_out", for a calibrator that asks for images kept out of training.
     """
 
@@ -58,9 +57,9 @@ class Batch(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """Trust in each class, in the pseudo label, and the price of learning that trust (None if nothing is learnt).
+    """Trust in each class, trust in the pseudo label, and the loss of learning that trust (None if nothing is learned).
 
-    The largest of `probs` marks the label, which is always the classifier's; `confidence` is what thresholds judge.
+    The largest of `probs` marks the label, which is always the classifier's; `confidence` is compared with thresholds.
     """
 
     probs: Tensor
@@ -74,7 +73,7 @@ class Calibrated(NamedTuple):
 
 
 class PseudoLabels(NamedTuple):
-    """Targets (classes, or a distribution a row) and how much each counts."""
+    """Targets (classes, or one distribution per row) and how much each counts."""
 
     targets: Tensor
     weights: Tensor
@@ -85,20 +84,20 @@ class PseudoLabels(NamedTuple):
         return self.targets if self.targets.ndim == 1 else self.targets.argmax(1)
 
     def loss(self, logits: Tensor, sample_weights: Tensor | None = None) -> Tensor:
-        """Weighted cross entropy, averaged over the whole batch: an example left out counts in the denominator."""
+        """Weighted cross entropy, averaged over the whole batch: examples with weight zero count in the denominator."""
         each = F.cross_entropy(logits.float(), self.targets, reduction="none") * self.weights
         return (each if sample_weights is None else each * sample_weights).mean()
 
 
 class Losses(dict[str, Tensor]):
-    """Named, already weighted terms: their sum is minimised, each is logged; `pseudo` is logged for its quality."""
+    """Named, already weighted terms: their sum is minimized and each is logged; `pseudo` is logged for its quality."""
 
     def __init__(self, pseudo: PseudoLabels | None = None, **terms: Tensor | None) -> None:
         super().__init__({name: term for name, term in terms.items() if term is not None})
         self.pseudo = pseudo
 
     def total(self) -> Tensor:
-        """What the optimiser minimises."""
+        """What the optimizer minimizes."""
         return torch.stack([term.float() for term in self.values()]).sum()
 
 
@@ -109,7 +108,7 @@ class Coreset(NamedTuple):
     weights: Tensor
 
 
-def alone(tensor: Tensor) -> Tensor:
+def identity_gather(tensor: Tensor) -> Tensor:
     """`gather` for a single process."""
     return tensor
 
@@ -124,42 +123,41 @@ class Step:
     calibrate: Callable[[Step, Tensor, Outputs], Calibrated]
     number: int = 0
     steps: int = 1
-    epoch: int = 1
     joint: bool = False
-    gather: Callable[[Tensor], Tensor] = field(default=alone)
+    gather: Callable[[Tensor], Tensor] = field(default=identity_gather)
     weak: Outputs | None = None
-    """What the model said of the weak view, once it was asked."""
+    """The model's outputs for the weak view, once computed."""
 
     @property
     def progress(self) -> float:
-        """The share of the run that is behind us, 0…1."""
+        """The fraction of the run that is done, 0…1."""
         return self.number / self.steps
 
     def confidence(self, images: Tensor, outputs: Outputs) -> Calibrated:
-        """The seam where a calibrator plugs in."""
+        """Where a calibrator plugs in."""
         return self.calibrate(self, images, outputs)
 
     def forward(self, *inputs: Tensor) -> list[Outputs]:
         """One forward with gradient for several inputs, which share their BatchNorm statistics."""
         return self.model(torch.cat(inputs)).split([len(x) for x in inputs])
 
-    def teach(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
-        """Outputs of the weak view without gradient, of the other inputs with.
+    def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
+        """Outputs of the weak view without gradient, of the other inputs with gradient.
 
-        The weak view is judged as a test image would be, by BatchNorm's running statistics: normalised by statistics
-        of its own it would meet a classifier that was trained under those of the strong views, and whole classes
-        would never reach the threshold. `joint` is the papers' single forward with statistics shared by all, whose
-        backward pass goes through the weak view for nothing.
+        The weak view is evaluated like a test image, with BatchNorm's running statistics: normalized by its own
+        statistics it would meet a classifier trained under those of the strong views, and whole classes would never
+        reach the threshold. `joint` is the papers' single forward with shared statistics, whose backward pass
+        includes the weak view to no effect.
         """
         if self.joint:
             *others, last = self.forward(*inputs, weak)
             self.weak = last.detach()
             return self.weak, others
-        self.weak = self.judge(weak)
+        self.weak = self.forward_eval(weak)
         return self.weak, self.forward(*inputs)
 
     @torch.no_grad()
-    def judge(self, images: Tensor) -> Outputs:
+    def forward_eval(self, images: Tensor) -> Outputs:
         """Outputs as at inference: no gradient, no dropout, running statistics."""
         training = self.model.training
         outputs = self.model.eval()(images)

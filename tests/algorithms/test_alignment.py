@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.algorithms.tiny import buffers, random_probs, same, two_processes
+from tests.helpers.tiny import buffers, random_probs, same, two_processes
 from vcc_infuse.algorithms.alignment import EMAAlignment, QueueAlignment
 
 

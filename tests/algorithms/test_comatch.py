@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tests.algorithms.tiny import (
+from tests.helpers.tiny import (
     buffers,
     judged,
     make_step,
@@ -102,7 +102,7 @@ def test_losses_against_a_slow_loop():
     kept = [max(target) >= 0.35 for target in targets]
     soft = [-k * dot(t, v) for k, t, v in zip(kept, targets, logs, strict=True)]
     assert any(kept)
-    assert terms["unlabelled"].item() == pytest.approx(2 * dot(soft, weights.tolist()) / 8, rel=1e-4)
+    assert terms["unlabeled"].item() == pytest.approx(2 * dot(soft, weights.tolist()) / 8, rel=1e-4)
 
 
 @pytest.mark.parametrize("cut", [0.5, 0.8])
@@ -118,14 +118,14 @@ def test_memory_keeps_aligned_probabilities_before_smoothing_then_labels():
     method, step = full()
     step.model.eval()
     method.bank.cursor.zero_()
-    weak, labelled = step.model(step.batch.views["weak"]), step.model(step.batch.x)
+    weak, labeled = step.model(step.batch.views["weak"]), step.model(step.batch.x)
     twin, _ = full()
     aligned = twin.alignment(weak.logits.softmax(1))
     run(method, step)
     torch.testing.assert_close(method.bank["probs"][:8], aligned)
     torch.testing.assert_close(method.bank["projection"][:8], method.projection(weak.features))
     assert torch.equal(method.bank["probs"][8:12], torch.eye(3)[step.batch.y])
-    torch.testing.assert_close(method.bank["projection"][8:12], method.projection(labelled.features))
+    torch.testing.assert_close(method.bank["projection"][8:12], method.projection(labeled.features))
     assert method.alignment.means.pushed.item() == 1
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.algorithms.tiny import (
+from tests.helpers.tiny import (
     buffers,
     judged,
     make_step,
@@ -21,7 +21,7 @@ from vcc_infuse.errors import UserError
 
 
 def measured(loss, number=5, steps=100, **options):
-    """A method that found this labelled loss in its warm-up of 5 steps."""
+    """A method that found this labeled loss in its warm-up of 5 steps."""
     method = Dash(**options)
     step = make_step(method, number=number, steps=steps)
     method.loss_sum.fill_(4 * loss)
@@ -54,14 +54,14 @@ def test_warm_up_is_supervised_only():
     method = Dash()
     step = make_step(method, number=4)
     terms = run(method, step)
-    assert list(terms) == ["labelled"]
+    assert list(terms) == ["labeled"]
     assert terms.pseudo is None
     step.number = 5
-    assert list(run(method, step)) == ["labelled", "unlabelled"]
+    assert list(run(method, step)) == ["labeled", "unlabeled"]
 
 
-def test_threshold_is_measured_on_labelled_training_images_only():
-    """Of the last pass over six labelled images in batches of four: the last two of five steps."""
+def test_threshold_is_measured_on_labeled_training_images_only():
+    """Of the last pass over six labeled images in batches of four: the last two of five steps."""
     method = Dash()
     step = make_step(method)
     step.model.eval()

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.algorithms.tiny import make_step
+from tests.helpers.tiny import make_step
 from vcc_infuse import FixMatch, FullySupervised, PseudoLabel, Supervised, UserError
 from vcc_infuse.types import Calibrated
 
@@ -27,7 +27,7 @@ def test_the_threshold_judges_the_calibrated_confidence():
     assert pseudo.targets.tolist() == [0, 1, 2, 0]
 
 
-def slow_unlabelled(step, threshold):
+def slow_unlabeled(step, threshold):
     """FixMatch's loss from its definition, an example at a time."""
     with torch.no_grad():
         q = copy.deepcopy(step.model).eval()(step.batch.views["weak"]).logits.softmax(1)
@@ -43,14 +43,14 @@ def slow_unlabelled(step, threshold):
 def test_losses_match_the_definition():
     method = FixMatch(threshold=0.4, weight=2.0)
     step = make_step(method)
-    expected = 2 * slow_unlabelled(step, 0.4)
+    expected = 2 * slow_unlabeled(step, 0.4)
     (losses,) = method.losses(step)
-    torch.testing.assert_close(losses["unlabelled"], expected)
+    torch.testing.assert_close(losses["unlabeled"], expected)
     assert 0 < losses.pseudo.weights.mean() < 1, "the case must have both kept and dropped examples"
 
 
 def test_no_gradient_through_the_target():
-    """With the strong view's graph cut, nothing unlabelled may reach the weights."""
+    """With the strong view's graph cut, nothing unlabeled may reach the weights."""
     method = FixMatch(threshold=0.0)
     step = make_step(method)
     calibrated = step.confidence(step.batch.views["weak"], step.model(step.batch.views["weak"]))
@@ -65,7 +65,7 @@ def test_pseudo_label_learns_from_its_own_view_and_ramps_up():
         method = PseudoLabel(threshold=0.0)
         step = make_step(method, number=number, steps=100)
         (losses,) = method.losses(step)
-        terms[number] = losses["unlabelled"].item()
+        terms[number] = losses["unlabeled"].item()
     assert terms[0] == 0
     assert terms[20] == pytest.approx(terms[40] / 2, rel=1e-5)
     assert terms[40] == pytest.approx(terms[90], rel=1e-5)
@@ -74,7 +74,7 @@ def test_pseudo_label_learns_from_its_own_view_and_ramps_up():
     assert terms[90] == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_pseudo_labels_forward_leaves_batchnorm_to_the_labelled_images():
+def test_pseudo_labels_forward_leaves_batchnorm_to_the_labeled_images():
     method = PseudoLabel()
     step = make_step(method)
     expected = make_step(Supervised())
@@ -89,8 +89,8 @@ def test_pseudo_labels_forward_leaves_batchnorm_to_the_labelled_images():
 def test_supervised_is_plain_cross_entropy(kind):
     step = make_step(kind())
     (losses,) = kind().losses(step)
-    torch.testing.assert_close(losses["labelled"], F.cross_entropy(step.model(step.batch.x).logits, step.batch.y))
-    assert set(losses) == {"labelled"}
+    torch.testing.assert_close(losses["labeled"], F.cross_entropy(step.model(step.batch.x).logits, step.batch.y))
+    assert set(losses) == {"labeled"}
 
 
 def test_a_threshold_outside_its_range_is_refused():

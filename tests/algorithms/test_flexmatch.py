@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.algorithms.tiny import buffers, judged, make_step, missing_gradients, part_of, run, same, two_processes
+from tests.helpers.tiny import buffers, judged, make_step, missing_gradients, part_of, run, same, two_processes
 from vcc_infuse.algorithms.flexmatch import FlexMatch
 from vcc_infuse.errors import UserError
 from vcc_infuse.types import Calibrated

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.algorithms.tiny import (
+from tests.helpers.tiny import (
     buffers,
     judged,
     make_step,

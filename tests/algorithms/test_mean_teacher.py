@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.algorithms import slow
-from tests.algorithms.tiny import buffers, make_step, missing_gradients, run, same
+from tests.helpers import slow
+from tests.helpers.tiny import buffers, make_step, missing_gradients, run, same
 from vcc_infuse.algorithms.mean_teacher import MeanTeacher, as_in_training
 
 
 @pytest.fixture
 def algorithm():
-    return MeanTeacher(weight=50, ramp_share=0.4)
+    return MeanTeacher(weight=50, rampup_fraction=0.4)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_loss_equals_the_slow_loop(algorithm, step):
     pairs = zip(step.batch.weights.tolist(), teachers_word(step), student, strict=True)
     expected = 50 * 0.5 * slow.mean([w * slow.mean_squares(t, s) for w, t, s in pairs])
     assert expected > 0.01
-    assert run(algorithm, step)["unlabelled"].item() == pytest.approx(expected, rel=1e-4)
+    assert run(algorithm, step)["unlabeled"].item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_student_gets_the_gradient_of_its_own_prediction(algorithm, step):
@@ -46,14 +46,14 @@ def test_the_student_gets_the_gradient_of_its_own_prediction(algorithm, step):
         for c in range(3):
             loss = loss + 25 * weight * (probs[i, c] - target[i][c]) ** 2 / (4 * 3)
     expected = slow.gradients(loss, twin)
-    found = slow.gradients(run(algorithm, step)["unlabelled"], step.model)
+    found = slow.gradients(run(algorithm, step)["unlabeled"], step.model)
     assert found.keys() == expected.keys() == dict(step.model.named_parameters()).keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5)
     assert max(g.abs().max() for g in found.values()) > 0.01
 
 
-def test_the_teacher_normalises_by_its_batch(algorithm, step):
+def test_the_teacher_normalizes_by_its_batch(algorithm, step):
     found = algorithm.target(step)
     torch.testing.assert_close(found, torch.tensor(teachers_word(step)), rtol=1e-4, atol=1e-6)
     settled = torch.tensor(slow.predictions(step.ema, step.batch.views["weak"]))
@@ -81,7 +81,7 @@ def test_gradients_reach_every_parameter_of_the_student(algorithm, step):
     assert missing_gradients(run(algorithm, step), step.model) == []
 
 
-def test_only_labelled_images_move_the_statistics(algorithm, step):
+def test_only_labeled_images_move_the_statistics(algorithm, step):
     twin = copy.deepcopy(step.model)
     twin(step.batch.x)
     run(algorithm, step)

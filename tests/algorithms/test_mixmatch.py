@@ -3,8 +3,8 @@ import copy
 import pytest
 import torch
 
-from tests.algorithms import slow
-from tests.algorithms.tiny import buffers, make_step, missing_gradients, run, same
+from tests.helpers import slow
+from tests.helpers.tiny import buffers, make_step, missing_gradients, run, same
 from vcc_infuse.algorithms import mixup
 from vcc_infuse.algorithms.mixmatch import MixMatch
 from vcc_infuse.errors import UserError
@@ -35,7 +35,7 @@ def guesses(step):
 
 @pytest.mark.parametrize("ratio", [1, 2])
 def test_losses_equal_the_slow_loop(fixed_mix, ratio):
-    algorithm = MixMatch(weight=75, ramp_share=0.5)
+    algorithm = MixMatch(weight=75, rampup_fraction=0.5)
     step = weighted_step(algorithm, ratio, number=10)
     step.model.eval()  # each row by itself
     batch, guess = step.batch, guesses(step)
@@ -46,8 +46,8 @@ def test_losses_equal_the_slow_loop(fixed_mix, ratio):
     rest = [w * slow.mean_squares(t, p) for w, t, p in zip(weights, targets[4:], probs[4:], strict=True)]
     losses = run(algorithm, step)
     expected = slow.mean([slow.cross_entropy(t, p) for t, p in zip(targets[:4], probs[:4], strict=True)])
-    assert losses["labelled"].item() == pytest.approx(expected, rel=1e-4)
-    assert losses["unlabelled"].item() == pytest.approx(75 * (0.1 / 0.5) * slow.mean(rest), rel=1e-4)
+    assert losses["labeled"].item() == pytest.approx(expected, rel=1e-4)
+    assert losses["unlabeled"].item() == pytest.approx(75 * (0.1 / 0.5) * slow.mean(rest), rel=1e-4)
 
 
 def test_the_guess_uses_batch_statistics_and_leaves_none(fixed_mix):
@@ -72,13 +72,13 @@ def test_one_chunk_moves_the_statistics(fixed_mix):
 
 
 def test_a_left_out_example_moves_nothing():
-    """Weight zero for all: the unlabelled loss is zero although labels were guessed."""
+    """Weight zero for all: the unlabeled loss is zero although labels were guessed."""
     algorithm = MixMatch()
     step = make_step(algorithm, ratio=1, number=50)
     step.batch = step.batch._replace(weights=torch.zeros(4))
     losses = run(algorithm, step)
-    assert losses["unlabelled"] == 0
-    assert losses["labelled"] > 0
+    assert losses["unlabeled"] == 0
+    assert losses["labeled"] > 0
 
 
 def test_the_guess_is_logged_as_pseudo_label():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.algorithms.tiny import buffers, make_step, same
+from tests.helpers.tiny import buffers, make_step, same
 from vcc_infuse.algorithms.mixup import interleaved_forward, mixup, own_share
 from vcc_infuse.algorithms.pi_model import PiModel
 

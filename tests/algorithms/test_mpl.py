@@ -4,11 +4,11 @@ import math
 import pytest
 import torch
 
-from tests.algorithms import slow
-from tests.algorithms.tiny import buffers, make_step, same
+from tests.helpers import slow
+from tests.helpers.tiny import buffers, make_step, same
 from vcc_infuse.algorithms.mpl import MPL
 from vcc_infuse.errors import UserError
-from vcc_infuse.optimise import sgd
+from vcc_infuse.training.optimization import sgd
 
 
 def weighted_step(algorithm, **options):
@@ -21,14 +21,14 @@ def weighted_step(algorithm, **options):
     return step
 
 
-def descend(losses, optimiser):
-    optimiser.zero_grad(set_to_none=True)
+def descend(losses, optimizer):
+    optimizer.zero_grad(set_to_none=True)
     losses.total().backward()
-    optimiser.step()
+    optimizer.step()
 
 
 def teachers_word(algorithm, step):
-    """Weak, labelled and strong images share a batch, and so its statistics."""
+    """Weak, labeled and strong images share a batch, and so its statistics."""
     views = step.batch.views
     rows = slow.predictions(algorithm.teacher, torch.cat([views["weak"], step.batch.x, views["strong"]]))
     return rows[:8], rows[8:12], rows[12:]
@@ -42,7 +42,7 @@ def labels_of(rows):
     return [row.index(max(row)) for row in rows]
 
 
-def labelled_loss(model, step):
+def labeled_loss(model, step):
     probs = slow.predictions(model, step.batch.x)
     return slow.mean([-math.log(p[y]) for p, y in zip(probs, step.batch.y.tolist(), strict=True)])
 
@@ -66,21 +66,21 @@ def test_the_student_learns_the_teachers_labels():
 
 @pytest.mark.parametrize(("number", "rise"), [(0, 0.2), (3, 0.8), (4, 1), (50, 1)])
 def test_the_teachers_losses_equal_the_slow_loop(number, rise):
-    algorithm = MPL(weight=8, ramp_share=0.05, threshold=0.5, temperature=0.7, smoothing=0.15)
+    algorithm = MPL(weight=8, rampup_fraction=0.05, threshold=0.5, temperature=0.7, smoothing=0.15)
     step = weighted_step(algorithm, number=number)
-    weak, labelled, strong = teachers_word(algorithm, step)
+    weak, labeled, strong = teachers_word(algorithm, step)
     sure = [float(max(row) >= 0.5) for row in weak]
     assert 0 < sum(sure) < 8
     targets = [[s * t for t in slow.sharpened(row, 0.7)] for s, row in zip(sure, weak, strict=True)]
-    optimiser = sgd([step.model, algorithm], 0.5, 0.9, 5e-4)
-    before = labelled_loss(step.model, step)
+    optimizer = sgd([step.model, algorithm], 0.5, 0.9, 5e-4)
+    before = labeled_loss(step.model, step)
     steps = algorithm.losses(step)
-    descend(next(steps), optimiser)
-    feedback = before - labelled_loss(step.model, step)
+    descend(next(steps), optimizer)
+    feedback = before - labeled_loss(step.model, step)
     losses = next(steps)
-    truth = [slow.cross_entropy(smoothed(y, 0.15), p) for y, p in zip(step.batch.y.tolist(), labelled, strict=True)]
+    truth = [slow.cross_entropy(smoothed(y, 0.15), p) for y, p in zip(step.batch.y.tolist(), labeled, strict=True)]
     hard = [slow.one_hot(label) for label in labels_of(strong)]
-    assert losses["teacher_labelled"].item() == pytest.approx(slow.mean(truth), rel=1e-4)
+    assert losses["teacher_labeled"].item() == pytest.approx(slow.mean(truth), rel=1e-4)
     expected = 8 * rise * weighted_mean(step, targets, strong)
     assert losses["teacher_consistency"].item() == pytest.approx(expected, rel=1e-4)
     expected = feedback * weighted_mean(step, hard, strong)
@@ -90,7 +90,7 @@ def test_the_teachers_losses_equal_the_slow_loop(number, rise):
 
 
 def test_the_weak_view_is_a_fixed_target():
-    algorithm = MPL(weight=1, ramp_share=0, threshold=0)
+    algorithm = MPL(weight=1, rampup_fraction=0, threshold=0)
     step = weighted_step(algorithm)
     twin, views = copy.deepcopy(algorithm.teacher), step.batch.views
     targets = torch.tensor([slow.sharpened(row, 0.7) for row in teachers_word(algorithm, step)[0]])
@@ -118,28 +118,28 @@ def test_feedback_is_positive_where_the_labels_help(shift, sign):
 
 
 def learn(model, images, labels, updates):
-    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(updates):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(images).logits, labels).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def test_each_update_moves_one_network():
     """Also with momentum and weight decay, from the second step on."""
     algorithm = MPL(finetune=0)
     step = weighted_step(algorithm)
-    optimiser = sgd([step.model, algorithm], 0.1, 0.9, 0.1)
+    optimizer = sgd([step.model, algorithm], 0.1, 0.9, 0.1)
     for _ in range(2):
         steps = algorithm.losses(step)
         student, teacher = weights_of(step.model), weights_of(algorithm.teacher)
-        descend(next(steps), optimiser)
+        descend(next(steps), optimizer)
         assert all(p.grad.isfinite().all() for p in step.model.parameters())
         assert all(p.grad is None for p in algorithm.teacher.parameters())
         assert same(weights_of(algorithm.teacher), teacher)
         assert not any(map(torch.equal, student.values(), weights_of(step.model).values()))
         student = weights_of(step.model)
-        descend(next(steps), optimiser)
+        descend(next(steps), optimizer)
         assert all(p.grad.isfinite().all() for p in algorithm.teacher.parameters())
         assert all(p.grad is None for p in step.model.parameters())
         assert same(weights_of(step.model), student)
@@ -162,13 +162,13 @@ def test_the_students_labels_stay_hidden_until_the_end():
         assert (found[0] != found[1]) == finetunes
 
 
-def test_fine_tuning_is_labelled_cross_entropy_in_one_update():
+def test_fine_tuning_is_labeled_cross_entropy_in_one_update():
     algorithm = MPL(finetune=0.05)
     step = weighted_step(algorithm, number=97)
     (losses,) = algorithm.losses(step)
     assert losses.keys() == {"finetune"}
     twin = weighted_step(MPL(), number=97)
-    assert losses["finetune"].item() == pytest.approx(labelled_loss(twin.model, twin), rel=1e-4)
+    assert losses["finetune"].item() == pytest.approx(labeled_loss(twin.model, twin), rel=1e-4)
 
 
 def test_without_fine_tuning_there_is_none():
@@ -177,7 +177,7 @@ def test_without_fine_tuning_there_is_none():
 
 
 def test_statistics():
-    """The teacher never needs its own; the student's come from labelled and strong images, seen once each."""
+    """The teacher never needs its own; the student's come from labeled and strong images, seen once each."""
     algorithm = MPL()
     step = weighted_step(algorithm)
     teacher, twin = buffers(algorithm.teacher), copy.deepcopy(step.model)

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.algorithms import slow
-from tests.algorithms.tiny import buffers, make_step, missing_gradients, run, same
+from tests.helpers import slow
+from tests.helpers.tiny import buffers, make_step, missing_gradients, run, same
 from vcc_infuse.algorithms.pi_model import PiModel, squared_error
 from vcc_infuse.errors import UserError
 
@@ -18,15 +18,15 @@ def weighted_step(algorithm, **options):
 
 
 def test_losses_equal_the_slow_loop():
-    algorithm = PiModel(weight=10, ramp_share=0.4)
+    algorithm = PiModel(weight=10, rampup_fraction=0.4)
     step = weighted_step(algorithm, number=10)
     first, second = (slow.predictions(step.model, step.batch.views[name]) for name in ("weak", "weak_2"))
-    labelled = slow.predictions(step.model, step.batch.x)
+    labeled = slow.predictions(step.model, step.batch.x)
     each = [w * slow.mean_squares(a, b) for w, a, b in zip(step.batch.weights.tolist(), first, second, strict=True)]
-    truth = [slow.cross_entropy(slow.one_hot(y), p) for y, p in zip(step.batch.y.tolist(), labelled, strict=True)]
+    truth = [slow.cross_entropy(slow.one_hot(y), p) for y, p in zip(step.batch.y.tolist(), labeled, strict=True)]
     losses = run(algorithm, step)
-    assert losses["unlabelled"].item() == pytest.approx(10 * (0.1 / 0.4) * slow.mean(each), rel=1e-4)
-    assert losses["labelled"].item() == pytest.approx(slow.mean(truth), rel=1e-5)
+    assert losses["unlabeled"].item() == pytest.approx(10 * (0.1 / 0.4) * slow.mean(each), rel=1e-4)
+    assert losses["labeled"].item() == pytest.approx(slow.mean(truth), rel=1e-5)
 
 
 def test_the_first_view_is_a_fixed_target():
@@ -36,13 +36,13 @@ def test_the_first_view_is_a_fixed_target():
     target = torch.tensor(slow.predictions(twin, step.batch.views["weak"]))
     probs = twin(step.batch.views["weak_2"]).logits.softmax(1)
     expected = slow.gradients(10 * (step.batch.weights[:, None] * (probs - target) ** 2).sum() / target.numel(), twin)
-    found = slow.gradients(run(algorithm, step)["unlabelled"], step.model)
+    found = slow.gradients(run(algorithm, step)["unlabeled"], step.model)
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5)
     assert max(g.abs().max() for g in found.values()) > 1e-3
 
 
-def test_only_labelled_images_move_the_statistics():
+def test_only_labeled_images_move_the_statistics():
     algorithm = PiModel()
     step = weighted_step(algorithm)
     twin = copy.deepcopy(step.model)
@@ -53,9 +53,9 @@ def test_only_labelled_images_move_the_statistics():
 
 @pytest.mark.parametrize(("number", "share"), [(0, 0), (20, 0.5), (40, 1), (99, 1)])
 def test_the_weight_rises(number, share):
-    full, now = PiModel(ramp_share=0), PiModel(ramp_share=0.4)
-    expected = run(full, weighted_step(full, number=number))["unlabelled"] * share
-    torch.testing.assert_close(run(now, weighted_step(now, number=number))["unlabelled"], expected)
+    full, now = PiModel(rampup_fraction=0), PiModel(rampup_fraction=0.4)
+    expected = run(full, weighted_step(full, number=number))["unlabeled"] * share
+    torch.testing.assert_close(run(now, weighted_step(now, number=number))["unlabeled"], expected)
 
 
 def test_gradients_reach_every_parameter():

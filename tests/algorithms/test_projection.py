@@ -1,6 +1,6 @@
 import torch
 
-from tests.algorithms.tiny import FEATURES, make_model
+from tests.helpers.tiny import FEATURES, make_model
 from vcc_infuse.algorithms.projection import Projection, similarity
 
 

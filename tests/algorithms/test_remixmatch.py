@@ -5,9 +5,9 @@ import pytest
 import scipy.stats
 import torch
 
-from tests.algorithms import slow
 from tests.algorithms.test_mixmatch import blended, fixed_mix  # noqa: F401
-from tests.algorithms.tiny import buffers, make_step, make_task, missing_gradients, run, same
+from tests.helpers import slow
+from tests.helpers.tiny import buffers, make_step, make_task, missing_gradients, run, same
 from vcc_infuse.algorithms.remixmatch import ReMixMatch, check_square, rotate
 from vcc_infuse.errors import UserError
 from vcc_infuse.models import Classifier, SmallConv
@@ -19,7 +19,7 @@ def image_step(algorithm, number=10, ratio=1, seed=0):
     torch.manual_seed(seed)
     count = 4 * ratio
     model = Classifier.build(SmallConv(width=2), (1, 4, 4), 3).train()
-    algorithm.setup(model, make_task(ratio=ratio, labelled=4))
+    algorithm.setup(model, make_task(ratio=ratio, labeled=4))
     algorithm.train()
     views = {name: torch.randn(count, 1, 4, 4) for name in algorithm.views}
     batch = Batch(
@@ -46,10 +46,10 @@ def weighted_mean(weights, targets, probs):
     return slow.mean([w * slow.cross_entropy(*pair) for w, *pair in zip(weights, targets, probs, strict=True)])
 
 
-@pytest.mark.parametrize(("target", "share"), [("labelled", [0.5, 0.25, 0.25]), ("uniform", [1 / 3] * 3)])
+@pytest.mark.parametrize(("target", "share"), [("labeled", [0.5, 0.25, 0.25]), ("uniform", [1 / 3] * 3)])
 @pytest.mark.parametrize("ratio", [1, 2])
 def test_losses_equal_the_slow_loop(fixed_mix, target, share, ratio):  # noqa: F811
-    algorithm = ReMixMatch(ramp_share=0.5, target=target)
+    algorithm = ReMixMatch(rampup_fraction=0.5, target=target)
     step = image_step(algorithm, ratio=ratio)
     step.model.eval()  # each row by itself
     views, weights = step.batch.views, step.batch.weights.tolist()
@@ -60,9 +60,9 @@ def test_losses_equal_the_slow_loop(fixed_mix, target, share, ratio):  # noqa: F
     strong = slow.predictions(step.model, views["strong"])
     losses = run(algorithm, step)
     rise = 0.1 / 0.5
-    assert losses["labelled"].item() == pytest.approx(weighted_mean([1] * 4, targets[:4], probs[:4]), rel=1e-4)
+    assert losses["labeled"].item() == pytest.approx(weighted_mean([1] * 4, targets[:4], probs[:4]), rel=1e-4)
     mixed = weighted_mean(weights * 3, targets[4:], probs[4:])
-    assert losses["unlabelled"].item() == pytest.approx(1.5 * rise * mixed, rel=1e-4)
+    assert losses["unlabeled"].item() == pytest.approx(1.5 * rise * mixed, rel=1e-4)
     assert losses["strong"].item() == pytest.approx(0.5 * rise * weighted_mean(weights, guess, strong), rel=1e-4)
 
 
@@ -165,5 +165,5 @@ def test_refuses_what_it_cannot_turn():
 
 
 def test_refuses_an_unknown_target():
-    with pytest.raises(UserError, match="target must be labelled or uniform, got 'even'"):
+    with pytest.raises(UserError, match="target must be labeled or uniform, got 'even'"):
         ReMixMatch(target="even")

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.algorithms.tiny import (
+from tests.helpers.tiny import (
     buffers,
     judged,
     make_step,
@@ -80,7 +80,7 @@ def test_losses_against_a_slow_loop():
         instance -= float(weights[b]) * dot(unfolded[b], [math.log(v) for v in r]) / 8
         class_loss -= float(weights[b]) * (max(targets[b]) >= 0.4) * dot(targets[b], logs[b]) / 8
     torch.testing.assert_close(terms["instance"].item(), 3 * instance, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(terms["unlabelled"].item(), 2 * class_loss, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(terms["unlabeled"].item(), 2 * class_loss, rtol=1e-4, atol=1e-5)
 
 
 def test_bank_rows_follow_their_image_and_have_length_one():
@@ -91,8 +91,8 @@ def test_bank_rows_follow_their_image_and_have_length_one():
     before = method.bank.clone()
     model = copy.deepcopy(step.model)
     model(step.batch.views["weak"])
-    labelled = model(torch.cat([step.batch.x, step.batch.views["strong"]])).features[:4]
-    projected = method.projection(labelled)
+    labeled = model(torch.cat([step.batch.x, step.batch.views["strong"]])).features[:4]
+    projected = method.projection(labeled)
     run(method, step)
     for row, source in {0: 3, 1: 1, 4: 2}.items():  # of the two rows with id 4 the last counts
         mixed = [0.7 * m + 0.3 * h for m, h in zip(before[row].tolist(), projected[source].tolist(), strict=True)]

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tests.algorithms.tiny import judged, make_step, missing_gradients, random_probs, run
+from tests.helpers.tiny import judged, make_step, missing_gradients, random_probs, run
 from vcc_infuse.algorithms.uda import SCHEDULES, UDA, annealed_loss
 from vcc_infuse.errors import UserError
 from vcc_infuse.types import Calibrated
@@ -29,7 +29,7 @@ def test_confidence_of_the_calibrator_is_judged():
     assert pseudo.weights.tolist() == [0, 1, 1]
 
 
-def test_unlabelled_loss_is_soft_cross_entropy_over_the_whole_batch():
+def test_unlabeled_loss_is_soft_cross_entropy_over_the_whole_batch():
     method = UDA(threshold=0.4, weight=3.0)
     step = make_step(method)
     step.model.eval()
@@ -41,7 +41,7 @@ def test_unlabelled_loss_is_soft_cross_entropy_over_the_whole_batch():
     each = [-sum(t * v for t, v in zip(*rows, strict=True)) for rows in zip(targets, logs, strict=True)]
     total = sum(k * loss for k, loss in zip(kept, each, strict=True))
     assert 0 < sum(kept) < len(kept)
-    assert terms["unlabelled"].item() == pytest.approx(3 * total / len(kept), rel=1e-4)
+    assert terms["unlabeled"].item() == pytest.approx(3 * total / len(kept), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_schedules(name, values):
 
 
 def test_annealing_looks_at_the_true_class():
-    """Released to η = 0.5·(1 − 1/3) + 1/3 = 2/3: the first is learnt already; the second is sure but wrong."""
+    """Released to η = 0.5·(1 − 1/3) + 1/3 = 2/3: the first is learned already; the second is sure but wrong."""
     probs = torch.tensor([[0.8, 0.1, 0.1], [0.8, 0.1, 0.1], [0.5, 0.3, 0.2]])
     loss = annealed_loss(probs.log(), torch.tensor([0, 1, 0]), 0.5)
     assert loss.item() == pytest.approx(-(math.log(0.1) + math.log(0.5)) / 2, rel=1e-5)
     assert annealed_loss(probs.log(), torch.tensor([0, 0, 0]), 0.0).item() == 0
 
 
-def test_without_annealing_the_labelled_loss_is_plain():
+def test_without_annealing_the_labeled_loss_is_plain():
     method = UDA()
     step = make_step(method)
     step.model.eval()
     plain = torch.nn.functional.cross_entropy(step.model(step.batch.x).logits, step.batch.y)
-    torch.testing.assert_close(run(method, step)["labelled"], plain)
+    torch.testing.assert_close(run(method, step)["labeled"], plain)
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
-from tests.algorithms import slow
-from tests.algorithms.tiny import buffers, make_step, missing_gradients, run, same
+from tests.helpers import slow
+from tests.helpers.tiny import buffers, make_step, missing_gradients, run, same
 from vcc_infuse.algorithms.vat import VAT, divergence, log_softmax, unit
 from vcc_infuse.errors import UserError
 from vcc_infuse.models import Classifier, SmallConv
@@ -92,7 +92,7 @@ def test_the_direction_survives_float32():
 
 
 def test_losses_equal_the_slow_loop(step):
-    algorithm, images = VAT(weight=2, ramp_share=0.4, radius=1.5, entropy=0.06), step.batch.views["weak"]
+    algorithm, images = VAT(weight=2, rampup_fraction=0.4, radius=1.5, entropy=0.06), step.batch.views["weak"]
     before, x = slow.predictions(step.model, images), slow.predictions(step.model, step.batch.x)
     twin = copy.deepcopy(step.model)
     torch.manual_seed(3)
@@ -106,11 +106,11 @@ def test_losses_equal_the_slow_loop(step):
     truth = [slow.cross_entropy(slow.one_hot(y), p) for y, p in zip(step.batch.y.tolist(), x, strict=True)]
     assert losses["adversarial"].item() == pytest.approx(2 * 0.5 * adversarial, rel=1e-3)
     assert losses["entropy"].item() == pytest.approx(0.06 * entropy, rel=1e-4)
-    assert losses["labelled"].item() == pytest.approx(slow.mean(truth), rel=1e-5)
+    assert losses["labeled"].item() == pytest.approx(slow.mean(truth), rel=1e-5)
 
 
 def test_the_target_is_fixed_and_the_entropy_is_not(step):
-    algorithm, images, twin = VAT(ramp_share=0), step.batch.views["weak"], copy.deepcopy(step.model)
+    algorithm, images, twin = VAT(rampup_fraction=0), step.batch.views["weak"], copy.deepcopy(step.model)
     torch.manual_seed(3)
     change = algorithm.worst_change(twin, images, log_softmax(twin, images).detach())
     target = torch.tensor(slow.predictions(twin, images))
@@ -135,7 +135,7 @@ def test_the_search_gives_parameters_no_gradient(step):
     assert all(p.grad is None for name, p in step.model.named_parameters() if name != "head.bias")
 
 
-def test_only_labelled_images_move_the_statistics(step):
+def test_only_labeled_images_move_the_statistics(step):
     twin = copy.deepcopy(step.model)
     twin(step.batch.x)
     run(VAT(), step)

@@ -5,12 +5,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.algorithms.tiny import INPUTS, buffers, make_step, make_task, same
+from tests.helpers.tiny import INPUTS, buffers, make_step, make_task, same
 
 from vcc_infuse import FixMatch
-from vcc_infuse.calibrators.ensemble_ts import MOST_UNIFORM, EnsembleTS
+from vcc_infuse.calibrators.ensemble_ts import MOST_UNIFORM, EnsembleTS, simplex_minimum
 from vcc_infuse.calibrators.newton import fit_temperature
-from vcc_infuse.calibrators.simplex import simplex_minimum
 from vcc_infuse.types import Outputs
 
 
@@ -24,7 +23,7 @@ def sample(n=1000, classes=4, factor=3.0, noise=0.2, seed=0):
 
 
 def by_scipy(matrix, vector):
-    """The best of several starts of a general optimiser."""
+    """The best of several starts of a general optimizer."""
     m, v = matrix.numpy(), vector.numpy()
     results = [
         minimize(
@@ -65,7 +64,7 @@ def test_equal_parts_prefer_the_first():
     assert weights.tolist() == [1, 0, 0]
 
 
-def test_weights_agree_with_a_general_optimiser_of_the_brier_score():
+def test_weights_agree_with_a_general_optimizer_of_the_brier_score():
     logits, labels = sample()
     calibrator = EnsembleTS().fit(logits, labels)
     temperature = fit_temperature(logits, labels).temperature

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from netcal.regularization import MMCEPenalty
-from tests.algorithms.tiny import INPUTS, buffers, make_step, part_of, run, same, two_processes
+from tests.helpers.tiny import INPUTS, buffers, make_step, part_of, run, same, two_processes
 
 from vcc_infuse import FixMatch
 from vcc_infuse.calibrators.mmce import MMCE, mmce, shared_mmce
@@ -80,13 +80,13 @@ def test_the_shared_form_has_the_value_and_gradient_of_the_global_batch(weighted
 def train(logits, labels_of, weighted, steps=300):
     """Minimise the penalty alone over one sharpness of the logits; return the mean confidence."""
     sharpness = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([sharpness], lr=0.05)
+    optimizer = torch.optim.Adam([sharpness], lr=0.05)
     for _ in range(steps):
         scaled = sharpness.exp() * logits
         loss = mmce(*judge(scaled, labels_of(scaled)), weighted)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return judge(sharpness.exp().detach() * logits, labels_of(logits))[0].mean().item()
 
 
@@ -109,19 +109,19 @@ def test_batches_all_right_or_all_wrong_have_finite_gradients(weighted, right):
     assert confidence.grad.isfinite().all()
 
 
-def image_step(calibrator, views=("weak", "strong", "labelled_strong")):
+def image_step(calibrator, views=("weak", "strong", "labeled_strong")):
     """A step with BatchNorm in the model."""
     step = make_step(FixMatch(), calibrator=calibrator, batch=6, ratio=2)
     torch.manual_seed(0)
     step.model = Classifier.build(SmallConv(2), (1, 8, 8), 3).train()
     step.ema = copy.deepcopy(step.model).eval()
-    sizes = {"labelled_strong": 6}
+    sizes = {"labeled_strong": 6}
     views = {name: torch.randn(sizes.get(name, 12), 1, 8, 8) for name in views}
     step.batch = step.batch._replace(x=torch.randn(6, 1, 8, 8), views=views)
     return step
 
 
-@pytest.mark.parametrize("labels", ["both", "labelled_strong", "weak_strong"])
+@pytest.mark.parametrize("labels", ["both", "labeled_strong", "weak_strong"])
 def test_the_loss_is_the_error_on_strong_views_and_reaches_the_model(labels):
     calibrator = MMCE(labels, weight=3.0, weighted=False)
     step = image_step(calibrator)
@@ -130,8 +130,8 @@ def test_the_loss_is_the_error_on_strong_views_and_reaches_the_model(labels):
     before = buffers(step.model)
     calibrated = step.confidence(step.batch.views["weak"], weak)
     assert same(before, buffers(step.model)), "BatchNorm statistics must not notice"
-    images = {"labelled_strong": step.batch.views["labelled_strong"], "weak_strong": step.batch.views["strong"][:6]}
-    truth = {"labelled_strong": step.batch.y, "weak_strong": weak.logits[:6].argmax(1)}
+    images = {"labeled_strong": step.batch.views["labeled_strong"], "weak_strong": step.batch.views["strong"][:6]}
+    truth = {"labeled_strong": step.batch.y, "weak_strong": weak.logits[:6].argmax(1)}
     names = list(images) if labels == "both" else [labels]
     logits = step.model(torch.cat([images[name] for name in names])).logits
     expected = 3 * mmce(*judge(logits, torch.cat([truth[name] for name in names])), weighted=False)
@@ -164,8 +164,8 @@ def test_the_loss_is_trained_with_a_method_in_bf16():
 
 
 def test_two_processes_make_the_loss_of_one():
-    step = make_step(FixMatch(), calibrator=MMCE("labelled_strong", weighted=False), batch=8)
-    step.batch = step.batch._replace(views={"weak": torch.randn(16, INPUTS), "labelled_strong": torch.randn(8, INPUTS)})
+    step = make_step(FixMatch(), calibrator=MMCE("labeled_strong", weighted=False), batch=8)
+    step.batch = step.batch._replace(views={"weak": torch.randn(16, INPUTS), "labeled_strong": torch.randn(8, INPUTS)})
     step.model.eval()
     step.weak = step.model(step.batch.views["weak"]).detach()
     whole = step.confidence(step.batch.views["weak"], step.weak).loss
@@ -184,7 +184,7 @@ def test_two_processes_make_the_loss_of_one():
         torch.testing.assert_close((one + other) / 2, expected, atol=1e-6, rtol=1e-4)
 
 
-def test_without_labelled_views_the_strong_view_still_teaches():
+def test_without_labeled_views_the_strong_view_still_teaches():
     step = image_step(MMCE(), views=("weak", "strong"))
     outputs = step.model(step.batch.views["weak"]).detach()
     assert step.confidence(step.batch.views["weak"], outputs).loss > 0
@@ -194,8 +194,8 @@ def test_without_labelled_views_the_strong_view_still_teaches():
 
 
 def test_views_and_mistakes():
-    assert MMCE().labelled_views == ("strong",)
-    assert MMCE("weak_strong").labelled_views == ()
+    assert MMCE().labeled_views == ("strong",)
+    assert MMCE("weak_strong").labeled_views == ()
     for wrong in ({"labels": "held_out"}, {"weight": -1.0}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             MMCE(**wrong)

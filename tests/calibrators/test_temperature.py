@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from netcal.scaling import TemperatureScaling as Netcal
 from scipy.optimize import minimize_scalar
-from tests.algorithms.tiny import INPUTS, buffers, make_step, make_task, part_of, same, two_processes
+from tests.helpers.tiny import INPUTS, buffers, make_step, make_task, part_of, same, two_processes
 
 from vcc_infuse import FixMatch
 from vcc_infuse.calibrators.newton import HIGHEST, LOWEST, descend, fit_temperature, likelihood
@@ -106,7 +106,7 @@ def test_own_argmax_as_label_is_degenerate_and_is_not_believed():
     assert TemperatureScaling().fit(logits, truth).temperature.item() == pytest.approx(3, rel=0.15)
 
 
-@pytest.mark.parametrize("labels", ["labelled_strong", "weak_strong"])
+@pytest.mark.parametrize("labels", ["labeled_strong", "weak_strong"])
 def test_familiar_images_never_raise_the_confidence(labels):
     logits, truth = sample(factor=0.5)
     assert TemperatureScaling().fit(logits, truth).temperature < 0.7
@@ -129,7 +129,7 @@ def test_no_label_changes(seed, temperature, dtype):
 
 
 def bring(step, **fields):
-    """Replace fields of the batch, which may also bring labelled images that were held out."""
+    """Replace fields of the batch, which may also bring labeled images that were held out."""
     old = step.batch._asdict() if isinstance(step.batch, tuple) else vars(step.batch)
     step.batch = SimpleNamespace(**{**old, **fields})
 
@@ -149,7 +149,7 @@ def steps(calibrator, source, count, autocast=False):
     return step
 
 
-@pytest.mark.parametrize("source", ["held_out", "labelled_strong", "weak_strong"])
+@pytest.mark.parametrize("source", ["held_out", "labeled_strong", "weak_strong"])
 def test_each_source_fits_what_the_averaged_network_says_of_its_images(source):
     calibrator = TemperatureScaling(source, every=4, queue=16)
     name = "strong" if source == "weak_strong" else source
@@ -162,7 +162,7 @@ def test_each_source_fits_what_the_averaged_network_says_of_its_images(source):
         bring(step, views={"weak": torch.randn(16, INPUTS), name: images}, held_out_y=held)
         weak = step.model(step.batch.views["weak"]).detach()
         step.confidence(step.batch.views["weak"], weak)
-        known = {"held_out": held, "labelled_strong": step.batch.y, "weak_strong": weak.logits[:8].argmax(1)}
+        known = {"held_out": held, "labeled_strong": step.batch.y, "weak_strong": weak.logits[:8].argmax(1)}
         labels.append(known[source])
         logits.append(step.ema(images[:8]).logits)
     lowest = LOWEST if source == "held_out" else 1.0
@@ -218,10 +218,10 @@ def test_state_round_trip_gives_the_same_next_fit():
 
 
 def test_two_processes_hold_what_one_holds():
-    whole = steps(TemperatureScaling("labelled_strong", every=1), "labelled_strong", count=1)
+    whole = steps(TemperatureScaling("labeled_strong", every=1), "labeled_strong", count=1)
 
     def work(rank, gather):
-        calibrator = TemperatureScaling("labelled_strong", every=1)
+        calibrator = TemperatureScaling("labeled_strong", every=1)
         calibrator.setup(torch.nn.Identity(), make_task(batch=8))
         step = part_of(whole, rank, gather)
         calibrator(step, step.batch.views["weak"], step.weak)
@@ -241,9 +241,9 @@ def test_bf16_is_fitted_in_double_precision():
 
 
 def test_held_out_asks_the_trainer_for_images_and_the_others_do_not():
-    assert (TemperatureScaling(share=0.3).held_out, TemperatureScaling().labelled_views) == (0.3, ())
-    strong = TemperatureScaling("labelled_strong")
-    assert (strong.held_out, strong.labelled_views) == (0, ("strong",))
+    assert (TemperatureScaling(share=0.3).held_out, TemperatureScaling().labeled_views) == (0.3, ())
+    strong = TemperatureScaling("labeled_strong")
+    assert (strong.held_out, strong.labeled_views) == (0, ("strong",))
 
 
 @pytest.mark.parametrize("wrong", [{"labels": "argmax"}, {"share": 0.0}, {"every": 0}, {"queue": 0}])

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from vcc_infuse.data.split import balanced, given, long_tail, tail_sizes
+from vcc_infuse.data.long_tail import long_tail, tail_sizes
+from vcc_infuse.data.split import balanced, given
 from vcc_infuse.errors import UserError
 
 CIFAR = np.arange(50_000) % 10
@@ -15,21 +16,21 @@ def counts(y, rows, classes=10):
 
 def test_balanced_takes_the_same_number_of_every_class_and_keeps_all_in_the_pool():
     split = balanced(CIFAR, 40, 10, seed=3)
-    assert counts(CIFAR, split.labelled) == [4] * 10
-    assert np.array_equal(split.pool[:40], split.labelled)
+    assert counts(CIFAR, split.labeled) == [4] * 10
+    assert np.array_equal(split.pool[:40], split.labeled)
     assert np.array_equal(np.sort(split.pool), np.arange(50_000))
 
 
-def test_balanced_can_leave_the_labelled_images_out_of_the_pool():
-    split = balanced(CIFAR, 40, 10, seed=3, include_labelled=False)
+def test_balanced_can_leave_the_labeled_images_out_of_the_pool():
+    split = balanced(CIFAR, 40, 10, seed=3, include_labeled=False)
     assert len(split.pool) == 49_960
-    assert not set(split.pool) & set(split.labelled)
+    assert not set(split.pool) & set(split.labeled)
 
 
 def test_seed_zero_gives_these_very_rows():
     y = np.array([0, 1, 2] * 4 + [-1, -1])
     split = balanced(y, 7, 3, seed=0)
-    assert split.labelled.tolist() == [6, 9, 1, 7, 4, 11, 2]
+    assert split.labeled.tolist() == [6, 9, 1, 7, 4, 11, 2]
     assert split.pool.tolist() == [6, 9, 1, 7, 4, 11, 2, 0, 3, 5, 8, 10, 12, 13]
 
 
@@ -37,7 +38,7 @@ def test_seed_zero_gives_these_very_rows():
 def test_balanced_invariants(seed, labels, include):
     y = np.random.RandomState(1).permutation([0] * 10 + [1] * 10 + [2] * 10 + [-1] * 5)
     split = balanced(y, labels, 3, seed, include)
-    sizes = counts(y, split.labelled, 3)
+    sizes = counts(y, split.labeled, 3)
     assert sum(sizes) == labels
     assert max(sizes) - min(sizes) <= 1
     assert len(np.unique(split.pool)) == len(split.pool) == 35 - (0 if include else labels)
@@ -46,12 +47,12 @@ def test_balanced_invariants(seed, labels, include):
 
 def test_remaining_labels_go_to_classes_chosen_by_the_seed():
     y = np.arange(50) % 10
-    favoured = {int(np.argmax(counts(y, balanced(y, 11, 10, seed).labelled))) for seed in range(30)}
-    assert len(favoured) > 5
+    favored = {int(np.argmax(counts(y, balanced(y, 11, 10, seed).labeled))) for seed in range(30)}
+    assert len(favored) > 5
 
 
 def test_fewer_labels_are_a_subset_of_more():
-    few, many = (balanced(CIFAR, n, 10, seed=1).labelled for n in (40, 250))
+    few, many = (balanced(CIFAR, n, 10, seed=1).labeled for n in (40, 250))
     assert set(few) < set(many)
 
 
@@ -108,14 +109,14 @@ def test_whole_sizes_survive_rounding(base):
 
 def test_long_tail_of_the_paper():
     split = long_tail(CIFAR, 10, seed=0, first=1000, gamma=100, beta=0.2)
-    assert counts(CIFAR, split.labelled) == TAILS[4][2]
+    assert counts(CIFAR, split.labeled) == TAILS[4][2]
     assert counts(CIFAR, split.pool) == TAILS[3][2]
-    assert not set(split.labelled) & set(split.pool)
+    assert not set(split.labeled) & set(split.pool)
 
 
-def test_long_tail_reversed_and_with_the_labelled_images():
-    split = long_tail(CIFAR, 10, 0, 500, 100, unlabelled_first=4000, gamma_u=-100, include_labelled=True)
-    assert np.array_equal(split.pool[:1236], split.labelled)
+def test_long_tail_reversed_and_with_the_labeled_images():
+    split = long_tail(CIFAR, 10, 0, 500, 100, unlabeled_first=4000, gamma_u=-100, include_labeled=True)
+    assert np.array_equal(split.pool[:1236], split.labeled)
     assert counts(CIFAR, split.pool[1236:]) == TAILS[3][2][::-1]
     assert len(np.unique(split.pool)) == 1236 + 9922
 
@@ -123,7 +124,7 @@ def test_long_tail_reversed_and_with_the_labelled_images():
 def test_long_tail_with_a_pool_of_unknown_truth():
     y = np.concatenate([np.arange(5000) % 10, np.full(700, -1)])
     split = long_tail(y, 10, seed=0, first=150, gamma=10)
-    assert counts(y, split.labelled) == TAILS[5][2]
+    assert counts(y, split.labeled) == TAILS[5][2]
     assert np.array_equal(split.pool, np.arange(5000, 5700))
 
 
@@ -137,10 +138,10 @@ def test_long_tail_with_a_pool_of_unknown_truth():
         ({"first": 50, "gamma": 0.5, "beta": 0.5}, "gamma 0.5:"),
         ({"first": 50, "gamma": float("nan"), "beta": 0.5}, "gamma nan:"),
         ({"first": 50, "gamma": 10, "beta": 0.5, "gamma_u": 0.3}, "gamma_u 0.3:"),
-        ({"first": 50, "gamma": 10, "unlabelled_first": -5}, "unlabelled_first -5:"),
-        ({"first": 50, "gamma": 10}, "give --long_tail.beta or --long_tail.unlabelled_first"),
-        ({"first": 50, "gamma": 10, "unlabelled_first": 0}, "give --long_tail.beta or --long_tail.unlabelled_first"),
-        ({"first": 50, "gamma": 10, "beta": 0.5, "unlabelled_first": 50}, "unlabelled_first 50 say the same"),
+        ({"first": 50, "gamma": 10, "unlabeled_first": -5}, "unlabeled_first -5:"),
+        ({"first": 50, "gamma": 10}, "give --long_tail.beta or --long_tail.unlabeled_first"),
+        ({"first": 50, "gamma": 10, "unlabeled_first": 0}, "give --long_tail.beta or --long_tail.unlabeled_first"),
+        ({"first": 50, "gamma": 10, "beta": 0.5, "unlabeled_first": 50}, "unlabeled_first 50 say the same"),
     ],
 )
 def test_impossible_tails_are_one_line(options, message):
@@ -154,10 +155,10 @@ def test_impossible_tails_are_one_line(options, message):
 
 def test_a_pool_of_nothing_but_unknown_truth_may_be_asked_for():
     y = np.concatenate([np.arange(5000) % 10, np.full(700, -1)])
-    assert len(long_tail(y, 10, 0, first=150, gamma=10, unlabelled_first=0).pool) == 700
+    assert len(long_tail(y, 10, 0, first=150, gamma=10, unlabeled_first=0).pool) == 700
 
 
 def test_given_shows_every_label():
     split = given(np.array([1, -1, 0, -1, 1]))
-    assert split.labelled.tolist() == [2, 0, 4]
+    assert split.labeled.tolist() == [2, 0, 4]
     assert split.pool.tolist() == [2, 0, 4, 1, 3]

@@ -4,7 +4,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.algorithms.tiny import make_model, make_step, make_task, run
+from tests.helpers.tiny import make_model, make_step, make_task, run
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.imbalance import ABC, DARP
@@ -36,18 +36,18 @@ def test_losses_of_the_balanced_head_match_the_definition(soft):
     method.rates.fill_(1)
     step.batch = step.batch._replace(weights=torch.rand(32))
     losses, head = run(method, step), step.model.balanced
-    labelled, strong = step.model(torch.cat([step.batch.x, step.batch.views["strong"]])).features.split([16, 32])
-    torch.testing.assert_close(losses["balanced"], 2 * F.cross_entropy(head(labelled), step.batch.y))
+    labeled, strong = step.model(torch.cat([step.batch.x, step.batch.views["strong"]])).features.split([16, 32])
+    torch.testing.assert_close(losses["balanced"], 2 * F.cross_entropy(head(labeled), step.batch.y))
     total = 0.0
     for z, logits, w in zip(step.weak.features, head(strong), step.batch.weights, strict=True):
         q = head(z).softmax(0).detach()
         if q.max() >= 0.5:
             total += w * (-(q * logits.log_softmax(0)).sum() if soft else -logits.log_softmax(0)[q.argmax()])
     assert total > 0
-    torch.testing.assert_close(losses["balanced_unlabelled"], 2 * total / 32)
+    torch.testing.assert_close(losses["balanced_unlabeled"], 2 * total / 32)
 
 
-def test_labelled_loss_is_balanced_in_expectation():
+def test_labeled_loss_is_balanced_in_expectation():
     method = ABC()
     step = prepared(method, batch=3000)
     losses = run(method, step)
@@ -67,14 +67,14 @@ def test_the_base_is_not_disturbed():
     losses, expected = run(method, step), run(base, plain)
     for name, term in expected.items():
         torch.testing.assert_close(losses[name], term)
-    assert set(losses) == {*expected, "balanced", "balanced_unlabelled"}
+    assert set(losses) == {*expected, "balanced", "balanced_unlabeled"}
 
 
 def test_the_balanced_head_shapes_the_features_and_only_it_gets_its_losses():
     method = ABC(threshold=0.0)
     step = prepared(method, batch=16)
     losses = run(method, step)
-    (losses["balanced"] + losses["balanced_unlabelled"]).backward()
+    (losses["balanced"] + losses["balanced_unlabeled"]).backward()
     assert step.model.balanced.weight.grad.abs().sum() > 0
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in step.model.backbone.parameters())
     assert step.model.head.weight.grad is None

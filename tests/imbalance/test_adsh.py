@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.algorithms.tiny import buffers, judged, make_step, make_task, same
+from tests.helpers.tiny import buffers, judged, make_step, make_task, same
 
 from vcc_infuse.imbalance import Adsh
 
@@ -12,9 +12,9 @@ def sure(label, confidence):
     return [confidence if c == label else rest for c in range(3)]
 
 
-def slow_thresholds(judgements, head, tau, before):
+def slow_thresholds(judgments, head, tau, before):
     """From the definition, a class at a time."""
-    ranked = [sorted((conf for label, conf in judgements if label == c), reverse=True) for c in range(3)]
+    ranked = [sorted((conf for label, conf in judgments if label == c), reverse=True) for c in range(3)]
     rho = sum(conf >= tau for conf in ranked[head]) / max(1, len(ranked[head]))
     found = list(before)
     for c in range(3):
@@ -35,7 +35,7 @@ def test_the_first_epoch_uses_the_threshold_itself():
 @pytest.mark.parametrize("seed", range(5))
 def test_thresholds_follow_a_slow_loop(seed):
     method = Adsh(threshold=0.8)
-    step = make_step(method, pool=60, labelled=7, seed=seed)
+    step = make_step(method, pool=60, labeled=7, seed=seed)
     labels = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), 60, replacement=True).tolist()
     confidence = (0.4 + 0.6 * torch.rand(60)).tolist()
     judged(method, step, torch.tensor([sure(*pair) for pair in zip(labels, confidence, strict=True)]))

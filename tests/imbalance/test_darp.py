@@ -1,10 +1,10 @@
 import pytest
 import torch
-from tests.algorithms.tiny import buffers, judged, make_model, make_step, make_task, random_probs, same
+from tests.helpers.tiny import buffers, judged, make_model, make_step, make_task, random_probs, same
 
 from vcc_infuse.errors import UserError
 from vcc_infuse.imbalance import DARP
-from vcc_infuse.imbalance.transport import pruned, transport
+from vcc_infuse.imbalance.darp import pruned, transport
 from vcc_infuse.types import Calibrated
 
 POOL = 12
@@ -39,7 +39,7 @@ def test_labels_are_those_of_the_refined_pool_and_the_mask_is_the_bases():
 
 def test_expected_shares_are_those_of_the_labels():
     method = DARP()
-    make_step(method, labelled=7)
+    make_step(method, labeled=7)
     torch.testing.assert_close(method.expected, torch.tensor([3, 2, 2]) / 7)
 
 
@@ -54,7 +54,7 @@ def test_between_refinements_the_last_one_serves_and_newcomers_keep_their_own():
     corrected = method.correct(calibrated, step)
     assert torch.equal(corrected.probs[:-1], kept[:-1])
     assert torch.equal(corrected.probs[-1], probs[-1])
-    assert torch.equal(method.probs, probs)  # yet the latest probabilities are remembered
+    assert torch.equal(method.probs, probs)  # yet the latest probabilities are last_occurrence
 
 
 def test_of_an_id_that_comes_twice_the_last_counts():

@@ -1,11 +1,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.algorithms.tiny import FEATURES, buffers, judged, make_step, random_probs, run, same
+from tests.helpers.tiny import FEATURES, buffers, judged, make_step, random_probs, run, same
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.imbalance import DASO
-from vcc_infuse.imbalance.class_memory import ClassMemory
+from vcc_infuse.memory import ClassMemory
 from vcc_infuse.types import Outputs
 
 
@@ -94,7 +94,7 @@ def test_prototypes_are_features_of_the_averaged_model():
         torch.testing.assert_close(method.bank.means()[c], features[step.batch.y == c].mean(0))
 
 
-def test_a_class_without_labelled_images_yet_draws_nothing():
+def test_a_class_without_labeled_images_yet_draws_nothing():
     method, _ = ready()
     method.bank.pushed[1] = 0
     semantic = method.semantics(torch.randn(4, FEATURES)).softmax(1)

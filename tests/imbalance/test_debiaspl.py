@@ -1,14 +1,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.algorithms.tiny import judged, make_step, random_probs, run
+from tests.helpers.tiny import judged, make_step, random_probs, run
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.imbalance import DebiasPL
 
 
 def skewed(rows=8):
-    """Predictions that favour class 0."""
+    """Predictions that favor class 0."""
     return (torch.randn(rows, 3) + torch.tensor([2.0, 0.0, -1.0])).softmax(1)
 
 
@@ -45,9 +45,9 @@ def test_strong_views_carry_the_marginal():
     margin, batch = 0.5 * method.mean.log(), step.batch
     losses = run(method, step)
     labels = (step.weak.logits - margin).argmax(1)
-    labelled, strong = step.model(torch.cat([batch.x, batch.views["strong"]])).logits.split([4, 8])
-    torch.testing.assert_close(losses["unlabelled"], 2 * F.cross_entropy(strong + margin, labels))
-    torch.testing.assert_close(losses["labelled"], F.cross_entropy(labelled, batch.y))
+    labeled, strong = step.model(torch.cat([batch.x, batch.views["strong"]])).logits.split([4, 8])
+    torch.testing.assert_close(losses["unlabeled"], 2 * F.cross_entropy(strong + margin, labels))
+    torch.testing.assert_close(losses["labeled"], F.cross_entropy(labeled, batch.y))
 
 
 def test_a_uniform_mean_changes_nothing():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.algorithms.tiny import buffers, make_step, missing_gradients, part_of, run, same, two_processes
+from tests.helpers.tiny import buffers, make_step, missing_gradients, part_of, run, same, two_processes
 
 from vcc_infuse.algorithms import (
     UDA,
@@ -64,7 +64,7 @@ def test_two_processes_remember_what_one_does(plugin):
     torch.manual_seed(0)
     alone = plugin()
     step = make_step(alone, number=90)
-    step.teach(step.batch.views["weak"], step.batch.x)
+    step.forward_weak_strong(step.batch.views["weak"], step.batch.x)
     start = copy.deepcopy(alone)
     alone.pseudo_label(step.confidence(step.batch.views["weak"], step.weak), step)
 
@@ -97,9 +97,9 @@ def test_the_core_set_reaches_the_base():
     assert method.base.counts.tolist() == [0, 0, 0, 5]
 
 
-def test_only_the_labelled_loss_while_dash_warms_up():
+def test_only_the_labeled_loss_while_dash_warms_up():
     method = ABC(Dash())
-    assert set(run(method, make_step(method, number=0))) == {"labelled"}
+    assert set(run(method, make_step(method, number=0))) == {"labeled"}
 
 
 def test_a_single_weak_view_is_refused_where_a_strong_one_is_needed():

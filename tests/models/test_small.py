@@ -71,9 +71,9 @@ def test_learns_a_simple_rule(make):
     x = 0.5 * torch.randn(128, 1, 8, 8)
     x[y == 1, :, :4] += 1
     x[y == 0, :, 4:] += 1
-    optimiser = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
     for _ in range(30):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.nn.functional.cross_entropy(head(model(x)), y).backward()
-        optimiser.step()
+        optimizer.step()
     assert (head(model.eval()(x)).argmax(1) == y).float().mean() > 0.95

@@ -17,7 +17,7 @@ def built(shape=(3, 32, 32), **options):
 
 
 def expected_parameters(groups, blocks, width, channels=3):
-    """Convolutions and normalisations added up from the published description."""
+    """Convolutions and normalizations added up from the published description."""
     widths = [16 * width * 2**g for g in range(groups)]
     total = channels * 16 * 9 + 16
     before = 16
@@ -48,7 +48,7 @@ def test_usual_size():
 
 
 @pytest.mark.parametrize(("depth", "near"), [(27, "22, 28, 29"), (-3, "10, 13, 16"), (36, "34, 37, 40")])
-def test_impossible_depth_names_its_neighbours(depth, near):
+def test_impossible_depth_names_its_neighbors(depth, near):
     with pytest.raises(UserError, match=f"depth={depth} .* {near}$"):
         built(depth=depth)
 
@@ -74,7 +74,7 @@ def test_any_image(shape):
 
 
 def norm(x, layer):
-    """Batch normalisation in training mode, from its definition."""
+    """Batch normalization in training mode, from its definition."""
     mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), unbiased=False, keepdim=True)
     scale, shift = layer.weight[None, :, None, None], layer.bias[None, :, None, None]
     return (x - mean) / torch.sqrt(var + layer.eps) * scale + shift
@@ -104,7 +104,7 @@ def test_block_step_by_step(before, width, stride, activate):
     torch.testing.assert_close(block(x), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_which_blocks_normalise_their_input():
+def test_which_blocks_normalize_their_input():
     model = built(depth=16, width=2)
     assert [[block.norm1 is not None for block in group] for group in model.groups] == [
         [True, True],

@@ -1,6 +1,6 @@
 import pytest
 
-from .folders import make_run
+from tests.helpers.folders import make_run
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
-"""The page in a real browser: it draws, toggles, follows the colour scheme, fits a phone, and asks nobody anything."""
+"""The page in a real browser: it draws, toggles, follows the color scheme, fits a phone, and asks nobody anything."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.folders import NASTY, make_run
 from vcc_infuse.report import write_report
-
-from .folders import NASTY, make_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra has playwright")
@@ -112,14 +111,14 @@ def test_hovering_shows_the_whole_class_name(page):
 
 @on_single
 def test_dark_mode(page):
-    def colours():
+    def colors():
         return page.evaluate("""[getComputedStyle(document.body).backgroundColor,
             getComputedStyle(document.querySelector('.xtick text')).fill]""")
 
-    light = colours()
+    light = colors()
     page.emulate_media(color_scheme="dark")
     until(page, f"getComputedStyle(document.querySelector('.xtick text')).fill !== '{light[1]}'")
-    assert colours()[0] != light[0]
+    assert colors()[0] != light[0]
     page.emulate_media(color_scheme="light")
     until(page, f"getComputedStyle(document.querySelector('.xtick text')).fill === '{light[1]}'")
 

@@ -4,10 +4,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from tests.helpers.folders import NASTY, make_run
 from vcc_infuse.report import write_report
 from vcc_infuse.report.page import script_json
-
-from .folders import NASTY, make_run
 
 
 class Reader(HTMLParser):

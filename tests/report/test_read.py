@@ -2,10 +2,9 @@ import json
 
 import pytest
 
+from tests.helpers.folders import make_run
 from vcc_infuse.errors import UserError
 from vcc_infuse.report.read import read_run, read_runs
-
-from .folders import make_run
 
 
 def test_a_torn_last_line_is_left_out(folder):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vcc_infuse.reproduce import Cell, run_grid
-from vcc_infuse.reproduce.settings import setting
+from vcc_infuse.reproduce.scales import setting
 
 FIGURES = ("error", "ece", "nll", "ece_calibrated", "steps")
 

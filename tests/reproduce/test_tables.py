@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from vcc_infuse.commands.options import parse
-from vcc_infuse.commands.train import CLASSES, base_options, make_parser
+from vcc_infuse.cli.parsing import parse
+from vcc_infuse.cli.train import CLASSES, base_options, make_parser
 from vcc_infuse.errors import UserError
 from vcc_infuse.reproduce.cell import Cell
-from vcc_infuse.reproduce.settings import SCALES
+from vcc_infuse.reproduce.scales import SCALES
 from vcc_infuse.reproduce.table import Column, Row, Table
 from vcc_infuse.reproduce.tables import TABLES, tables
 

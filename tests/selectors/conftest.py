@@ -8,21 +8,21 @@ from sklearn.datasets import load_digits
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.calibrators import Softmax
-from vcc_infuse.data.batches import Batches
-from vcc_infuse.data.ssl import SSLData
+from vcc_infuse.data.sampling import Batches
+from vcc_infuse.data.ssl_data import SSLData
 from vcc_infuse.models import Classifier, SmallConv
 from vcc_infuse.predictor import make_views
 from vcc_infuse.selectors import Pool
-from vcc_infuse.types import Task, alone
+from vcc_infuse.types import Task
 
-POOL, LABELLED = 300, 30
+POOL, LABELED = 300, 30
 
 
 def _digits():
     x, y = load_digits(return_X_y=True)
     x = (x.reshape(-1, 8, 8, 1) * 15.9).astype(np.uint8)
     shown = y.copy()[:POOL]
-    shown[LABELLED:] = -1
+    shown[LABELED:] = -1
     data = SSLData.from_arrays(x[:POOL], shown, x[POOL : POOL + 200], y[POOL : POOL + 200])
     return data, y[:POOL]
 
@@ -39,7 +39,7 @@ def truth(data):
 
 def _batches(data, rank=0, world=1):
     views = make_views(data.dataset)
-    return Batches(data, views, ("weak", "strong"), batch=20, unlabelled=40, rank=rank, world=world)
+    return Batches(data, views, ("weak", "strong"), batch=20, unlabeled=40, rank=rank, world=world)
 
 
 @pytest.fixture(scope="session")
@@ -47,14 +47,14 @@ def trained(data):
     """A classifier that knows about half of the pool: enough for a mixture of selected and left-out examples."""
     torch.manual_seed(0)
     model = Classifier.build(SmallConv(width=6), (1, 8, 8), 10).train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = _batches(data)
     for step in range(60):
         batch = batches.at(step)
         loss = F.cross_entropy(model(batch.x).logits, batch.y)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return model
 
 
@@ -65,8 +65,8 @@ def make_pool(data, trained):
         ema = copy.deepcopy(model).eval()
         algorithm = FixMatch(threshold=0.6) if algorithm is None else algorithm
         calibrator = Softmax() if calibrator is None else calibrator
-        counts = torch.bincount(torch.from_numpy(data.labelled_y), minlength=10)
-        task = Task(10, len(data.labelled_y), len(data.split.pool), counts, 100, 10, 20, 40)
+        counts = torch.bincount(torch.from_numpy(data.labeled_y), minlength=10)
+        task = Task(10, len(data.labeled_y), len(data.split.pool), counts, 100, 10, 20, 40)
         for part in (algorithm, calibrator):
             part.setup(model, task)
             part.train()

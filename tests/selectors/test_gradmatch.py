@@ -6,13 +6,13 @@ import torch
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.selectors import GradMatch, RandomOnline
-from vcc_infuse.selectors.gradients import augmented
 from vcc_infuse.selectors.gradmatch import class_blocks, filled
-from vcc_infuse.selectors.scored import verdict
+from vcc_infuse.selectors.head_gradients import augmented
+from vcc_infuse.selectors.scoring import example_columns
 
 
 def per_example(pool):
-    columns = pool.scan(lambda c: {"errors": c.errors, "features": c.outputs.features, **verdict(c)})
+    columns = pool.scan(lambda c: {"errors": c.errors, "features": c.outputs.features, **example_columns(c)})
     return torch.einsum("nc,nd->ncd", columns["errors"], augmented(columns["features"])).flatten(1), columns
 
 

@@ -14,7 +14,7 @@ from vcc_infuse.algorithms.flexmatch import FlexMatch
 from vcc_infuse.algorithms.pseudo_label import PseudoLabel
 from vcc_infuse.calibrators import Softmax
 from vcc_infuse.selectors import EL2N, INFUSE, RETRIEVE, GradMatch, Random, RandomOnline
-from vcc_infuse.selectors.scored import verdict
+from vcc_infuse.selectors.scoring import example_columns
 from vcc_infuse.types import PseudoLabels
 
 ALL = [INFUSE, lambda k: INFUSE(k, params="all"), lambda k: INFUSE(k, curvature="gauss_newton", weights="ema"),
@@ -22,13 +22,18 @@ ALL = [INFUSE, lambda k: INFUSE(k, params="all"), lambda k: INFUSE(k, curvature=
 
 
 def columns(chunk):
-    return {"errors": chunk.errors, "features": chunk.outputs.features, "targets": chunk.targets, **verdict(chunk)}
+    return {
+        "errors": chunk.errors,
+        "features": chunk.outputs.features,
+        "targets": chunk.targets,
+        **example_columns(chunk),
+    }
 
 
-def everything(pool, optimiser):
+def everything(pool, optimizer):
     modules = (pool.model, pool.ema, pool.algorithm, pool.calibrator)
     tensors = [v.clone() for m in modules for v in m.state_dict().values()]
-    tensors += [v.clone() for s in optimiser.state_dict()["state"].values() for v in s.values()]
+    tensors += [v.clone() for s in optimizer.state_dict()["state"].values() for v in s.values()]
     flags = [part.training for m in modules for part in m.modules()]
     gradients = [None if p.grad is None else p.grad.clone() for p in pool.model.parameters()]
     return tensors + gradients, flags, (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
@@ -60,14 +65,14 @@ class Greedy(Softmax):
 def test_selection_leaves_no_trace_and_is_the_same_again(make, make_pool):
     pool = make_pool(FlexMatch(threshold=0.6), Greedy())
     pool.model.backbone.stages[1].eval()  # a flag that differs from its parent's
-    optimiser = torch.optim.SGD(pool.model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(pool.model.parameters(), lr=0.1, momentum=0.9)
     x = torch.rand(4, 1, 8, 8)
     F.cross_entropy(pool.model(x).logits, torch.arange(4)).backward()
-    optimiser.step()
+    optimizer.step()
     torch.manual_seed(5)
-    before = everything(pool, optimiser)
+    before = everything(pool, optimizer)
     first = make(0.3).select(pool, 90)
-    same(before, everything(pool, optimiser))
+    same(before, everything(pool, optimizer))
     torch.manual_seed(6)  # the caller's random state must not matter
     again = make(0.3).select(pool, 90)
     assert torch.equal(first.ids, again.ids)
@@ -94,7 +99,7 @@ def test_scan_sees_each_example_once_as_the_algorithm_would(make_pool, quiet, da
     assert all(len(column) == pool.size for column in found.values())
     # Threshold and labels, recomputed from the weak view of one chunk drawn with the same seed.
     recorded = []
-    pool.scan(lambda chunk: recorded.append(chunk) or verdict(chunk))
+    pool.scan(lambda chunk: recorded.append(chunk) or example_columns(chunk))
     assert sorted(torch.cat([chunk.ids for chunk in recorded]).tolist()) == list(range(pool.size))
     for chunk in recorded:
         with torch.no_grad():
@@ -115,29 +120,29 @@ def test_draws_differ_between_steps_but_not_within(make_pool, quiet):
     assert not torch.equal(a, b)
 
 
-def test_labelled_views_come_again(make_pool, quiet, data):
+def test_labeled_views_come_again(make_pool, quiet, data):
     pool = quiet(make_pool())
-    first, second = ([(i, x, y) for i, x, y in pool.labelled_chunks()] for _ in range(2))
+    first, second = ([(i, x, y) for i, x, y in pool.labeled_chunks()] for _ in range(2))
     assert all(torch.equal(a[1], b[1]) for a, b in zip(first, second, strict=True))
-    outputs, y = pool.labelled_features()
-    assert y.tolist() == data.labelled_y.tolist()
+    outputs, y = pool.labeled_features()
+    assert y.tolist() == data.labeled_y.tolist()
     torch.testing.assert_close(outputs.logits, pool.model.head(outputs.features))
 
 
-def test_several_labelled_views_differ_and_keep_their_labels(make_pool, quiet, data):
+def test_several_labeled_views_differ_and_keep_their_labels(make_pool, quiet, data):
     pool = quiet(make_pool())
-    rows, x, y = zip(*pool.labelled_chunks(3), strict=True)
-    assert np.concatenate(rows).tolist() == list(range(3 * pool.task.labelled))
-    assert torch.cat(y).tolist() == 3 * data.labelled_y.tolist()
+    rows, x, y = zip(*pool.labeled_chunks(3), strict=True)
+    assert np.concatenate(rows).tolist() == list(range(3 * pool.task.labeled))
+    assert torch.cat(y).tolist() == 3 * data.labeled_y.tolist()
     first, second, third = torch.cat(x).chunk(3)
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)
-    assert pool.labelled_features(3)[1].tolist() == 3 * data.labelled_y.tolist()
+    assert pool.labeled_features(3)[1].tolist() == 3 * data.labeled_y.tolist()
 
 
 def test_one_view_methods_learn_from_the_weak_view_and_plain_methods_from_all(make_pool, quiet):
     pool = quiet(make_pool(PseudoLabel(threshold=0.6)))
-    found = pool.scan(lambda c: {"own": (c.outputs.logits.argmax(1) == c.labels), **verdict(c)})
+    found = pool.scan(lambda c: {"own": (c.outputs.logits.argmax(1) == c.labels), **example_columns(c)})
     assert found["own"].all()
 
     class Plain(Algorithm):
@@ -155,7 +160,7 @@ def test_soft_targets_and_weights_reach_the_errors(make_pool, quiet):
 
     pool = quiet(make_pool(Soft()))
     seen = []
-    pool.scan(lambda chunk: seen.append(chunk) or verdict(chunk))
+    pool.scan(lambda chunk: seen.append(chunk) or example_columns(chunk))
     with torch.no_grad():
         outputs = pool.model(seen[0].images)
     leaf = outputs.logits.clone().requires_grad_()
@@ -218,7 +223,7 @@ def test_ema_weights_are_used_on_request(make_pool):
     np.testing.assert_array_equal(again.selection_.rows.scores, ema.selection_.rows.scores)
 
 
-BASES = (algorithms.Algorithm, algorithms.PseudoLabelling)
+BASES = (algorithms.Algorithm, algorithms.PseudoLabeling)
 METHODS = [k for k in vars(algorithms).values() if isinstance(k, type) and issubclass(k, Algorithm) and k.views]
 
 

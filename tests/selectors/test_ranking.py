@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vcc_infuse.selectors.quota import best, equal, proportional
-from vcc_infuse.selectors.ranking import Scored, order, pieces
-from vcc_infuse.selectors.stream import Lots, best_stream, top_stream
+from vcc_infuse.selectors.out_of_core import Lots, best_stream, top_stream
+from vcc_infuse.selectors.ranking import Scored, best, equal, order, pieces, proportional
 
 
 def table(count, seed=0, levels=5):

@@ -7,9 +7,9 @@ from torch import nn
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.selectors import RETRIEVE
-from vcc_infuse.selectors.gradients import ExampleGradients
+from vcc_infuse.selectors.head_gradients import ExampleGradients
 from vcc_infuse.selectors.retrieve import Lookahead, greedy
-from vcc_infuse.selectors.scored import verdict
+from vcc_infuse.selectors.scoring import example_columns
 from vcc_infuse.types import Outputs
 
 N, L, C, D = 40, 9, 4, 5
@@ -30,7 +30,7 @@ def ahead(problem, lr, weight=1.0):
 
 
 def slow_greedy(problem, lr, weight, budget):
-    """Pick one by one: gradients by autograd, at the head moved by the labelled and the unlabelled loss."""
+    """Pick one by one: gradients by autograd, at the head moved by the labeled and the unlabeled loss."""
     head, features, labels, lab, y, _ = problem
     parameters = list(head.parameters())
     each = [torch.autograd.grad(F.cross_entropy(head(features[i : i + 1]), labels[i : i + 1]), parameters)
@@ -51,7 +51,7 @@ def slow_greedy(problem, lr, weight, budget):
 
 @pytest.mark.parametrize(("lr", "weight"), [(0.5, 1.0), (5.0, 3.0)])
 def test_equals_a_greedy_bilevel_loop(problem, lr, weight):
-    # True labels throughout, the labelled step and the loss weight included.
+    # True labels throughout, the labeled step and the loss weight included.
     *_, errors = problem
     found = greedy(ExampleGradients(errors, problem[1]), ahead(problem, lr, weight), torch.ones(N), 12, 12)
     assert found == slow_greedy(problem, lr, weight, 12)
@@ -74,11 +74,11 @@ def test_any_budget_ends_and_is_met_exactly(problem, budget, rounds):
 def test_without_a_step_it_is_the_top_of_the_inner_products(make_pool, quiet):
     pool = quiet(make_pool())
     core = RETRIEVE(0.1, lr=0.0).select(pool, 30)
-    outputs, y = pool.labelled_features()
+    outputs, y = pool.labeled_features()
     head = pool.model.head
     direction = torch.autograd.grad(F.cross_entropy(head(outputs.features), y), list(head.parameters()))
     chunks = []
-    pool.scan(lambda chunk: chunks.append(chunk) or verdict(chunk))
+    pool.scan(lambda chunk: chunks.append(chunk) or example_columns(chunk))
     score = torch.full((pool.size,), -torch.inf)
     for chunk in chunks:
         losses = F.cross_entropy(head(chunk.outputs.features), chunk.labels, reduction="none")

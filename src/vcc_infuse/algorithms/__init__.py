@@ -1,6 +1,6 @@
 """Semi-supervised methods, one a file."""
 
-from .base import Algorithm, PseudoLabelling
+from .base import Algorithm, PseudoLabeling
 from .comatch import CoMatch
 from .dash import Dash
 from .fixmatch import FixMatch
@@ -33,7 +33,7 @@ __all__ = [
     "MixMatch",
     "PiModel",
     "PseudoLabel",
-    "PseudoLabelling",
+    "PseudoLabeling",
     "ReMixMatch",
     "SimMatch",
     "SoftMatch",

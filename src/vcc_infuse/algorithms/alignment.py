@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..memory import Memory
-from ..types import alone
+from ..types import identity_gather
 
 Gather = Callable[[Tensor], Tensor]
 
@@ -41,7 +41,7 @@ class EMAAlignment(nn.Module):
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
-    def forward(self, probs: Tensor, gather: Gather = alone) -> Tensor:
+    def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:
         """Aligned probabilities; the average changes only in training mode."""
         probs = probs.float()
         if self.training:
@@ -60,7 +60,7 @@ class QueueAlignment(nn.Module):
         self.means = Memory(size, {"mean": ((classes,), torch.float32)})
 
     @torch.no_grad()
-    def forward(self, probs: Tensor, gather: Gather = alone) -> Tensor:
+    def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:
         """Aligned probabilities; the queue changes only in training mode, before it is used."""
         probs = probs.float()
         if self.training:

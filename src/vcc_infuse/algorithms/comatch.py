@@ -10,17 +10,19 @@ from torch import Tensor, nn
 
 from ..memory import Memory
 from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task
+from ..validation import check_integer, check_range
 from .alignment import QueueAlignment
-from .base import PseudoLabelling, checked, labelled_loss
+from .base import PseudoLabeling
+from .ops import labeled_loss
 from .projection import Projection, full_precision, similarity
 
 
-class CoMatch(PseudoLabelling):
+class CoMatch(PseudoLabeling):
     """Targets are smoothed by similar examples; embeddings of two strong views follow the similarity of targets.
 
     Args:
         threshold: largest target probability that a pseudo label must reach.
-        weight: factor of the unlabelled loss.
+        weight: factor of the unlabeled loss.
         contrast_weight: factor of the contrastive loss (5 for STL-10).
         contrast_threshold: examples whose targets agree less are not pulled together.
         smoothing: share of the classifier in the target; the rest comes from the memory.
@@ -45,18 +47,18 @@ class CoMatch(PseudoLabelling):
         queue: int = 32,
     ) -> None:
         super().__init__()
-        self.threshold = checked("threshold", threshold, 0, 1)
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.contrast_weight = checked("contrast_weight", contrast_weight, 0, float("inf"))
-        self.contrast_threshold = checked("contrast_threshold", contrast_threshold, 0, 1)
-        self.smoothing = checked("smoothing", smoothing, 0, 1)
-        self.temperature = checked("temperature", temperature, 1e-3, float("inf"))
-        self.width, self.queue = int(checked("width", width, 1, 2**20)), int(checked("queue", queue, 1, 2**20))
-        self.memory = int(checked("memory", memory, 1, 2**20))
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.contrast_weight = check_range("contrast_weight", contrast_weight)
+        self.contrast_threshold = check_range("contrast_threshold", contrast_threshold, 0, 1)
+        self.smoothing = check_range("smoothing", smoothing, 0, 1)
+        self.temperature = check_range("temperature", temperature, 1e-3)
+        self.width, self.queue = check_integer("width", width, 1), check_integer("queue", queue, 1)
+        self.memory = check_integer("memory", memory, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A projection head, and a memory of projections and their class probabilities."""
-        size = self.memory * (task.batch + task.unlabelled_batch)
+        size = self.memory * (task.batch_size + task.unlabeled_batch_size)
         columns = {"projection": ((self.width,), torch.float32), "probs": ((task.classes,), torch.float32)}
         self.projection = Projection.of(model, self.width)
         self.alignment = QueueAlignment(task.classes, self.queue)
@@ -72,17 +74,17 @@ class CoMatch(PseudoLabelling):
         """The template's terms, and the contrast between two strong views."""
         batch = step.batch
         inputs = (batch.x, batch.views["strong"], batch.views["strong_2"])
-        weak, (labelled, strong, other) = step.teach(batch.views["weak"], *inputs)
+        weak, (labeled, strong, other) = step.forward_weak_strong(batch.views["weak"], *inputs)
         calibrated = step.confidence(batch.views["weak"], weak)
         probs = self.alignment(calibrated.probs, step.gather)
         pseudo = self._smooth(probs, weak.features)
         if self.training:
-            self._remember(step, labelled, weak, probs)
+            self._remember(step, labeled, weak, probs)
         contrast = self._contrast(pseudo.targets, strong.features, other.features) * batch.weights
         yield Losses(
             pseudo,
-            labelled=labelled_loss(labelled.logits, batch.y),
-            unlabelled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            labeled=labeled_loss(labeled.logits, batch.y),
+            unlabeled=self.weight * pseudo.loss(strong.logits, batch.weights),
             contrast=self.contrast_weight * contrast.mean(),
             calibration=calibrated.loss,
         )
@@ -101,10 +103,10 @@ class CoMatch(PseudoLabelling):
         return PseudoLabels(targets, (targets.amax(1) >= self.threshold).float())
 
     @torch.no_grad()
-    def _remember(self, step: Step, labelled: Outputs, weak: Outputs, probs: Tensor) -> None:
-        """Push unlabelled examples with their aligned, unsmoothed probabilities, then labelled ones."""
+    def _remember(self, step: Step, labeled: Outputs, weak: Outputs, probs: Tensor) -> None:
+        """Push unlabeled examples with their aligned, unsmoothed probabilities, then labeled ones."""
         truth = F.one_hot(step.batch.y, probs.shape[1]).float()
-        for features, rows in ((weak.features, probs), (labelled.features, truth)):
+        for features, rows in ((weak.features, probs), (labeled.features, truth)):
             self.bank.push(projection=step.gather(self.projection(features)), probs=step.gather(rows))
 
     def _contrast(self, targets: Tensor, features: Tensor, others: Tensor) -> Tensor:

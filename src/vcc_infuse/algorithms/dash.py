@@ -10,21 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
-from .base import PseudoLabelling, checked
-from .sharpen import sharpen
+from ..validation import check_integer, check_range
+from .base import PseudoLabeling
+from .ops import sharpen
 
 PAPER_STEPS, PAPER_PERIOD = 2**20, 10 * 1024
 """The published run, and the steps (ten epochs) between two shrinkings; other runs keep the proportion."""
 
 
-class Dash(PseudoLabelling):
-    """Labels alone at first; then a threshold that starts from the labelled loss reached by then.
+class Dash(PseudoLabeling):
+    """Labels alone at first; then a threshold that starts from the labeled loss reached by then.
 
     Args:
-        weight: factor of the unlabelled loss.
+        weight: factor of the unlabeled loss.
         warmup: steps with labels alone …
         warmup_share: … but never more than this share of the run (2048 steps of 2^20 are far less).
-        scale: the threshold begins at this multiple of the labelled loss after the warm-up.
+        scale: the threshold begins at this multiple of the labeled loss after the warm-up.
         shrink: the threshold is divided by this about a hundred times in a run (every 10240 steps of 2^20).
         lowest: the threshold stays here at last, where targets are hard; they are sharpened before.
         temperature: of the sharpening.
@@ -44,18 +45,18 @@ class Dash(PseudoLabelling):
         temperature: float = 0.5,
     ) -> None:
         super().__init__()
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.warmup = int(checked("warmup", warmup, 1, 2**40))
-        self.warmup_share = checked("warmup_share", warmup_share, 0, 1)
-        self.scale, self.shrink = checked("scale", scale, 0, float("inf")), checked("shrink", shrink, 1, float("inf"))
-        self.lowest = checked("lowest", lowest, 0, float("inf"))
-        self.temperature = checked("temperature", temperature, 1e-3, float("inf"))
+        self.weight = check_range("weight", weight)
+        self.warmup = check_integer("warmup", warmup, 1)
+        self.warmup_share = check_range("warmup_share", warmup_share, 0, 1)
+        self.scale, self.shrink = check_range("scale", scale), check_range("shrink", shrink, 1)
+        self.lowest = check_range("lowest", lowest)
+        self.temperature = check_range("temperature", temperature, 1e-3)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Sum and number of labelled losses in the last pass over the labelled images before the warm-up ends."""
+        """Sum and number of labeled losses in the last pass over the labeled images before the warm-up ends."""
         self.register_buffer("loss_sum", torch.zeros(()))
         self.register_buffer("loss_count", torch.zeros(()))
-        self._ignorant, self._pass = math.log(task.classes), math.ceil(task.labelled / task.batch)
+        self._ignorant, self._pass = math.log(task.classes), math.ceil(task.labeled / task.batch_size)
 
     def warmup_steps(self, step: Step) -> int:
         """Steps with labels alone, at least one: the threshold has to be measured."""
@@ -79,15 +80,15 @@ class Dash(PseudoLabelling):
         return PseudoLabels(soft.where(early, hard), (loss <= threshold).float())
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """The labelled loss alone while warming up, the template's terms afterwards."""
+        """The labeled loss alone while warming up, the template's terms afterwards."""
         if step.number >= self.warmup_steps(step):
             yield from super().losses(step)
             return
-        (labelled,) = step.forward(step.batch.x)
-        each = F.cross_entropy(labelled.logits.float(), step.batch.y, reduction="none")
+        (labeled,) = step.forward(step.batch.x)
+        each = F.cross_entropy(labeled.logits.float(), step.batch.y, reduction="none")
         if self.training and step.number >= self.warmup_steps(step) - self._pass:
             self._measure(step.gather(each.detach()))
-        yield Losses(labelled=each.mean())
+        yield Losses(labeled=each.mean())
 
     def _measure(self, each: Tensor) -> None:
         self.loss_sum += each.sum()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from ..types import Calibrated, PseudoLabels, Step
-from .base import PseudoLabelling, checked
+from ..validation import check_range
+from .base import PseudoLabeling
 
 
-class FixMatch(PseudoLabelling):
+class FixMatch(PseudoLabeling):
     """Keep a pseudo label where the weak view's confidence reaches a fixed threshold.
 
     Args:
         threshold: confidence that a pseudo label must reach.
-        weight: factor of the unlabelled loss.
+        weight: factor of the unlabeled loss.
     """
 
     def __init__(self, threshold: float = 0.95, weight: float = 1.0) -> None:
         super().__init__()
-        self.threshold = checked("threshold", threshold, 0, 1)
-        self.weight = checked("weight", weight, 0, float("inf"))
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.weight = check_range("weight", weight)
 
     def class_thresholds(self) -> float:
         """The same for all."""

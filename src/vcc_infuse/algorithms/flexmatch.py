@@ -1,4 +1,4 @@
-"""FlexMatch (Zhang et al., NeurIPS 2021): a class that is learnt slowly gets a lower threshold."""
+"""FlexMatch (Zhang et al., NeurIPS 2021): a class that is learned slowly gets a lower threshold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..types import Calibrated, PseudoLabels, Step, Task
-from .base import PseudoLabelling, checked
-from .duplicates import remembered
+from ..validation import check_range
+from .base import PseudoLabeling
+from .ops import last_occurrence
 
 MAPPINGS = {
     "convex": lambda share: share / (2 - share),
@@ -20,12 +21,12 @@ MAPPINGS = {
 }
 
 
-class FlexMatch(PseudoLabelling):
+class FlexMatch(PseudoLabeling):
     """FixMatch whose threshold follows how many pool examples were ever confident in each class.
 
     Args:
-        threshold: confidence that a pseudo label of the best learnt class must reach.
-        weight: factor of the unlabelled loss.
+        threshold: confidence that a pseudo label of the best learned class must reach.
+        weight: factor of the unlabeled loss.
         mapping: how the learning status of a class, 0…1, becomes the share of the threshold it has to reach.
         thresh_warmup: while most of the pool was never confident, lower all thresholds.
     """
@@ -41,8 +42,8 @@ class FlexMatch(PseudoLabelling):
         thresh_warmup: bool = True,
     ) -> None:
         super().__init__()
-        self.threshold = checked("threshold", threshold, 0, 1)
-        self.weight = checked("weight", weight, 0, float("inf"))
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.weight = check_range("weight", weight)
         if mapping not in MAPPINGS:
             raise UserError(f"mapping must be one of {', '.join(MAPPINGS)}, got {mapping!r}")
         self.mapping = mapping
@@ -54,16 +55,16 @@ class FlexMatch(PseudoLabelling):
         self.register_buffer("counts", torch.zeros(task.classes + 1, dtype=torch.long))
         self.counts[-1] = task.pool
 
-    def restrict(self, ids: Tensor) -> None:
+    def on_coreset_change(self, ids: Tensor) -> None:
         """Count within `ids` from now on: what a core set leaves out cannot become confident."""
         classes = self.selected[ids] % len(self.counts)
         self.counts.copy_(torch.bincount(classes, minlength=len(self.counts)))
 
     def thresholds(self) -> Tensor:
         """The threshold of each class."""
-        learnt, never = self.counts[:-1], self.counts[-1]
-        best = torch.maximum(learnt.max(), never) if self.thresh_warmup else learnt.max()
-        return self.threshold * MAPPINGS[self.mapping](learnt / best.clamp(min=1))
+        learned, never = self.counts[:-1], self.counts[-1]
+        best = torch.maximum(learned.max(), never) if self.thresh_warmup else learned.max()
+        return self.threshold * MAPPINGS[self.mapping](learned / best.clamp(min=1))
 
     def class_thresholds(self) -> Tensor:
         """As they are now."""
@@ -80,7 +81,7 @@ class FlexMatch(PseudoLabelling):
 
     def _record(self, ids: Tensor, labels: Tensor) -> None:
         """Note confident labels (not −1). An id that comes twice is counted once, with its last confident label."""
-        last = remembered(ids, labels >= 0)
+        last = last_occurrence(ids, labels >= 0)
         before = self.selected[ids]
         after = labels[last].where(labels[last] >= 0, before)
         once = (last == torch.arange(len(ids), device=ids.device)).long()

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from ..types import Calibrated, PseudoLabels, Step, Task
-from .base import PseudoLabelling, checked
+from ..validation import check_range
+from .base import PseudoLabeling
 
 
-class FreeMatch(PseudoLabelling):
+class FreeMatch(PseudoLabeling):
     """A global threshold (mean confidence), scaled for each class by how much probability it receives.
 
     Args:
-        weight: factor of the unlabelled loss.
+        weight: factor of the unlabeled loss.
         fairness: factor of the fairness term.
         momentum: of the running confidence, probabilities and label histogram.
         lowest: lower bound of the thresholds (0.9 for SVHN).
@@ -33,11 +34,11 @@ class FreeMatch(PseudoLabelling):
         highest: float = 1.0,
     ) -> None:
         super().__init__()
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.fairness = checked("fairness", fairness, 0, float("inf"))
-        self.momentum = checked("momentum", momentum, 0, 1)
-        self.lowest = checked("lowest", lowest, 0, 1)
-        self.highest = checked("highest", highest, lowest, 1)
+        self.weight = check_range("weight", weight)
+        self.fairness = check_range("fairness", fairness)
+        self.momentum = check_range("momentum", momentum, 0, 1)
+        self.lowest = check_range("lowest", lowest, 0, 1)
+        self.highest = check_range("highest", highest, lowest, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Running mean confidence, mean probabilities and label histogram."""
@@ -67,7 +68,7 @@ class FreeMatch(PseudoLabelling):
         self.probs.lerp_(probs.mean(0), 1 - self.momentum)
         self.histogram.lerp_(shares, 1 - self.momentum)
 
-    def further_terms(self, strong: Tensor, pseudo: PseudoLabels, step: Step) -> dict[str, Tensor]:
+    def extra_losses(self, strong: Tensor, pseudo: PseudoLabels, step: Step) -> dict[str, Tensor]:
         """Fairness of the strong view's predictions."""
         return {"fairness": self.fairness * self._unfairness(strong, pseudo.weights * step.batch.weights)}
 

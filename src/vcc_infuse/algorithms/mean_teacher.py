@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..models.batchnorm import frozen_statistics
+from ..models.classifier import frozen_statistics
 from ..types import Step
 from .pi_model import PiModel
 
@@ -17,16 +17,16 @@ class MeanTeacher(PiModel):
     """The Pi-Model with the averaged model as the teacher: its decay is the trainer's `ema`.
 
     Args:
-        weight: factor of the unlabelled loss.
-        ramp_share: share of the run over which that factor rises from zero.
+        weight: factor of the unlabeled loss.
+        rampup_fraction: share of the run over which that factor rises from zero.
     """
 
-    def __init__(self, weight: float = 50.0, ramp_share: float = 0.4) -> None:
-        super().__init__(weight, ramp_share)
+    def __init__(self, weight: float = 50.0, rampup_fraction: float = 0.4) -> None:
+        super().__init__(weight, rampup_fraction)
 
     @torch.no_grad()
     def target(self, step: Step) -> Tensor:
-        """Probabilities of the first view, from the teacher, which normalises by its batch as the student does."""
+        """Probabilities of the first view, from the teacher, which normalizes by its batch as the student does."""
         with as_in_training(step.ema):
             return step.ema(step.batch.views["weak"]).logits.float().softmax(1)
 

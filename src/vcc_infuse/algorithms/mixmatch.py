@@ -8,37 +8,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..models.batchnorm import frozen_statistics
+from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step
-from .base import Algorithm, checked, ramp
+from ..validation import check_range
+from .base import Algorithm
 from .mixup import interleaved_forward, mixup
+from .ops import ramp, sharpen
 from .pi_model import squared_error
-from .sharpen import sharpen
 
 
 class MixMatch(Algorithm):
-    """Guess by the mean of two weak views, sharpen, mix labelled and unlabelled, compare by squared error.
+    """Guess by the mean of two weak views, sharpen, mix labeled and unlabeled, compare by squared error.
 
     A mixed example carries the core-set weight of its dominant half.
 
     Args:
-        weight: factor of the unlabelled loss (the paper: 75 for CIFAR-10, 250 for SVHN, 50 for STL-10).
-        ramp_share: share of the run over which that factor rises from zero (the paper: 16k steps of 2^20).
+        weight: factor of the unlabeled loss (the paper: 75 for CIFAR-10, 250 for SVHN, 50 for STL-10).
+        rampup_fraction: share of the run over which that factor rises from zero (the paper: 16k steps of 2^20).
         temperature: of the sharpening.
         alpha: of MixUp's Beta distribution.
     """
 
     views = ("weak", "weak_2")
-    ratio = 1
+    unlabeled_ratio = 1
 
     def __init__(
-        self, weight: float = 75.0, ramp_share: float = 1 / 64, temperature: float = 0.5, alpha: float = 0.75
+        self, weight: float = 75.0, rampup_fraction: float = 1 / 64, temperature: float = 0.5, alpha: float = 0.75
     ) -> None:
         super().__init__()
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.ramp_share = checked("ramp_share", ramp_share, 0, 1)
-        self.temperature = checked("temperature", temperature, 0.01, 100)
-        self.alpha = checked("alpha", alpha, 0, float("inf"))
+        self.weight = check_range("weight", weight)
+        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
+        self.temperature = check_range("temperature", temperature, 0.01, 100)
+        self.alpha = check_range("alpha", alpha)
 
     @torch.no_grad()
     def guess(self, step: Step) -> Tensor:
@@ -49,16 +50,16 @@ class MixMatch(Algorithm):
         return sharpen((probs[0] + probs[1]) / 2, self.temperature)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Cross entropy of the mixed labelled part, squared error of the mixed unlabelled part."""
+        """Cross entropy of the mixed labeled part, squared error of the mixed unlabeled part."""
         batch, guess = step.batch, self.guess(step)
         labels = F.one_hot(batch.y, guess.shape[1]).to(guess.dtype)
         inputs = torch.cat([batch.x, *(batch.views[name] for name in self.views)])
         inputs, targets = mixup(inputs, torch.cat([labels, guess, guess]), self.alpha)
         size = len(batch.x)
         logits = interleaved_forward(step, inputs, size)
-        weight = self.weight * ramp(step.progress, self.ramp_share)
+        weight = self.weight * ramp(step.progress, self.rampup_fraction)
         yield Losses(
             PseudoLabels(guess, torch.ones_like(guess[:, 0])),
-            labelled=F.cross_entropy(logits[:size].float(), targets[:size]),
-            unlabelled=weight * squared_error(logits[size:], targets[size:], batch.weights.repeat(2)),
+            labeled=F.cross_entropy(logits[:size].float(), targets[:size]),
+            unlabeled=weight * squared_error(logits[size:], targets[size:], batch.weights.repeat(2)),
         )

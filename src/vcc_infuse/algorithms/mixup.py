@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..models.batchnorm import frozen_statistics
+from ..models.classifier import frozen_statistics
 from ..types import Step
 
 
@@ -27,7 +27,7 @@ def own_share(alpha: float) -> float:
 def interleaved_forward(step: Step, inputs: Tensor, size: int) -> Tensor:
     """Logits by chunks of `size` rows, each a cross-section of `inputs`; only the first moves the statistics.
 
-    Row i goes to chunk i mod k, so that labelled and unlabelled rows share the statistics they are normalised by.
+    Row i goes to chunk i mod k, so that labeled and unlabeled rows share the statistics they are normalized by.
     """
     count = len(inputs) // size
     (first,) = step.forward(inputs[::count])

@@ -7,26 +7,28 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..models.batchnorm import frozen_statistics
+from ..models.classifier import frozen_statistics
 from ..types import Losses, Step
-from .base import Algorithm, checked, labelled_loss, ramp
+from ..validation import check_range
+from .base import Algorithm
+from .ops import labeled_loss, ramp
 
 
 class PiModel(Algorithm):
     """Squared difference between the predictions for two weak views, of which the first is a fixed target.
 
     Args:
-        weight: factor of the unlabelled loss.
-        ramp_share: share of the run over which that factor rises from zero.
+        weight: factor of the unlabeled loss.
+        rampup_fraction: share of the run over which that factor rises from zero.
     """
 
     views = ("weak", "weak_2")
-    ratio = 1
+    unlabeled_ratio = 1
 
-    def __init__(self, weight: float = 10.0, ramp_share: float = 0.4) -> None:
+    def __init__(self, weight: float = 10.0, rampup_fraction: float = 0.4) -> None:
         super().__init__()
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.ramp_share = checked("ramp_share", ramp_share, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
 
     @torch.no_grad()
     def target(self, step: Step) -> Tensor:
@@ -35,16 +37,16 @@ class PiModel(Algorithm):
             return step.model(step.batch.views["weak"]).logits.float().softmax(1)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Labelled cross entropy and consistency; only labelled images move the statistics."""
+        """Labeled cross entropy and consistency; only labeled images move the statistics."""
         batch = step.batch
-        (labelled,) = step.forward(batch.x)
+        (labeled,) = step.forward(batch.x)
         target = self.target(step)
         with frozen_statistics(step.model):
             (outputs,) = step.forward(batch.views["weak_2"])
-        weight = self.weight * ramp(step.progress, self.ramp_share)
+        weight = self.weight * ramp(step.progress, self.rampup_fraction)
         yield Losses(
-            labelled=labelled_loss(labelled.logits, batch.y),
-            unlabelled=weight * squared_error(outputs.logits, target, batch.weights),
+            labeled=labeled_loss(labeled.logits, batch.y),
+            unlabeled=weight * squared_error(outputs.logits, target, batch.weights),
         )
 
 

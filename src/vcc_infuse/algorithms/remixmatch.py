@@ -10,25 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..models.batchnorm import frozen_statistics
+from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step, Task
+from ..validation import check_range
 from .alignment import EMAAlignment
-from .base import Algorithm, checked, ramp
+from .base import Algorithm
 from .mixup import interleaved_forward, mixup
-from .sharpen import sharpen
+from .ops import ramp, sharpen
 
 
 class ReMixMatch(Algorithm):
     """The weak view's guess, aligned and sharpened, is the target of two strong views, mixed and unmixed.
 
-    The paper shows eight strong views and labelled images as strong views; here two, and weak ones.
+    The paper shows eight strong views and labeled images as strong views; here two, and weak ones.
     A mixed example carries the core-set weight of its dominant half.
 
     Args:
-        weight: factor of the mixed unlabelled loss.
+        weight: factor of the mixed unlabeled loss.
         strong_weight: factor of the unmixed strong view's loss.
         rotation_weight: factor of the loss of telling by how many quarter turns the strong view was rotated.
-        ramp_share: share of the run over which the first two factors rise from zero.
+        rampup_fraction: share of the run over which the first two factors rise from zero.
         temperature: of the sharpening.
         alpha: of MixUp's Beta distribution.
         momentum: of the mean guess that is aligned to `target` (the paper: the mean of the last 128 batches).
@@ -36,37 +37,37 @@ class ReMixMatch(Algorithm):
     """
 
     views = ("weak", "strong", "strong_2")
-    ratio = 1
+    unlabeled_ratio = 1
 
     def __init__(
         self,
         weight: float = 1.5,
         strong_weight: float = 0.5,
         rotation_weight: float = 0.5,
-        ramp_share: float = 1 / 64,
+        rampup_fraction: float = 1 / 64,
         temperature: float = 0.5,
         alpha: float = 0.75,
         momentum: float = 0.992,
-        target: Literal["labelled", "uniform"] = "labelled",
+        target: Literal["labeled", "uniform"] = "labeled",
     ) -> None:
         super().__init__()
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.strong_weight = checked("strong_weight", strong_weight, 0, float("inf"))
-        self.rotation_weight = checked("rotation_weight", rotation_weight, 0, float("inf"))
-        self.ramp_share = checked("ramp_share", ramp_share, 0, 1)
-        self.temperature = checked("temperature", temperature, 0.01, 100)
-        self.alpha = checked("alpha", alpha, 0, float("inf"))
-        self.momentum = checked("momentum", momentum, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.strong_weight = check_range("strong_weight", strong_weight)
+        self.rotation_weight = check_range("rotation_weight", rotation_weight)
+        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
+        self.temperature = check_range("temperature", temperature, 0.01, 100)
+        self.alpha = check_range("alpha", alpha)
+        self.momentum = check_range("momentum", momentum, 0, 1)
         self.target = target
-        if target not in ("labelled", "uniform"):
-            raise UserError(f"target must be labelled or uniform, got {target!r}")
+        if target not in ("labeled", "uniform"):
+            raise UserError(f"target must be labeled or uniform, got {target!r}")
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A head that tells four rotations apart, and the running mean of the guesses."""
         head = model.get_submodule("head")
         assert isinstance(head, nn.Linear)
         self.rotation = nn.Linear(head.in_features, 4)
-        counts = task.label_counts.cpu() if self.target == "labelled" else None
+        counts = task.label_counts.cpu() if self.target == "labeled" else None
         self.alignment = EMAAlignment(task.classes, self.momentum, counts)
 
     @torch.no_grad()
@@ -77,7 +78,7 @@ class ReMixMatch(Algorithm):
         return sharpen(self.alignment(probs, step.gather), self.temperature)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Mixed labelled, mixed unlabelled, unmixed strong view, rotation."""
+        """Mixed labeled, mixed unlabeled, unmixed strong view, rotation."""
         batch, views, size = step.batch, step.batch.views, len(step.batch.x)
         check_square(views["strong"])
         guess = self.guess(step)
@@ -86,12 +87,12 @@ class ReMixMatch(Algorithm):
         inputs, targets = mixup(inputs, torch.cat([labels, guess, guess, guess]), self.alpha)
         logits = interleaved_forward(step, inputs, size)
         mixed = PseudoLabels(targets[size:], batch.weights.repeat(3))
-        rise = ramp(step.progress, self.ramp_share)
+        rise = ramp(step.progress, self.rampup_fraction)
         pseudo = PseudoLabels(guess, torch.ones_like(batch.weights))
         yield Losses(
             pseudo,
-            labelled=F.cross_entropy(logits[:size].float(), targets[:size]),
-            unlabelled=self.weight * rise * mixed.loss(logits[size:]),
+            labeled=F.cross_entropy(logits[:size].float(), targets[:size]),
+            unlabeled=self.weight * rise * mixed.loss(logits[size:]),
             **self.strong_losses(step, pseudo, rise),
         )
 

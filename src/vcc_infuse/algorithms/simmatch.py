@@ -1,4 +1,4 @@
-"""SimMatch (Zheng et al., CVPR 2022): class labels and similarities to labelled images correct one another."""
+"""SimMatch (Zheng et al., CVPR 2022): class labels and similarities to labeled images correct one another."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
+from ..validation import check_integer, check_range
 from .alignment import QueueAlignment
-from .base import PseudoLabelling, checked, labelled_loss
-from .duplicates import remembered
+from .base import PseudoLabeling
+from .ops import epoch_steps, labeled_loss, last_occurrence
 from .projection import Projection, similarity
 
 
-class SimMatch(PseudoLabelling):
+class SimMatch(PseudoLabeling):
     """Soft targets mix the aligned class probabilities with the labels of similar images; similarities are matched too.
 
-    Both begin after the first epoch, when the bank holds the labelled images.
+    Both begin after `warmup_steps`, when the bank holds the labeled images.
 
     Args:
         threshold: largest target probability that a pseudo label must reach.
-        weight: factor of the unlabelled loss.
+        weight: factor of the unlabeled loss.
         instance_weight: factor of the loss between the similarities of weak and strong views.
         smoothing: share of the classifier in the target; the rest is the similar images' labels.
         temperature: of the similarities.
         width: dimensions of the projection.
-        bank_momentum: of a labelled image's projection in the bank.
+        bank_momentum: of a labeled image's projection in the bank.
         queue: batches by which probabilities are aligned to the uniform distribution.
+        warmup_steps: steps before both begin; if not given, 1,024 or a twentieth of a shorter run.
     """
 
     bank: Tensor
@@ -44,22 +46,24 @@ class SimMatch(PseudoLabelling):
         width: int = 128,
         bank_momentum: float = 0.7,
         queue: int = 32,
+        warmup_steps: int | None = None,
     ) -> None:
         super().__init__()
-        self.threshold = checked("threshold", threshold, 0, 1)
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.instance_weight = checked("instance_weight", instance_weight, 0, float("inf"))
-        self.smoothing = checked("smoothing", smoothing, 0, 1)
-        self.temperature = checked("temperature", temperature, 1e-3, float("inf"))
-        self.width, self.queue = int(checked("width", width, 1, 2**20)), int(checked("queue", queue, 1, 2**20))
-        self.bank_momentum = checked("bank_momentum", bank_momentum, 0, 1)
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.instance_weight = check_range("instance_weight", instance_weight)
+        self.smoothing = check_range("smoothing", smoothing, 0, 1)
+        self.temperature = check_range("temperature", temperature, 1e-3)
+        self.width, self.queue = check_integer("width", width, 1), check_integer("queue", queue, 1)
+        self.bank_momentum = check_range("bank_momentum", bank_momentum, 0, 1)
+        self.warmup_steps = None if warmup_steps is None else check_integer("warmup_steps", warmup_steps, 0)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """A projection head, and a bank of labelled images' projections (a row each) and labels (−1: not seen yet)."""
+        """A projection head, and a bank of labeled images' projections (a row each) and labels (−1: not seen yet)."""
         self.projection = Projection.of(model, self.width)
         self.alignment = QueueAlignment(task.classes, self.queue)
-        self.register_buffer("bank", F.normalize(torch.randn(task.labelled, self.width), dim=1))
-        self.register_buffer("bank_labels", torch.full((task.labelled,), -1))
+        self.register_buffer("bank", F.normalize(torch.randn(task.labeled, self.width), dim=1))
+        self.register_buffer("bank_labels", torch.full((task.labeled,), -1))
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Soft targets, weight one where their largest probability reaches the threshold."""
@@ -68,18 +72,18 @@ class SimMatch(PseudoLabelling):
     def losses(self, step: Step) -> Iterator[Losses]:
         """The template's terms, and the cross entropy between similarities."""
         batch = step.batch
-        weak, (labelled, strong) = step.teach(batch.views["weak"], batch.x, batch.views["strong"])
+        weak, (labeled, strong) = step.forward_weak_strong(batch.views["weak"], batch.x, batch.views["strong"])
         calibrated = step.confidence(batch.views["weak"], weak)
         pseudo, unfolded = self._judge(calibrated, step)
         # A copy of the bank, for the gradient must not see the update below.
         student = self._similarities(strong.features, self.bank.clone())
         instance = (F.cross_entropy(student, unfolded, reduction="none") * batch.weights).mean()
         if self.training:
-            self._remember(step, self.projection(labelled.features.detach()).detach())
+            self._remember(step, self.projection(labeled.features.detach()).detach())
         yield Losses(
             pseudo,
-            labelled=labelled_loss(labelled.logits, batch.y),
-            unlabelled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            labeled=labeled_loss(labeled.logits, batch.y),
+            unlabeled=self.weight * pseudo.loss(strong.logits, batch.weights),
             instance=self.instance_weight * self._begun(step) * instance,
             calibration=calibrated.loss,
         )
@@ -89,7 +93,7 @@ class SimMatch(PseudoLabelling):
         return self.threshold
 
     def _begun(self, step: Step) -> bool:
-        return step.number >= step.epoch
+        return step.number >= (epoch_steps(step.steps) if self.warmup_steps is None else self.warmup_steps)
 
     @torch.no_grad()
     def _judge(self, calibrated: Calibrated, step: Step) -> tuple[PseudoLabels, Tensor]:
@@ -104,7 +108,7 @@ class SimMatch(PseudoLabelling):
         return PseudoLabels(targets, (targets.amax(1) >= self.threshold).float()), unfolded
 
     def _similarities(self, features: Tensor, bank: Tensor) -> Tensor:
-        """Logits over the bank; a labelled image that was not seen yet is like nothing."""
+        """Logits over the bank; a labeled image that was not seen yet is like nothing."""
         logits = similarity(self.projection(features), bank, self.temperature)
         return logits.masked_fill(self.bank_labels < 0, torch.finfo(logits.dtype).min)
 
@@ -112,7 +116,7 @@ class SimMatch(PseudoLabelling):
     def _remember(self, step: Step, projections: Tensor) -> None:
         """Move the batch's rows of the bank; of an id that comes twice, the last counts."""
         ids = step.gather(step.batch.ids)
-        last = remembered(ids)
+        last = last_occurrence(ids)
         new = step.gather(projections)[last].lerp(self.bank[ids], self.bank_momentum)
         self.bank[ids] = F.normalize(new, dim=1)
         self.bank_labels[ids] = step.gather(step.batch.y)[last]

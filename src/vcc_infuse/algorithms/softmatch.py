@@ -6,15 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from ..types import Calibrated, PseudoLabels, Step, Task
+from ..validation import check_range
 from .alignment import EMAAlignment
-from .base import PseudoLabelling, checked
+from .base import PseudoLabeling
 
 
-class SoftMatch(PseudoLabelling):
+class SoftMatch(PseudoLabeling):
     """Weights follow a Gaussian, cut off at its mean, fitted to the aligned confidence.
 
     Args:
-        weight: factor of the unlabelled loss.
+        weight: factor of the unlabeled loss.
         sigmas: the Gaussian of the weights is narrower than that of the confidence by this factor.
         momentum: of the running mean and variance, and of the alignment.
         align: judge confidence after alignment to the uniform distribution (labels are not aligned).
@@ -33,9 +34,9 @@ class SoftMatch(PseudoLabelling):
         per_class: bool = False,
     ) -> None:
         super().__init__()
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.sigmas = checked("sigmas", sigmas, 1e-6, float("inf"))
-        self.momentum = checked("momentum", momentum, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.sigmas = check_range("sigmas", sigmas, 1e-6)
+        self.momentum = check_range("momentum", momentum, 0, 1)
         self.align, self.per_class = align, per_class
 
     def setup(self, model: nn.Module, task: Task) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..types import Losses, Step
-from .base import Algorithm, labelled_loss
+from .base import Algorithm
+from .ops import labeled_loss
 
 
 class Supervised(Algorithm):
-    """Learn from the labelled images alone: the lower reference."""
+    """Learn from the labeled images alone: the lower reference."""
 
     views = ()
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Cross entropy of the weakly augmented labelled images."""
+        """Cross entropy of the weakly augmented labeled images."""
         (outputs,) = step.forward(step.batch.x)
-        yield Losses(labelled=labelled_loss(outputs.logits, step.batch.y))
+        yield Losses(labeled=labeled_loss(outputs.logits, step.batch.y))
 
 
 class FullySupervised(Supervised):

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..types import Calibrated, PseudoLabels, Step
-from .base import PseudoLabelling, checked
-from .sharpen import sharpen
+from ..validation import check_range
+from .base import PseudoLabeling
+from .ops import sharpen
 
 SCHEDULES = {
     "none": lambda progress: 1.0,
@@ -21,14 +22,14 @@ SCHEDULES = {
 }
 
 
-class UDA(PseudoLabelling):
+class UDA(PseudoLabeling):
     """Soft, sharpened targets above a threshold.
 
     Args:
         threshold: confidence that a pseudo label must reach.
-        weight: factor of the unlabelled loss.
+        weight: factor of the unlabeled loss.
         temperature: of the sharpening; below one makes targets more certain.
-        annealing: how fast labelled examples that are already right with high probability may be learnt from
+        annealing: how fast labeled examples that are already right with high probability may be learned from
             (training signal annealing); "none" uses them all throughout.
     """
 
@@ -40,9 +41,9 @@ class UDA(PseudoLabelling):
         annealing: Literal["none", "linear", "exp", "log"] = "none",
     ) -> None:
         super().__init__()
-        self.threshold = checked("threshold", threshold, 0, 1)
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.temperature = checked("temperature", temperature, 1e-3, float("inf"))
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.temperature = check_range("temperature", temperature, 1e-3)
         if annealing not in SCHEDULES:
             raise UserError(f"annealing must be one of {', '.join(SCHEDULES)}, got {annealing!r}")
         self.annealing = annealing
@@ -56,8 +57,8 @@ class UDA(PseudoLabelling):
         targets = sharpen(calibrated.probs.detach(), self.temperature)
         return PseudoLabels(targets, (calibrated.confidence >= self.threshold).float())
 
-    def labelled_term(self, logits: Tensor, step: Step) -> Tensor:
-        """The labelled loss, annealed."""
+    def labeled_term(self, logits: Tensor, step: Step) -> Tensor:
+        """The labeled loss, annealed."""
         return annealed_loss(logits, step.batch.y, SCHEDULES[self.annealing](step.progress))
 
 

@@ -8,18 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..models.batchnorm import frozen_statistics
+from ..models.classifier import frozen_statistics
 from ..types import Losses, Step
-from .base import Algorithm, checked, labelled_loss, ramp
+from ..validation import check_range
+from .base import Algorithm
+from .ops import labeled_loss, ramp
 
 
 class VAT(Algorithm):
-    """Virtual adversarial training with entropy minimisation.
+    """Virtual adversarial training with entropy minimization.
 
     Args:
         weight: factor of the adversarial loss.
-        ramp_share: share of the run over which that factor rises from zero.
-        radius: length of the adversarial change, in normalised input.
+        rampup_fraction: share of the run over which that factor rises from zero.
+        radius: length of the adversarial change, in normalized input.
         probe: length of the trial change by which its direction is found. The paper's 1e-6 drowns in float32's
             rounding: its directions have nearly nothing in common with those of float64, those of 0.01 agree.
         power: trials; each turns the direction towards the worst.
@@ -27,29 +29,29 @@ class VAT(Algorithm):
     """
 
     views = ("weak",)
-    ratio = 1
+    unlabeled_ratio = 1
 
     def __init__(
         self,
         weight: float = 1.0,
-        ramp_share: float = 0.4,
+        rampup_fraction: float = 0.4,
         radius: float = 6.0,
         probe: float = 0.01,
         power: int = 1,
         entropy: float = 0.06,
     ) -> None:
         super().__init__()
-        self.weight = checked("weight", weight, 0, float("inf"))
-        self.ramp_share = checked("ramp_share", ramp_share, 0, 1)
-        self.radius = checked("radius", radius, 0, float("inf"))
-        self.probe = checked("probe", probe, 1e-12, float("inf"))
-        self.power = int(checked("power", power, 1, 100))
-        self.entropy = checked("entropy", entropy, 0, float("inf"))
+        self.weight = check_range("weight", weight)
+        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
+        self.radius = check_range("radius", radius)
+        self.probe = check_range("probe", probe, 1e-12)
+        self.power = int(check_range("power", power, 1, 100))
+        self.entropy = check_range("entropy", entropy)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Labelled cross entropy, adversarial divergence, entropy; only labelled images move the statistics."""
+        """Labeled cross entropy, adversarial divergence, entropy; only labeled images move the statistics."""
         batch, images = step.batch, step.batch.views["weak"]
-        (labelled,) = step.forward(batch.x)
+        (labeled,) = step.forward(batch.x)
         # The trial change is far below bf16's resolution.
         with torch.autocast(images.device.type, enabled=False), frozen_statistics(step.model):
             log_probs = log_softmax(step.model, images)
@@ -58,8 +60,8 @@ class VAT(Algorithm):
             moved = divergence(target, log_softmax(step.model, images + change))
         entropy = -(log_probs.exp() * log_probs).sum(1)
         yield Losses(
-            labelled=labelled_loss(labelled.logits, batch.y),
-            adversarial=self.weight * ramp(step.progress, self.ramp_share) * (batch.weights * moved).mean(),
+            labeled=labeled_loss(labeled.logits, batch.y),
+            adversarial=self.weight * ramp(step.progress, self.rampup_fraction) * (batch.weights * moved).mean(),
             entropy=self.entropy * (batch.weights * entropy).mean(),
         )
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from ..data.precision import wide
 from ..types import Calibrated, Outputs, Step, Task
+from ..utils.numerics import to_float64
 
 
 class Calibrator(nn.Module):
     """Turns outputs into trust. `__init__` takes hyper-parameters only; state is buffers and submodules."""
 
-    labelled_views: tuple[str, ...] = ()
-    """Further views of the labelled images it wants to see, e.g. "strong": `step.batch.views["labelled_strong"]`."""
+    labeled_views: tuple[str, ...] = ()
+    """Further views of the labeled images it wants to see, e.g. "strong": `step.batch.views["labeled_strong"]`."""
 
-    unlabelled_views: tuple[str, ...] = ()
-    """Views of the unlabelled images it cannot do without: a method that shows none of them is refused."""
+    unlabeled_views: tuple[str, ...] = ()
+    """Views of the unlabeled images it cannot do without: a method that shows none of them is refused."""
 
     @property
     def held_out(self) -> float:
-        """The part of the labelled images to keep out of training.
+        """The part of the labeled images to keep out of training.
 
         Weak views of them come as `step.batch.views["held_out"]`, their labels as `step.batch.held_out_y`.
         """
@@ -47,4 +48,20 @@ class Softmax(Calibrator):
 
     def predict(self, outputs: Outputs) -> Tensor:
         """The largest softmax probability."""
-        return wide(outputs.logits.float()).softmax(1).amax(1)
+        return to_float64(outputs.logits.float()).softmax(1).amax(1)
+
+
+def move(probs: Tensor, confidence: Tensor) -> Tensor:
+    """Set the label's entry to `confidence` and scale the others to fill the rest, in their old proportions.
+
+    The label stays the largest entry: a confidence too low for that is raised to where the runner-up would overtake.
+    """
+    labels = probs.argmax(1, keepdim=True)
+    others = probs.scatter(1, labels, 0)
+    total = others.sum(1, keepdim=True)
+    even = torch.full_like(probs, 1 / (probs.shape[1] - 1)).scatter(1, labels, 0)
+    shares = torch.where(total > 1e-7, others / total.clamp_min(1e-7), even)
+    second = shares.amax(1, keepdim=True)
+    least = second / (1 + second) * (1 + 1e-5)
+    confidence = torch.maximum(confidence[:, None], least).clamp(max=1)
+    return (shares * (1 - confidence)).scatter(1, labels, confidence)

@@ -1,6 +1,6 @@
-"""Ensemble temperature scaling (Zhang et al., ICML 2020): mix tempered, plain and uniform probabilities.
+"""The smallest value of a quadratic over three weights that are not negative and sum to one, in closed form.
 
-The mixture keeps the order of the classes. Its weights minimise the Brier score, a quadratic with a closed form.
+The minimum lies inside the triangle, on one of its edges or in a corner: each candidate is a formula, the best wins.
 """
 
 from __future__ import annotations
@@ -11,10 +11,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.precision import wide
 from ..types import Task
-from .simplex import simplex_minimum
+from ..utils.numerics import to_float64
 from .temperature import TemperatureScaling
+
+EDGES = ((0, 1), (0, 2), (1, 2))
+
+
+def edge_minimum(matrix: Tensor, vector: Tensor, a: int, b: int) -> Tensor:
+    """The best point between corners `a` and `b`, both included."""
+    slope = vector[a] - vector[b] - matrix[a, b] + matrix[b, b]
+    curvature = matrix[a, a] - 2 * matrix[a, b] + matrix[b, b]
+    share = torch.where(curvature > 0, slope / curvature, (slope >= 0).to(slope)).clamp(0, 1)
+    weights = torch.zeros_like(vector)
+    weights[a], weights[b] = share, 1 - share
+    return weights
+
+
+def inner_minimum(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Where the gradient has no component along the plane of weights that sum to one; NaN if that is not one point."""
+    along = matrix.new_tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    corner = matrix.new_tensor([0.0, 0.0, 1.0])
+    (p, q), (_, r) = along.T @ matrix @ along
+    s, t = along.T @ (vector - matrix @ corner)
+    first, second = (r * s - q * t) / (p * r - q * q), (p * t - q * s) / (p * r - q * q)
+    return torch.stack([first, second, 1 - first - second])
+
+
+def simplex_minimum(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Minimise w·Mw − 2 v·w for a positive semi-definite 3×3 `matrix`; of equals the earlier weight is preferred."""
+    candidates = torch.stack([edge_minimum(matrix, vector, a, b) for a, b in EDGES] + [inner_minimum(matrix, vector)])
+    values = ((candidates @ matrix) * candidates).sum(1) - 2 * candidates @ vector
+    allowed = (candidates >= 0).all(1) & values.isfinite()
+    return candidates[torch.where(allowed, values, torch.inf).argmin()]
+
 
 MOST_UNIFORM = 0.999  # some of the network's own word must remain, or there would be no label
 
@@ -23,9 +53,9 @@ class EnsembleTS(TemperatureScaling):
     """Fits the temperature first, then three weights that sum to one.
 
     Args:
-        labels: "held_out" keeps labelled images out of training; "labelled_strong" takes strongly augmented labelled
+        labels: "held_out" keeps labeled images out of training; "labeled_strong" takes strongly augmented labeled
             images, "weak_strong" the weak view's pseudo label for the strong view.
-        share: part of the labelled images held out, at least one of each class.
+        share: part of the labeled images held out, at least one of each class.
         every: steps between two fits; a thousandth of the run, but 10 or more, if not given.
         queue: examples that a fit looks at, the latest.
     """
@@ -34,7 +64,7 @@ class EnsembleTS(TemperatureScaling):
 
     def __init__(
         self,
-        labels: Literal["held_out", "labelled_strong", "weak_strong"] = "held_out",
+        labels: Literal["held_out", "labeled_strong", "weak_strong"] = "held_out",
         share: float = 0.1,
         every: int | None = None,
         queue: int = 1024,
@@ -65,5 +95,5 @@ class EnsembleTS(TemperatureScaling):
 
     def _parts(self, logits: Tensor) -> Tensor:
         """The tempered, the plain and the uniform probabilities."""
-        plain = wide(logits.float()).softmax(1)
+        plain = to_float64(logits.float()).softmax(1)
         return torch.stack([super().probs(logits), plain, torch.full_like(plain, 1 / plain.shape[1])])

@@ -11,16 +11,21 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..models.batchnorm import frozen_statistics
-from ..types import Calibrated, Outputs, Step, alone
+from ..models.classifier import frozen_statistics
+from ..types import Calibrated, Outputs, Step, identity_gather
+from ..validation import check_range
 from .base import Softmax
-from .labels import chosen, collect, in_range
+from .label_sources import chosen, collect
 
 WIDTH = 0.4
+
+
 TINY = 1e-12
+
+
 SOURCES = {
-    "both": ("labelled_strong", "weak_strong"),
-    "labelled_strong": ("labelled_strong",),
+    "both": ("labeled_strong", "weak_strong"),
+    "labeled_strong": ("labeled_strong",),
     "weak_strong": ("weak_strong",),
 }
 
@@ -48,7 +53,7 @@ def mmce(confidence: Tensor, correct: Tensor, weighted: bool = True) -> Tensor:
 
 
 def shared_mmce(
-    confidence: Tensor, correct: Tensor, weighted: bool = True, gather: Callable[[Tensor], Tensor] = alone
+    confidence: Tensor, correct: Tensor, weighted: bool = True, gather: Callable[[Tensor], Tensor] = identity_gather
 ) -> Tensor:
     """`mmce` of the rows of all processes; its gradient, averaged over them, is that of the global batch.
 
@@ -65,26 +70,26 @@ class MMCE(Softmax):
     """Adds the error of strongly augmented images to the loss, with labels that the network may miss.
 
     Images held out from training are no choice here: the loss would train on them. One further forward of twice the
-    labelled batch a step.
+    labeled batch a step.
 
     Args:
-        labels: "labelled_strong" takes strongly augmented labelled images, "weak_strong" the weak view's pseudo label
-            for the strong view of as many unlabelled images, "both" all of them.
+        labels: "labeled_strong" takes strongly augmented labeled images, "weak_strong" the weak view's pseudo label
+            for the strong view of as many unlabeled images, "both" all of them.
         weight: factor of the loss.
         weighted: average right and wrong examples apart, which helps where nearly all are right.
     """
 
     def __init__(
         self,
-        labels: Literal["both", "labelled_strong", "weak_strong"] = "both",
+        labels: Literal["both", "labeled_strong", "weak_strong"] = "both",
         weight: float = 1.0,
         weighted: bool = True,
     ) -> None:
         super().__init__()
         self.labels, self.weighted = chosen(labels, tuple(SOURCES)), weighted
-        self.weight = in_range("weight", weight, 0)
-        self.labelled_views = () if labels == "weak_strong" else ("strong",)
-        self.unlabelled_views = ("strong",) if labels == "weak_strong" else ()
+        self.weight = check_range("weight", weight, 0)
+        self.labeled_views = () if labels == "weak_strong" else ("strong",)
+        self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
         """Softmax confidence; while training, with the loss."""

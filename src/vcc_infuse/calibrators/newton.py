@@ -1,4 +1,4 @@
-"""The temperature that minimises the negative log likelihood (Guo et al., ICML 2017), by safeguarded Newton steps.
+"""The temperature that minimizes the negative log likelihood (Guo et al., ICML 2017), by safeguarded Newton steps.
 
 The likelihood is convex in the inverse temperature, so the one minimum is found to machine precision in a few steps.
 """
@@ -11,9 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..data.precision import wide
+from ..utils.numerics import to_float64
 
 LOWEST, HIGHEST = 0.05, 20.0
+
+
 TOLERANCE = 1e-9
 
 
@@ -72,7 +74,7 @@ def descend(logits: Tensor, labels: Tensor, low: float, high: float, steps: int 
 @torch.no_grad()
 def fit_temperature(logits: Tensor, labels: Tensor, lowest: float = LOWEST, highest: float = HIGHEST) -> Fit:
     """The best temperature from `lowest` to `highest` for logits (not probabilities) and their true classes."""
-    logits = wide(logits - logits.amax(1, keepdim=True))
+    logits = to_float64(logits - logits.amax(1, keepdim=True))
     low, high = 1 / highest, 1 / lowest
     if likelihood(high, logits, labels).slope <= 0:
         return Fit(lowest, True)

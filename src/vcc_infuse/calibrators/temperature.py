@@ -8,14 +8,15 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from ..data.precision import wide
 from ..memory import Memory
 from ..types import Calibrated, Outputs, Step, Task
+from ..utils.numerics import to_float64
+from ..validation import check_range
 from .base import Calibrator
-from .labels import chosen, collect, in_range
+from .label_sources import chosen, collect
 from .newton import LOWEST, fit_temperature
 
-SOURCES = ("held_out", "labelled_strong", "weak_strong")
+SOURCES = ("held_out", "labeled_strong", "weak_strong")
 
 
 class TemperatureScaling(Calibrator):
@@ -26,9 +27,9 @@ class TemperatureScaling(Calibrator):
     of the other sources are familiar, so they can prove too much trust, not too little.
 
     Args:
-        labels: "held_out" keeps labelled images out of training; "labelled_strong" takes strongly augmented labelled
+        labels: "held_out" keeps labeled images out of training; "labeled_strong" takes strongly augmented labeled
             images, "weak_strong" the weak view's pseudo label for the strong view.
-        share: part of the labelled images held out, at least one of each class.
+        share: part of the labeled images held out, at least one of each class.
         every: steps between two fits; a thousandth of the run, but 10 or more, if not given.
         queue: examples that a fit looks at, the latest.
     """
@@ -38,31 +39,31 @@ class TemperatureScaling(Calibrator):
 
     def __init__(
         self,
-        labels: Literal["held_out", "labelled_strong", "weak_strong"] = "held_out",
+        labels: Literal["held_out", "labeled_strong", "weak_strong"] = "held_out",
         share: float = 0.1,
         every: int | None = None,
         queue: int = 1024,
     ) -> None:
         super().__init__()
         self.labels, self.share, self.every, self.queue = chosen(labels, SOURCES), share, every, queue
-        in_range("share", share, 0.001, 0.9)
-        in_range("every", 1 if every is None else every, 1)
-        in_range("queue", queue, 1)
-        self.labelled_views = ("strong",) if labels == "labelled_strong" else ()
-        self.unlabelled_views = ("strong",) if labels == "weak_strong" else ()
+        check_range("share", share, 0.001, 0.9)
+        check_range("every", 1 if every is None else every, 1)
+        check_range("queue", queue, 1)
+        self.labeled_views = ("strong",) if labels == "labeled_strong" else ()
+        self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("at_bound", torch.zeros((), dtype=torch.bool))
 
     @property
     def held_out(self) -> float:
-        """The part of the labelled images that training must not see."""
+        """The part of the labeled images that training must not see."""
         return self.share if self.labels == "held_out" else 0.0
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Make the queue."""
         self.memory = Memory(self.queue, {"logits": ((task.classes,), torch.float32), "labels": ((), torch.long)})
         self.period = self.every or max(10, round(task.steps / 1024))
-        self.window = math.ceil(self.queue / task.batch)
+        self.window = math.ceil(self.queue / task.batch_size)
         self.temperature.fill_(1)
         self.at_bound.fill_(False)
 
@@ -76,7 +77,7 @@ class TemperatureScaling(Calibrator):
     @torch.no_grad()
     def probs(self, logits: Tensor) -> Tensor:
         """Calibrated class probabilities."""
-        return (wide(logits.float()) / self.temperature).softmax(1)
+        return (to_float64(logits.float()) / self.temperature).softmax(1)
 
     def predict(self, outputs: Outputs) -> Tensor:
         """The largest calibrated probability."""

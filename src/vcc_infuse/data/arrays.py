@@ -1,14 +1,15 @@
 """A dataset from arrays or lists already in memory."""
 
+from __future__ import annotations
+
+import numbers
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import UserError
-from .dataset import Dataset, Examples
-from .moments import moments
-from .validate import check_examples
+from .dataset import Dataset, Examples, check_examples, moments
 
 
 def from_arrays(
@@ -18,7 +19,7 @@ def from_arrays(
     test_y: ArrayLike | None = None,
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Images N×H×W or N×H×W×C (0…255, or floats 0…1) or N×D vectors, with class numbers (−1 = unlabelled).
+    """Images N×H×W or N×H×W×C (0…255, or floats 0…1) or N×D vectors, with class numbers (−1 = unlabeled).
 
     Without `test_x` and `test_y` there is no test set.
     """
@@ -35,7 +36,7 @@ def from_arrays(
 def _labels(y: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(y)
     if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.array_equal(array, np.trunc(array)):
-        raise UserError(f"{name}: labels must be whole numbers from 0 (−1 = unlabelled), one per example")
+        raise UserError(f"{name}: labels must be whole numbers from 0 (−1 = unlabeled), one per example")
     return array.astype(np.int64)
 
 
@@ -60,3 +61,59 @@ def _as_bytes(array: np.ndarray, name: str) -> np.ndarray:
     if not (low >= 0 and high <= top):  # written so that NaN fails too
         raise UserError(f"{name}: {array.dtype} images hold values {low}…{high}; they must lie in 0…{top}")
     return np.rint(array * 255).astype(np.uint8) if top == 1 else array.astype(np.uint8)
+
+
+UNLABELED = -1
+
+
+def has_label(y: np.ndarray) -> np.ndarray:
+    """Which rows have a label: all but those that hold the number −1."""
+    if y.dtype.kind in "US":
+        return np.ones(len(y), dtype=bool)
+    if y.dtype.kind == "O":
+        return np.array([not (isinstance(v, numbers.Real) and v == UNLABELED) for v in y], dtype=bool)
+    return np.asarray(y != UNLABELED)
+
+
+def encode(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes in ascending order, and for every row the number of its class or −1."""
+    known = has_label(y)
+    if not known.any():
+        raise UserError("y: every label is −1, which means unlabeled; label some examples of each class")
+    classes, found = np.unique(_checked(y[known]), return_inverse=True)
+    if len(classes) < 2:
+        raise UserError(f"y has 1 class ({classes[0]}) and −1 means unlabeled; label examples of 2 or more")
+    codes = np.full(len(y), UNLABELED, dtype=np.int64)
+    codes[known] = found
+    return classes, codes
+
+
+def _checked(labels: np.ndarray) -> np.ndarray:
+    """Labels that can be told apart and sorted; what looks like a missing label is refused, not made a class."""
+    if labels.dtype.kind in "USO":
+        _refuse_missing(labels.tolist())
+    if labels.dtype.kind == "O":
+        labels = _uniform(labels)
+    if labels.dtype.kind not in "biufUSO":
+        raise UserError(f"Unknown label type: y is {labels.dtype}; give whole numbers or text")
+    if labels.dtype.kind == "f" and (labels != np.trunc(labels)).any():
+        raise UserError("Unknown label type: y holds fractions; a classifier needs whole numbers or text")
+    return labels
+
+
+def _refuse_missing(labels: list[object]) -> None:
+    for value in labels:
+        if value is None or value in ("", "-1", b"", b"-1"):
+            remedy = "mark unlabeled rows with the number −1, beside text in an array of dtype=object"
+            raise UserError(f"y holds {value!r}; {remedy}")
+
+
+def _uniform(labels: np.ndarray) -> np.ndarray:
+    """Text stays an array of objects, numbers become an array of numbers."""
+    text = [isinstance(v, str) for v in labels]
+    if all(text):
+        return labels
+    if any(text) or not all(isinstance(v, numbers.Real | np.bool_) for v in labels):
+        kinds = ", ".join(sorted({type(v).__name__ for v in labels}))
+        raise UserError(f"Unknown label type: y mixes {kinds}; give only whole numbers or only text beside −1")
+    return np.array(labels.tolist())

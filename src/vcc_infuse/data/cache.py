@@ -1,5 +1,7 @@
 """Decoded arrays kept on disk under a key made from their content, and memory-mapped on the next start."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -14,7 +16,11 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1  # raise it when decoding or layout changes, so that old entries are no longer found
+
+
 Allocate = Callable[[str, tuple[int, ...]], np.ndarray]
+
+
 Entry = tuple[dict[str, np.ndarray], dict[str, Any]]  # uint8 arrays by name, and facts that JSON can hold
 
 

@@ -1,11 +1,13 @@
-"""What training reads: images or feature vectors with labels (−1 = unlabelled), checked once when made."""
+"""What training reads: images or feature vectors with labels (−1 = unlabeled), checked once when made."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .validate import check_examples, check_labels, check_same_shape
+from ..errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,7 @@ class Dataset:
     """Training and test examples of the same shape and classes; without a test set no test figure is taken.
 
     `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with
-    the reason; `fixed` says that the source itself decides which examples are labelled.
+    the reason; `fixed` says that the source itself decides which examples are labeled.
     `flip` says that a mirrored image keeps its class, so that augmentation may mirror it.
     """
 
@@ -52,3 +54,75 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one example: (H, W, C) for images, (D,) for vectors."""
         return tuple(self.train.x.shape[1:])
+
+
+def check_examples(x: np.ndarray, y: np.ndarray, names: Sequence[str] | None, part: str) -> None:
+    """Images or vectors of a known kind, finite, one label (and name) each."""
+    if not len(x):
+        raise UserError(f"{part}: no examples; at least one is needed")
+    if (x.ndim, x.dtype) not in ((4, np.uint8), (2, np.float32)):
+        raise UserError(f"{part}: x is {x.dtype} {x.shape}; give uint8 N×H×W×C images or float32 N×D vectors")
+    if x.ndim == 4 and x.shape[3] not in (1, 3):
+        raise UserError(f"{part}: images of shape {x.shape[1:]}; the last axis must be 1 (gray) or 3 (RGB)")
+    if not x.size:
+        raise UserError(f"{part}: examples of shape {x.shape[1:]} are empty; give at least one value each")
+    if y.shape != (len(x),):
+        raise UserError(f"{part}: {len(x)} examples but labels of shape {y.shape}; give one label for each")
+    if names is not None and len(names) != len(x):
+        raise UserError(f"{part}: {len(x)} examples but {len(names)} names; give one name for each")
+    if x.ndim == 2 and not all(np.isfinite(x[i : i + 4096]).all() for i in range(0, len(x), 4096)):
+        raise UserError(f"{part}: x holds NaN or infinite values; remove or fill them first")
+
+
+def check_same_shape(train: np.ndarray, test: np.ndarray) -> None:
+    """Test examples look like training examples."""
+    if train.shape[1:] != test.shape[1:]:
+        raise UserError(f"test has shape {test.shape[1:]}, train {train.shape[1:]}: make the examples equal")
+
+
+def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[str]) -> None:
+    """Class numbers in range (−1 = unlabeled, in training only), and a labeled example of every class."""
+    k = len(classes)
+    if k < 2:
+        raise UserError(f"only {k} class found ({', '.join(classes) or 'none'}); at least 2 are needed")
+    for part, y, lowest in (("train", train, -1), ("test", test, 0)):
+        if y is None:
+            continue
+        if y.dtype != np.int64 or y.min() < lowest or y.max() >= k:
+            found = f"{y.dtype} {y.min()}…{y.max()}"
+            raise UserError(f"{part}: labels are {found}; they must be int64 from {lowest} to {k - 1}")
+    empty = np.flatnonzero(np.bincount(train[train >= 0], minlength=k) == 0)
+    if len(empty):
+        raise UserError(f"class {classes[empty[0]]!r} has no labeled training example; add some")
+
+
+CHUNK = 1024
+
+
+Moments = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def moments(x: np.ndarray) -> Moments:
+    """Per channel in units of [0, 1] for uint8 images, per feature for vectors; std is never 0."""
+    mean, std = _of_images(x) if x.ndim == 4 else _of_vectors(x)
+    std = np.where(std > 0, std, 1.0)  # a constant column is only shifted
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _of_images(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """From the histogram of the 256 values, which is exact whatever the number of pixels."""
+    counts = np.zeros((x.shape[-1], 256))
+    for start in range(0, len(x), CHUNK):
+        for c in range(x.shape[-1]):
+            counts[c] += np.bincount(x[start : start + CHUNK, ..., c].ravel(), minlength=256)
+    share, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+    mean = share @ value
+    return mean, np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
+
+
+def _of_vectors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two passes, because E[x²] − E[x]² loses all digits when the mean is large."""
+    starts = range(0, len(x), CHUNK)
+    mean = sum(x[i : i + CHUNK].sum(0, dtype=np.float64) for i in starts) / len(x)
+    square = sum(((x[i : i + CHUNK].astype(np.float64) - mean) ** 2).sum(0) for i in starts) / len(x)
+    return np.asarray(mean), np.sqrt(square)

@@ -1,4 +1,4 @@
-"""Methods for class imbalance: plug-ins that wrap a pseudo-labelling method, one a file."""
+"""Methods for class imbalance: plug-ins that wrap a pseudo-labeling method, one a file."""
 
 from .abc import ABC
 from .adsh import Adsh

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..algorithms.base import PseudoLabelling, checked
+from ..algorithms.base import PseudoLabeling
 from ..models import Classifier
 from ..types import PseudoLabels, Step, Task
+from ..validation import check_range
 from .plugin import Plugin, Seen
 
 
@@ -28,14 +29,14 @@ class ABC(Plugin):
 
     def __init__(
         self,
-        base: PseudoLabelling | None = None,
+        base: PseudoLabeling | None = None,
         threshold: float = 0.95,
         head_weight: float = 1.0,
         soft: bool = True,
     ) -> None:
         super().__init__(base)
-        self.threshold = checked("threshold", threshold, 0, 1)
-        self.head_weight = checked("head_weight", head_weight, 0, float("inf"))
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.head_weight = check_range("head_weight", head_weight)
         self.soft = soft
 
     def setup(self, model: nn.Module, task: Task) -> None:
@@ -57,18 +58,18 @@ class ABC(Plugin):
         return Classifier(backbone, head).train(model.training)
 
     def extra(self, step: Seen) -> dict[str, Tensor]:
-        """Labelled and unlabelled cross entropy of the balanced head, frequent classes thinned out at random."""
+        """Labeled and unlabeled cross entropy of the balanced head, frequent classes thinned out at random."""
         assert step.weak is not None
-        head, batch, (labelled, strong, *_) = step.model.get_submodule("balanced"), step.batch, step.taught
+        head, batch, (labeled, strong, *_) = step.model.get_submodule("balanced"), step.batch, step.taught
         mask = torch.bernoulli(self.rates[batch.y])
         with torch.no_grad():
-            pseudo = self.judge(head(step.weak.features), step)
+            pseudo = self.pseudo_label_by_head(head(step.weak.features), step)
         return {
-            "balanced": self.head_weight * PseudoLabels(batch.y, mask).loss(head(labelled.features)),
-            "balanced_unlabelled": self.head_weight * pseudo.loss(head(strong.features), batch.weights),
+            "balanced": self.head_weight * PseudoLabels(batch.y, mask).loss(head(labeled.features)),
+            "balanced_unlabeled": self.head_weight * pseudo.loss(head(strong.features), batch.weights),
         }
 
-    def judge(self, logits: Tensor, step: Step) -> PseudoLabels:
+    def pseudo_label_by_head(self, logits: Tensor, step: Step) -> PseudoLabels:
         """The balanced head's own confident labels; classes are thinned out more and more as the run goes on."""
         probs = logits.float().softmax(1)
         confidence, labels = probs.max(1)

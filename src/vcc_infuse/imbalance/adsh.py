@@ -5,20 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..algorithms.base import PseudoLabelling, checked
-from ..algorithms.duplicates import remembered
+from ..algorithms.base import PseudoLabeling
+from ..algorithms.ops import epoch_steps, last_occurrence
 from ..types import Calibrated, PseudoLabels, Step, Task
+from ..validation import check_integer, check_range
 
 
-class Adsh(PseudoLabelling):
-    """FixMatch with a threshold a class, chosen anew every epoch.
+class Adsh(PseudoLabeling):
+    """FixMatch with one threshold per class, chosen anew at regular intervals.
 
-    The paper lets the averaged model judge the whole pool for it; here each example's latest judgement counts, as
+    The paper lets the averaged model judge the whole pool for it; here each example's latest judgment counts, as
     made when training last met it, which costs nothing.
 
     Args:
-        threshold: of the head class (the one with most labels), and of all in the first epoch.
-        weight: factor of the unlabelled loss.
+        threshold: of the head class (the one with most labels), and of all classes in the first interval.
+        weight: factor of the unlabeled loss.
+        every: steps between two choices of the thresholds; if not given, 1,024 or a twentieth of a shorter run.
     """
 
     latest: Tensor
@@ -26,10 +28,11 @@ class Adsh(PseudoLabelling):
     thresholds: Tensor
     head: Tensor
 
-    def __init__(self, threshold: float = 0.95, weight: float = 1.0) -> None:
+    def __init__(self, threshold: float = 0.95, weight: float = 1.0, every: int | None = None) -> None:
         super().__init__()
-        self.threshold = checked("threshold", threshold, 0, 1)
-        self.weight = checked("weight", weight, 0, float("inf"))
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.every = None if every is None else check_integer("every", every)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Latest confidence and label (−1: none) of each pool example, and the thresholds."""
@@ -38,8 +41,8 @@ class Adsh(PseudoLabelling):
         self.register_buffer("thresholds", torch.full((task.classes,), self.threshold))
         self.register_buffer("head", task.label_counts.argmax())
 
-    def restrict(self, ids: Tensor) -> None:
-        """Forget judgements outside the core set: they would grow old."""
+    def on_coreset_change(self, ids: Tensor) -> None:
+        """Forget judgments outside the core set: they would grow old."""
         self.labels.copy_(torch.full_like(self.labels, -1).index_copy(0, ids, self.labels[ids]))
 
     def class_thresholds(self) -> Tensor:
@@ -51,13 +54,13 @@ class Adsh(PseudoLabelling):
         """Hard labels that reach the threshold of their class."""
         labels, confidence = calibrated.labels, calibrated.confidence.float()
         if self.training:
-            if step.number > 0 and step.number % step.epoch == 0:
+            if step.number > 0 and step.number % (self.every or epoch_steps(step.steps)) == 0:
                 self._renew()
             self._remember(step.gather(step.batch.pool_ids), step.gather(labels), step.gather(confidence))
         return PseudoLabels(labels, (confidence >= self.thresholds[labels]).float())
 
     def _remember(self, ids: Tensor, labels: Tensor, confidence: Tensor) -> None:
-        last = remembered(ids)
+        last = last_occurrence(ids)
         self.labels[ids], self.latest[ids] = labels[last], confidence[last]
 
     def _renew(self) -> None:

@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..algorithms.base import PseudoLabelling, checked
+from ..algorithms.base import PseudoLabeling
 from ..algorithms.projection import similarity
+from ..memory import ClassMemory
 from ..types import Calibrated, Step, Task
-from .class_memory import ClassMemory
+from ..validation import check_integer, check_range
 from .plugin import Plugin, Seen
 
 
@@ -22,7 +23,7 @@ class DASO(Plugin):
         temperature: of the similarity to prototypes.
         dist_temperature: flattens the frequency of predictions (0.3 for CIFAR-100, STL-10 and a pool that is
             imbalanced otherwise than the labels).
-        memory: labelled images a class, whose mean feature is its prototype.
+        memory: labeled images a class, whose mean feature is its prototype.
         warmup_share: share of the run in which the base goes alone (5000 steps of 250000).
         refresh: steps over which predictions are counted before the count is used (the warm-up, where it is shorter).
     """
@@ -33,7 +34,7 @@ class DASO(Plugin):
 
     def __init__(
         self,
-        base: PseudoLabelling | None = None,
+        base: PseudoLabeling | None = None,
         align_weight: float = 1.0,
         temperature: float = 0.05,
         dist_temperature: float = 1.5,
@@ -42,15 +43,15 @@ class DASO(Plugin):
         refresh: int = 100,
     ) -> None:
         super().__init__(base)
-        self.align_weight = checked("align_weight", align_weight, 0, float("inf"))
-        self.temperature = checked("temperature", temperature, 1e-3, float("inf"))
-        self.dist_temperature = checked("dist_temperature", dist_temperature, 1e-3, float("inf"))
-        self.memory = int(checked("memory", memory, 1, 2**20))
-        self.warmup_share = checked("warmup_share", warmup_share, 0, 1)
-        self.refresh = int(checked("refresh", refresh, 1, 2**40))
+        self.align_weight = check_range("align_weight", align_weight)
+        self.temperature = check_range("temperature", temperature, 1e-3)
+        self.dist_temperature = check_range("dist_temperature", dist_temperature, 1e-3)
+        self.memory = check_integer("memory", memory, 1)
+        self.warmup_share = check_range("warmup_share", warmup_share, 0, 1)
+        self.refresh = check_integer("refresh", refresh, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Labelled features by class; predictions being counted, and those of the last full count."""
+        """Labeled features by class; predictions being counted, and those of the last full count."""
         super().setup(model, task)
         head = model.get_submodule("head")
         assert isinstance(head, nn.Linear)
@@ -68,7 +69,7 @@ class DASO(Plugin):
         return share.where(self.counted > 0, 0)
 
     def semantics(self, features: Tensor) -> Tensor:
-        """Similarity to each prototype, as logits; a class without labelled images yet is like nothing."""
+        """Similarity to each prototype, as logits; a class without labeled images yet is like nothing."""
         prototypes = F.normalize(self.bank.means(), dim=1)
         logits = similarity(F.normalize(features.float(), dim=1), prototypes, self.temperature)
         return logits.masked_fill(~self.bank.known, torch.finfo(logits.dtype).min)
@@ -98,7 +99,7 @@ class DASO(Plugin):
         return {"alignment": self.align_weight * (each * step.batch.weights).mean()}
 
     def _remember(self, step: Step) -> None:
-        """Take in the labelled images as the averaged model sees them; begin a new count when it is time."""
+        """Take in the labeled images as the averaged model sees them; begin a new count when it is time."""
         features = step.ema(step.batch.x).features
         self.bank.push(step.gather(features.float()), step.gather(step.batch.y))
         # A count must be there when the warm-up ends.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..algorithms.base import PseudoLabelling, checked
+from ..algorithms.base import PseudoLabeling
 from ..types import Calibrated, Outputs, Step, Task
+from ..validation import check_range
 from .plugin import Plugin
 
 
@@ -22,10 +23,10 @@ class DebiasPL(Plugin):
     needs_strong = True
     mean: Tensor
 
-    def __init__(self, base: PseudoLabelling | None = None, strength: float = 0.5, momentum: float = 0.999) -> None:
+    def __init__(self, base: PseudoLabeling | None = None, strength: float = 0.5, momentum: float = 0.999) -> None:
         super().__init__(base)
-        self.strength = checked("strength", strength, 0, float("inf"))
-        self.momentum = checked("momentum", momentum, 0, 1)
+        self.strength = check_range("strength", strength)
+        self.momentum = check_range("momentum", momentum, 0, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """The mean prediction, a number a class, uniform at first."""
@@ -47,6 +48,6 @@ class DebiasPL(Plugin):
         return Calibrated(debiased, debiased.amax(1), calibrated.loss)
 
     def shift(self, strong: Outputs) -> Outputs:
-        """Marginal-aware logits: a frequent class gets its advantage for nothing, so it is not learnt."""
+        """Marginal-aware logits: a frequent class gets its advantage for nothing, so it is not learned."""
         # A copy, for the gradient must not see the mean's update.
         return strong._replace(logits=strong.logits.float() + self.bias().clone())

@@ -1,4 +1,4 @@
-"""A plug-in wraps a pseudo-labelling method: it corrects what that method is told, and may add terms to its losses."""
+"""A plug-in wraps a pseudo-labeling method: it corrects what that method is told, and may add terms to its losses."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..algorithms.base import PseudoLabelling
+from ..algorithms.base import PseudoLabeling
 from ..algorithms.fixmatch import FixMatch
 from ..errors import UserError
 from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task
 
 
-class Plugin(PseudoLabelling):
+class Plugin(PseudoLabeling):
     """Stands between a step and the base method, which stays as it is. Plug-ins may be nested."""
 
     needs_strong: ClassVar[bool] = False
     """Whether it learns from a strong view, so that the base must show one."""
 
-    def __init__(self, base: PseudoLabelling | None = None) -> None:
+    def __init__(self, base: PseudoLabeling | None = None) -> None:
         super().__init__()
         self.base = FixMatch() if base is None else base
         name, plugged = type(self).__name__, type(self.base).__name__
-        if not isinstance(self.base, PseudoLabelling):
+        if not isinstance(self.base, PseudoLabeling):
             raise UserError(f"{name} corrects pseudo labels, which {plugged} has not; choose a base such as FixMatch")
         if self.needs_strong and "strong" not in self.base.views:
             raise UserError(f"{name} learns from strong views, which {plugged} has not; choose a base such as FixMatch")
-        self.views, self.ratio, self.weight = self.base.views, self.base.ratio, self.base.weight
+        self.views, self.unlabeled_ratio, self.weight = self.base.views, self.base.unlabeled_ratio, self.base.weight
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build the base method's parts."""
         self.base.setup(model, task)
 
-    def restrict(self, ids: Tensor) -> None:
+    def on_coreset_change(self, ids: Tensor) -> None:
         """Pass the core set on."""
-        self.base.restrict(ids)
+        self.base.on_coreset_change(ids)
 
     def classifier(self, model: nn.Module) -> nn.Module:
         """What predicts at test time, given the averaged model."""
@@ -73,7 +73,7 @@ class Plugin(PseudoLabelling):
 
 @dataclass
 class Seen(Step):
-    """A step as the base method of a plug-in sees it. `taught` remembers the outputs: labelled first, then strong."""
+    """A step as the base method of a plug-in sees it. `taught` remembers the outputs: labeled first, then strong."""
 
     outer: Step = field(kw_only=True)
     plugin: Plugin = field(kw_only=True)
@@ -89,8 +89,8 @@ class Seen(Step):
         self.outer.weak = self.weak  # a base may have set it without `teach`
         return self.plugin.correct(self.outer.confidence(images, outputs), self)
 
-    def teach(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
-        """Outputs of the weak view, of the labelled images, and shifted ones of the strong views."""
-        self.weak, self.taught = self.outer.teach(weak, *inputs)
-        labelled, *strong = self.taught
-        return self.weak, [labelled, *map(self.plugin.shift, strong)]
+    def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
+        """Outputs of the weak view, of the labeled images, and shifted ones of the strong views."""
+        self.weak, self.taught = self.outer.forward_weak_strong(weak, *inputs)
+        labeled, *strong = self.taught
+        return self.weak, [labeled, *map(self.plugin.shift, strong)]

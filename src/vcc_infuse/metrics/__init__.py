@@ -3,31 +3,10 @@
 Every function takes torch tensors, numpy arrays or lists, computes in float64 and returns fractions of 1.
 """
 
-from .calibration import (
-    ace,
-    ace_classwise,
-    average_ce,
-    classwise_ece,
-    ece,
-    mce,
-    paper_preset,
-)
-from .classification import (
-    auroc,
-    balanced_error,
-    brier,
-    error,
-    nll,
-    per_class_error,
-    top_k_error,
-)
+from .calibration import ace, ace_classwise, average_ce, classwise_ece, ece, mce, paper_preset
+from .classification import auroc, balanced_error, brier, error, nll, per_class_error, top_k_error
 from .groups import TailGroups, group_errors, tail_groups
-from .pseudo import (
-    ClassQuality,
-    PseudoLabelQuality,
-    pseudo_label_quality,
-    pseudo_label_quality_per_class,
-)
+from .pseudo import ClassQuality, PseudoLabelQuality, pseudo_label_quality, pseudo_label_quality_per_class
 from .reliability import Reliability, reliability
 
 __all__ = [

@@ -1,5 +1,7 @@
 """What a metric accepts: tensors, arrays and lists become checked tensors on the CPU."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vcc_infuse.errors import UserError
+from ..errors import UserError
 
 Values = Tensor | np.ndarray | Sequence[Any]
+
 
 # A softmax or a mean of softmaxes in float32 may leave [0, 1] by a few rounding errors.
 ROUNDING = 1e-5

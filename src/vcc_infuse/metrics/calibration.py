@@ -5,13 +5,14 @@
 that some libraries call ACE.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from vcc_infuse.errors import UserError
-
+from ..errors import UserError
 from ._inputs import Values, positive, scored
 from .reliability import Bins, Reliability, reliability
 

@@ -1,11 +1,12 @@
 """Classification errors and proper scores."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vcc_infuse.errors import UserError
-
+from ..errors import UserError
 from ._inputs import Values, class_numbers, judged, numbers, positive, same_length, scored
 
 

@@ -1,5 +1,7 @@
 """Head, medium and tail: a long-tailed test error told for frequent, middling and rare classes."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import torch

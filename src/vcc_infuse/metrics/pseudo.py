@@ -1,12 +1,13 @@
 """How many pseudo labels a method uses, and how many of those are right where the truth is known."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vcc_infuse.errors import UserError
-
+from ..errors import UserError
 from ._inputs import Values, class_numbers, numbers, positive, same_length
 
 

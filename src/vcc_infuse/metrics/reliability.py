@@ -1,5 +1,7 @@
 """The reliability table: how often predictions of like confidence are right. Calibration errors reduce it."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vcc_infuse.errors import UserError
-
+from ..errors import UserError
 from ._inputs import Values, judged, numbers, positive, unit
 
 Bins = int | Tensor | np.ndarray | Sequence[float]

@@ -1,8 +1,10 @@
 """What turns images or vectors into features."""
 
+from __future__ import annotations
+
 from torch import Tensor, nn
 
-from vcc_infuse.errors import UserError
+from ..errors import UserError
 
 
 class Backbone(nn.Module):
@@ -27,10 +29,3 @@ def image_shape(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int,
     if min(height, width) < smallest:
         raise UserError(f"model={model} needs {smallest} pixels a side, not {height}×{width}; raise size")
     return channels, height, width
-
-
-def at_least(model: str, lowest: int, **options: int) -> None:
-    """Refuse a size below `lowest`."""
-    for name, value in options.items():
-        if value < lowest:
-            raise UserError(f"model={model} with {name}={value} is not possible; the least is {lowest}")

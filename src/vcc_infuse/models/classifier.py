@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from vcc_infuse.errors import UserError
-from vcc_infuse.types import Outputs
+from ..errors import UserError
+from ..types import Outputs
 
 
 class Classifier(nn.Module):
@@ -53,3 +56,21 @@ def feature_width(backbone: nn.Module, shape: tuple[int, ...]) -> int:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise UserError(f"the backbone gives {got} for 2 inputs; it must give a tensor (2, features)")
     return features.shape[1]
+
+
+def batchnorms(model: nn.Module) -> list[_BatchNorm]:
+    """All BatchNorm layers of a model."""
+    return [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Normalize by the batch as in training, yet leave the running statistics as they were."""
+    layers = [layer for layer in batchnorms(model) if layer.track_running_stats]
+    for layer in layers:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True

@@ -1,11 +1,14 @@
 """Networks for small images, vectors and processors without a GPU."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from .backbone import Backbone, at_least, image_shape
+from ..validation import check_integer
+from .backbone import Backbone, image_shape
 
 
 class SmallConv(Backbone):
@@ -20,7 +23,7 @@ class SmallConv(Backbone):
     def setup(self, shape: tuple[int, ...]) -> None:
         """Build the stages for images of 2×2 pixels or more."""
         channels, *size = image_shape("SmallConv", shape, smallest=2)
-        at_least("SmallConv", 1, width=self.width)
+        check_integer("width", self.width)
         side = min(size)
         stages = nn.Sequential()
         for width in (self.width, 2 * self.width, 4 * self.width):
@@ -54,7 +57,7 @@ class MLP(Backbone):
         before = math.prod(shape)
         layers = nn.Sequential(nn.Flatten())
         for width in self.hidden:
-            at_least("MLP", 1, hidden=width)
+            check_integer("hidden", width)
             norm = nn.BatchNorm1d(width, momentum=self.bn_momentum)
             linear = nn.Linear(before, width, bias=False)
             layers.extend([linear, norm, nn.LeakyReLU(0.1), nn.Dropout(self.dropout)])

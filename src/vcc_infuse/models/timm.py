@@ -1,12 +1,13 @@
 """Any of the networks of PyTorch Image Models (timm) as a backbone."""
 
+from __future__ import annotations
+
 from difflib import get_close_matches
 from typing import Any
 
 from torch import Tensor, nn
 
-from vcc_infuse.errors import UserError
-
+from ..errors import UserError
 from .backbone import Backbone, image_shape
 from .classifier import feature_width
 

@@ -3,12 +3,14 @@
 The usual names: 28-2 (CIFAR-10, SVHN), 28-8 (CIFAR-100), 37-2 (STL-10); 10-1 and 16-1 are for trials.
 """
 
+from __future__ import annotations
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vcc_infuse.errors import UserError
-
-from .backbone import Backbone, at_least, image_shape
+from ..errors import UserError
+from ..validation import check_integer
+from .backbone import Backbone, image_shape
 
 SLOPE = 0.1
 
@@ -30,7 +32,7 @@ class WideResNet(Backbone):
     def setup(self, shape: tuple[int, ...]) -> None:
         """Build the groups for images of 8×8 pixels or more."""
         channels, *_ = image_shape("WideResNet", shape, smallest=8)
-        at_least("WideResNet", 1, width=self.width)
+        check_integer("width", self.width)
         groups, blocks = layout(self.depth)
         widths = [16 * self.width * 2**g for g in range(groups)]
         self.first = nn.Conv2d(channels, 16, 3, padding=1)
@@ -55,7 +57,7 @@ class Block(nn.Module):
     """conv2(act(bn2(conv1(·)))) beside a shortcut, which is a 1×1 convolution where the width changes.
 
     Where it changes, both ways share their input: activated if `activate` (the first group), raw in the later
-    groups, which so have no first normalisation. FixMatch and its ports all have it like this.
+    groups, which so have no first normalization. FixMatch and its ports all have it like this.
     """
 
     def __init__(

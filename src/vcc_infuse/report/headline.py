@@ -6,8 +6,8 @@ import html
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .format import UNKNOWN, count, decimal, duration, known, per_cent
 from .read import Run
-from .text import UNKNOWN, count, decimal, duration, known, per_cent
 
 
 class Column(NamedTuple):

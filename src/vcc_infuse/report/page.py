@@ -1,4 +1,4 @@
-"""The page: sections, charts and the plotting library in one HTML file that asks nothing of the network."""
+"""Plotly templates for a light and a dark page."""
 
 from __future__ import annotations
 
@@ -14,13 +14,58 @@ from string import Template
 from typing import Any
 
 from ..errors import UserError
-from ..files import plain, write_atomic
-from .chart import COLOURS, Chart
-from .configuration import configuration
+from ..utils.io import nan_to_none, write_atomic
+from .charts.chart import COLORS, Chart
 from .headline import headline
 from .read import Run, read_runs
 from .sections import Section, sections
-from .themes import THEMES
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+
+
+def theme(text: str, grid: str, card: str, scale: list[str]) -> dict[str, Any]:
+    """Colors of text, grid, hover labels and maps; the paper is the page's own."""
+    axis = dict(gridcolor=grid, linecolor=grid, zerolinecolor=grid, tickcolor=grid, title=dict(font=dict(size=12)))
+    clear = "rgba(0,0,0,0)"
+    return {
+        "layout": dict(
+            paper_bgcolor=clear, plot_bgcolor=clear, xaxis=axis, yaxis=axis,
+            font=dict(family=FONT, size=12, color=text),
+            hoverlabel=dict(bgcolor=card, bordercolor=grid, font=dict(color=text, family=FONT)),
+            coloraxis=dict(colorscale=[[i / (len(scale) - 1), tint] for i, tint in enumerate(scale)]),
+            legend=dict(bgcolor=clear),
+        )
+    }  # fmt: skip
+
+
+THEMES = {
+    "light": theme("#3d4451", "#e6e8ec", "#ffffff", ["#f4f6fa", "#bcd3fb", "#5b93f5", "#1d4fc4", "#12306f"]),
+    "dark": theme("#c3c9d4", "#2c323d", "#1b2029", ["#1b212c", "#1d3a74", "#2f63c9", "#6fa3ff", "#d6e5ff"]),
+}
+
+
+def configuration(runs: Sequence[Run]) -> str:
+    """One folded part a run."""
+    return f'<section id="configuration"><h2>Configuration and versions</h2>{"".join(map(part, runs))}</section>'
+
+
+def part(run: Run) -> str:
+    """config.yaml as it is, and a table of versions."""
+    versions = run.figures.get("versions") or {}
+    rows = "".join(
+        f"<tr><th scope=row>{cell(name)}</th><td>{cell(value)}</td></tr>" for name, value in versions.items()
+    )
+    table = f'<table class="versions"><tbody>{rows}</tbody></table>' if rows else ""
+    number = run.number % 10
+    return (
+        f'<details data-run="{run.number}"><summary><i class="dot c{number}"></i>{cell(run.name)}</summary>'
+        f"{table}<pre>{cell(run.config)}</pre></details>"
+    )
+
+
+def cell(value: object) -> str:
+    """Any value as text."""
+    return html.escape(str(value))
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path) -> Path:
@@ -42,7 +87,7 @@ def render(runs: Sequence[Run]) -> str:
     return Template(asset("page.html")).substitute(
         title=html.escape(title),
         heading=html.escape(runs[0].name if len(runs) == 1 else title),
-        style=asset("page.css") + "".join(f".c{i}{{--run:{tint}}}" for i, tint in enumerate(COLOURS)),
+        style=asset("page.css") + "".join(f".c{i}{{--run:{tint}}}" for i, tint in enumerate(COLORS)),
         toggles=toggles(runs),
         unfinished="".join(map(unfinished, runs)),
         headline=headline(runs),
@@ -91,7 +136,7 @@ def figures(own: Sequence[Chart], charts: list[Chart]) -> str:
 
 def details(run: Run, content: str, is_open: bool) -> str:
     """What belongs to one run, folded away."""
-    name = f'<i class="dot c{run.number % len(COLOURS)}"></i>{html.escape(run.name)}'
+    name = f'<i class="dot c{run.number % len(COLORS)}"></i>{html.escape(run.name)}'
     return f'<details data-run="{run.number}"{" open" if is_open else ""}><summary>{name}</summary>{content}</details>'
 
 
@@ -100,7 +145,7 @@ def toggles(runs: Sequence[Run]) -> str:
     if len(runs) == 1:
         return ""
     boxes = "".join(
-        f'<label class="c{run.number % len(COLOURS)}"><input type="checkbox" value="{run.number}" checked>'
+        f'<label class="c{run.number % len(COLORS)}"><input type="checkbox" value="{run.number}" checked>'
         f"{html.escape(run.name)}</label>"
         for run in runs
     )
@@ -122,7 +167,7 @@ def chart_json(chart: Chart) -> dict[str, Any]:
 
 def script_json(value: Any) -> str:
     """JSON that cannot end the script element it stands in, whatever a class is called."""
-    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(nan_to_none(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .columns import Columns, load_columns
+from ..utils.io import Columns, load_npz
 
 Figures = dict[str, Any]
 
@@ -65,8 +65,8 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
         selections=read_figures(path / "selections.jsonl"),
         summary=summary,
         classes=class_names(summary or read_json(path / "model.json"), metrics),
-        predictions=load_columns(path / "predictions.npz"),
-        gallery=load_columns(path / "gallery.npz"),
+        predictions=load_npz(path / "predictions.npz"),
+        gallery=load_npz(path / "gallery.npz"),
     )
 
 

@@ -6,12 +6,14 @@ import html
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from . import classes, confidence, confusion, coreset, curves, reliability
-from .chart import Chart
-from .gallery import gallery
+from .charts import classes, confidence, confusion, coreset, curves, reliability
+from .charts.chart import Chart
+from .charts.gallery import gallery
 from .read import Run
 
 SHARES = "pseudo_label_precision_per_class", "pseudo_label_coverage_per_class"
+
+
 THRESHOLD = "threshold_per_class"
 
 

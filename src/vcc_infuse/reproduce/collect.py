@@ -15,6 +15,8 @@ LABELS = {
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
     "least_coverage": "least covered class %", "seconds_train": "training s", "seconds_select": "selection s",
 }  # fmt: skip
+
+
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
 """What the JSON file tells besides the table's own figures."""
 
@@ -80,7 +82,7 @@ def entry(table: Table, row: Row, column: Column, figures: dict[str, dict[int, d
 
 
 def values(summaries: dict[int, dict[str, Any]], name: str) -> dict[int, float]:
-    """A figure by seed, rates in per cent."""
+    """A figure by seed, rates in percent."""
     unit = 100.0 if LABELS[name].endswith("%") else 1.0
     return {seed: unit * s[name] for seed, s in summaries.items() if s.get(name) is not None}
 

@@ -19,9 +19,9 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm.auto import tqdm
 
 from ..errors import UserError
-from ..interrupt import Interrupted
+from ..training.signals import Interrupted
 from .cell import Cell
-from .sources import locate
+from .datasets import locate
 
 BACKENDS = ("loky", "ray", "dask")
 
@@ -127,7 +127,7 @@ def run_cell(cell: Cell, folder: Path, threads: int, root: str | None = None) ->
     """Train one cell in this process; what it prints goes to a log in its folder."""
     import torch
 
-    from ..commands.train import run
+    from ..cli.train import run
 
     torch.set_num_threads(threads)
     home = cell.folder(folder)

@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 
 from .collect import LABELS, Entry
-from .overall import Grid, overall
-from .statistics import Estimate
+from .statistics import Estimate, Grid, overall
 from .table import Table
 
 

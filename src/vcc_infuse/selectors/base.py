@@ -11,23 +11,29 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..types import Coreset, Task
-from .check import at_least, one_of, share
+from ..utils.seeding import preserve_mode_and_rng
+from ..validation import check_choice, check_integer, check_range
 from .pool import Pool
-from .rest import at_rest
 from .selection import Selection
 
 Warmup = Literal["random", "full", "score"]
+
+
 Weights = Literal["online", "ema"]
+
+
 WARMUPS = ("random", "full", "score")
-PAPER_EVERY, PAPER_EPOCHS = 40, 1024
+
+
+PAPER_EVERY = 40 / 1024  # of the run
 
 
 class Selector:
-    """Keeps a part of the unlabelled pool. `__init__` stores hyper-parameters; a subclass writes `choose`.
+    """Keeps a part of the unlabeled pool. `__init__` stores hyper-parameters; a subclass writes `choose`.
 
     Args:
-        keep: share of the pool to keep, and of the optimiser steps to take.
-        every: epochs between refreshes; if not given, 40 of 1024, or what a short run can afford.
+        keep: share of the pool to keep, and of the optimizer steps to take.
+        every: steps between refreshes; if not given, 40/1024 of the run, or what a short run can afford.
         warmup: what the first interval trains on, before the model knows anything: a "random" subset of the
             same size, the "full" pool, or "score" to select with the untrained model.
     """
@@ -42,9 +48,9 @@ class Selector:
     """How the last choice came about."""
 
     def __init__(self, keep: float = 0.4, every: int | None = None, warmup: Warmup = "random") -> None:
-        self.keep = share("keep", keep, zero=False)
-        self.every = None if every is None else int(at_least("every", every, 0))
-        self.warmup = one_of("warmup", warmup, WARMUPS)
+        self.keep = check_range("keep", keep, 0, 1, open_low=True)
+        self.every = None if every is None else check_integer("every", every, 0)
+        self.warmup = check_choice("warmup", warmup, WARMUPS)
 
     @property
     def active(self) -> bool:
@@ -52,7 +58,7 @@ class Selector:
         return self.restricts and self.keep < 1
 
     def steps(self, full: int) -> int:
-        """Optimiser steps to take where the full run takes `full`."""
+        """Optimizer steps to take where the full run takes `full`."""
         return max(1, round(self.keep * full))
 
     def schedule_steps(self, full: int) -> int:
@@ -63,18 +69,19 @@ class Selector:
         """Distinct examples to keep of a pool of `size`."""
         return max(1, round(self.keep * size)) if self.restricts else size
 
-    def interval(self, task: Task, epochs: int) -> int:
-        """Steps between refreshes in a run cut into `epochs`.
+    def interval(self, task: Task) -> int:
+        """Steps between refreshes.
 
-        Unless the user says how many epochs, it is the paper's share of the run. A short run is cut into as many
-        equal parts as make looking at the pool cost about a twentieth of the training, and has one look at least:
-        what is saved by training on less must not be spent on choosing it.
+        Unless the user sets `every`, it is the paper's fraction of the run. A short run is cut into as many equal
+        parts as make scanning the pool cost about a twentieth of the training, and has one scan at least: what is
+        saved by training on less must not be spent on choosing it.
         """
         if self.every:
-            return self.every * task.epoch
-        step, scan = 4 * task.unlabelled_batch + 3 * task.batch, 2 * task.pool  # in forward passes of one example
+            return self.every
+        # in forward passes of one example
+        step, scan = 4 * task.unlabeled_batch_size + 3 * task.batch_size, 2 * task.pool
         parts = max(2, round(task.steps * step / (20 * scan)))
-        return max(1, round(epochs * PAPER_EVERY / PAPER_EPOCHS) * task.epoch, math.ceil(task.steps / parts))
+        return max(1, round(task.steps * PAPER_EVERY), math.ceil(task.steps / parts))
 
     def begin(self, size: int, budget: int, seed: int) -> Coreset | None:
         """The core set before the first scoring (None: the whole pool), unless `warmup` is "score"."""
@@ -89,7 +96,7 @@ class Selector:
         if budget == pool.size:
             self.selection_ = Selection(uniform(np.arange(pool.size)))
         else:
-            with at_rest(pool.model, pool.ema, pool.algorithm, pool.calibrator, device=pool.device):
+            with preserve_mode_and_rng(pool.model, pool.ema, pool.algorithm, pool.calibrator, device=pool.device):
                 self.selection_ = self.choose(pool.using(self.weights), budget)
         return self.selection_.coreset
 
@@ -98,13 +105,17 @@ class Selector:
         raise NotImplementedError
 
     @property
-    def draws_anew(self) -> bool:
+    def resamples(self) -> bool:
         """Whether `again` is asked for another core set after each pass through the present one."""
         return False
 
-    def again(self, pool: Pool, budget: int) -> Coreset:
+    def resample(self, pool: Pool, budget: int) -> Coreset:
         """Another core set by what the last look at the pool said; it must not look again."""
         raise NotImplementedError
+
+    def direction(self, pool: Pool) -> Tensor | None:
+        """What ranking images outside the pool needs of the labeled set; None for rules that cannot rank them."""
+        return None
 
     def state_dict(self) -> dict[str, Tensor]:
         """What must outlive a refresh."""

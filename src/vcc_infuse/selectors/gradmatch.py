@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from ..types import Coreset
+from ..validation import check_choice, check_integer, check_range
 from .base import Selector, Warmup, Weights
-from .check import at_least, one_of
-from .gradients import ExampleGradients, GroupGradients
+from .head_gradients import ExampleGradients, GroupGradients
 from .omp import Pursuit
 from .pool import Pool
-from .quota import proportional
-from .ranking import order
-from .scored import random_groups, table, verdict
+from .ranking import order, proportional
+from .scoring import example_columns, random_groups, table
 from .selection import Selection
 
 BLOCKS, FILL = 31, 32
+
+
 Picked = tuple[list[np.ndarray], list[np.ndarray]]
 
 
@@ -28,8 +29,8 @@ class GradMatch(Selector):
     """Orthogonal matching pursuit over the head's gradients; its weights (mean 1) multiply the loss.
 
     Args:
-        keep: share of the pool to keep, and of the optimiser steps to take.
-        every: epochs between refreshes; if not given, 40 of 1024, or what a short run can afford.
+        keep: share of the pool to keep, and of the optimizer steps to take.
+        every: steps between refreshes; if not given, 40/1024 of the run, or what a short run can afford.
         ridge: penalty on large weights, in units of the mean squared length of a gradient.
         granularity: match each pseudo "class" by its examples, or the pool by random batches ("batch").
         block: examples matched together at most: a larger class is cut at random, which bounds time and memory.
@@ -48,14 +49,14 @@ class GradMatch(Selector):
         warmup: Warmup = "random",
     ) -> None:
         super().__init__(keep, every, warmup)
-        self.ridge = at_least("ridge", ridge, 0)
-        self.granularity = one_of("granularity", granularity, ("class", "batch"))
-        self.block = int(at_least("block", block, 2))
-        self.weights = one_of("weights", weights, ("online", "ema"))
+        self.ridge = check_range("ridge", ridge, 0)
+        self.granularity = check_choice("granularity", granularity, ("class", "batch"))
+        self.block = check_integer("block", block, 2)
+        self.weights = check_choice("weights", weights, ("online", "ema"))
 
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Match, then fill up what the pursuit left open with further examples of average weight."""
-        columns = pool.scan(lambda c: {"features": c.outputs.features, "errors": c.errors, **verdict(c)})
+        columns = pool.scan(lambda c: {"features": c.outputs.features, "errors": c.errors, **example_columns(c)})
         match = self._by_class if self.granularity == "class" else self._by_batch
         ids, weights = match(pool, columns, budget)
         columns["score"] = torch.zeros(pool.size)

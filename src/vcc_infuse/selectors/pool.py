@@ -12,20 +12,22 @@ from torch import Tensor, nn
 
 from ..algorithms import Algorithm
 from ..calibrators import Calibrator
-from ..data.batches import Batches
-from ..types import Batch, Outputs, Step, Task, alone
-from .chunk import Chunk, judge
-from .rest import seed_chunk
+from ..data.sampling import Batches
+from ..types import Batch, Outputs, Step, Task, identity_gather
+from ..utils.seeding import seed_chunk
+from .pool_chunk import Chunk, judge
 
 Reduce = Callable[[Chunk], Mapping[str, Tensor]]
-POOL, LABELLED, SAMPLE = 1, 2, 3
+
+
+POOL, LABELED, SAMPLE = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The unlabelled pool and the labelled set as seen from step `number`.
+    """The unlabeled pool and the labeled set as seen from step `number`.
 
-    `views` gives views of pool ids, `labelled` the weak view and the label of labelled ids. Every chunk is drawn
+    `views` gives views of pool ids, `labeled` the weak view and the label of labeled ids. Every chunk is drawn
     from its own seed and computed whole by one process, so that any number of processes finds the same.
     """
 
@@ -35,13 +37,13 @@ class Pool:
     calibrator: Calibrator
     task: Task
     views: Callable[[np.ndarray, Sequence[str]], dict[str, Tensor]]
-    labelled: Callable[[np.ndarray], tuple[Tensor, Tensor]]
+    labeled: Callable[[np.ndarray], tuple[Tensor, Tensor]]
     number: int = 0
     seed: int = 0
     rank: int = 0
     world: int = 1
     device: torch.device | str = "cpu"
-    gather: Callable[[Tensor], Tensor] = alone
+    gather: Callable[[Tensor], Tensor] = identity_gather
     autocast: Callable[[], AbstractContextManager] = nullcontext
     chunk: int = 256
     trainable: tuple[str, ...] = ()
@@ -49,21 +51,21 @@ class Pool:
 
     @classmethod
     def of(cls, batches: Batches, model: nn.Module, ema: nn.Module, algorithm: Algorithm, calibrator: Calibrator,
-           task: Task, number: int, gather: Callable[[Tensor], Tensor] = alone,
+           task: Task, number: int, gather: Callable[[Tensor], Tensor] = identity_gather,
            autocast: Callable[[], AbstractContextManager] = nullcontext) -> Pool:  # fmt: skip
         """The pool that a run's batches are drawn from."""
-        split, y = batches.data.split, batches.data.labelled_y
+        split, y = batches.data.split, batches.data.labeled_y
 
         def views(ids: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
             raw = batches.rows(split.pool[ids])
             return {name: batches.views(name, raw) for name in names}
 
-        def labelled(ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        def labeled(ids: np.ndarray) -> tuple[Tensor, Tensor]:
             truth = torch.from_numpy(y[ids]).to(batches.device)
-            return batches.views("weak", batches.rows(split.labelled[ids])), truth
+            return batches.views("weak", batches.rows(split.labeled[ids])), truth
 
         names = tuple(name for name, p in model.named_parameters() if p.requires_grad)
-        return cls(model, ema, algorithm, calibrator, task, views, labelled, number, batches.seed, batches.rank,
+        return cls(model, ema, algorithm, calibrator, task, views, labeled, number, batches.seed, batches.rank,
                    batches.world, batches.device, gather, autocast, trainable=names)  # fmt: skip
 
     @property
@@ -98,20 +100,20 @@ class Pool:
         for number, piece in enumerate(self._pieces(ids)):
             yield self._judge(piece, SAMPLE, number)
 
-    def labelled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-        """Rows, weak views and labels of the labelled set, `views` times over, each time with new views.
+    def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Rows, weak views and labels of the labeled set, `views` times over, each time with new views.
 
         A second pass gives the very same views.
         """
-        for number, rows in enumerate(self._pieces(np.arange(views * self.task.labelled))):
-            seed_chunk(self.seed, self.number, LABELLED, number)
-            yield (rows, *self.labelled(rows % self.task.labelled))
+        for number, rows in enumerate(self._pieces(np.arange(views * self.task.labeled))):
+            seed_chunk(self.seed, self.number, LABELED, number)
+            yield (rows, *self.labeled(rows % self.task.labeled))
 
     @torch.no_grad()
-    def labelled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
-        """What the model says of the rows of `labelled_chunks`, in float32, and the labels."""
+    def labeled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
+        """What the model says of the rows of `labeled_chunks`, in float32, and the labels."""
         outputs, labels = [], []
-        for _, x, y in self.labelled_chunks(views):
+        for _, x, y in self.labeled_chunks(views):
             with self.autocast():
                 outputs.append(self.model(x))
             labels.append(y)
@@ -128,7 +130,7 @@ class Pool:
         none = torch.empty(0, dtype=torch.long, device=self.device)
         views, ones = self.views(ids, tuple(names)), torch.ones(len(ids), device=self.device)
         batch = Batch(views["weak"][:0], none, none, views, pool_ids, ones)
-        step = Step(batch, self.model, self.ema, self.calibrator, self.number, self.task.steps, self.task.epoch)
+        step = Step(batch, self.model, self.ema, self.calibrator, self.number, self.task.steps)
         with self.autocast():
             return judge(step, self.algorithm)
 

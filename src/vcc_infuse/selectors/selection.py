@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..files import write_atomic
 from ..types import Coreset
 from .ranking import Scored
 
@@ -19,6 +17,15 @@ class Selection:
 
     coreset: Coreset
     rows: Scored | None = None
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Ids and weights, and the scores of the whole pool where there are any, as arrays to store."""
+        columns = {"ids": self.coreset.ids.cpu().numpy(), "weights": self.coreset.weights.cpu().numpy()}
+        if self.rows is not None:
+            columns |= {"scores": self.rows.scores.astype(np.float32), "selected": self.rows.selected}
+            columns |= {"confidence": self.rows.confidence.astype(np.float32)}
+            columns |= {"labels": self.rows.labels.astype(np.int32)}
+        return columns
 
 
 def describe_selection(
@@ -53,22 +60,6 @@ def describe_selection(
         figures["precision_of_kept"] = _precision(mine, truth[kept])
         figures["precision_of_pool"] = _precision(rows, truth)
     return figures
-
-
-def save_selection(path: Path, selection: Selection) -> None:
-    """Ids, weights and scores as .npz, whole or not at all; read it with `numpy.load(path, allow_pickle=False)`."""
-    columns = {"ids": selection.coreset.ids.cpu().numpy(), "weights": selection.coreset.weights.cpu().numpy()}
-    if selection.rows is not None:
-        rows = selection.rows
-        columns |= {"scores": rows.scores.astype(np.float32), "selected": rows.selected}
-        columns |= {"confidence": rows.confidence.astype(np.float32), "labels": rows.labels.astype(np.int32)}
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "wb") as handle:  # a handle, because numpy adds .npz to a name
-            np.savez_compressed(handle, **columns)  # type: ignore[arg-type]
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, write)
 
 
 def _overlap(kept: np.ndarray, before: np.ndarray) -> float:

@@ -3,19 +3,9 @@
 from collections.abc import Callable
 
 from ...errors import UserError
-from ..settings import Scale
+from ..scales import Scale
 from ..table import Table
-from . import (
-    ablation_scores,
-    ablation_vae,
-    calibration,
-    calibrators,
-    coreset,
-    efficiency,
-    imbalance,
-    main,
-    stl10,
-)
+from . import ablation_scores, ablation_vae, calibration, calibrators, coreset, efficiency, imbalance, main, stl10
 
 TABLES: dict[str, Callable[[Scale], Table]] = {
     "main": main.table,

@@ -1,15 +1,22 @@
 """The paper's ablation of the three consistency scores, with the control that uses none."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
-from ..rows import figures, method, vcc_variant, with_vcc
-from ..settings import Scale, ablation, column_name
-from ..table import Row, Table
+from ..scales import Scale, ablation, column_name
+from ..table import Row, Table, figures, method, vcc_variant, with_vcc
 
 Figures = Mapping[str, Mapping[str, Any]]
+
+
 COLUMN = column_name("cifar100", 2500)
+
+
 SCORES = ("ensemble", "temporal", "view")
+
+
 PAPER = figures(
     """
     view     25.45 .148 .328 .167
@@ -20,6 +27,8 @@ PAPER = figures(
     (COLUMN,),
     width=4,
 )
+
+
 FIGURES = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
 
 

@@ -1,11 +1,16 @@
 """The paper's calibration table on CIFAR-100: error, ECE, MCE and ACE with and without VCC."""
 
-from ..rows import figures, method, pair
-from ..settings import Scale, column, column_name
-from ..table import Table
+from __future__ import annotations
+
+from ..scales import Scale, column, column_name
+from ..table import Table, figures, method, pair
 
 LABELS = (400, 2500, 10000)
+
+
 FIGURES = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
+
+
 PAPER = figures(
     """
     FixMatch      46.42 .382 .573 .376  28.03 .208 .530 .199  22.20 .127 .322 .128

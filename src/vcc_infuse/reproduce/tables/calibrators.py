@@ -1,11 +1,16 @@
 """The paper's table of VCC against other calibrators."""
 
-from ..rows import figures, method, with_vcc
-from ..settings import Scale, column, column_name, small_or_full
-from ..table import Row, Table
+from __future__ import annotations
+
+from ..scales import Scale, column, column_name, small_or_full
+from ..table import Row, Table, figures, method, with_vcc
 
 COLUMN = column_name("cifar100", 2500)
+
+
 FIGURES = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated", "ece")
+
+
 PAPER = figures(
     """
     FlexMatch     26.49 .169 .369 .173
@@ -16,7 +21,11 @@ PAPER = figures(
     (COLUMN,),
     width=4,
 )
+
+
 HELD_OUT = {"algorithm": "FlexMatch", "calibrator": "VCC", "calibrator.share": 0.1}
+
+
 RIVALS = ("TemperatureScaling", "EnsembleTS", "MMCE")
 
 

@@ -1,12 +1,13 @@
 """The paper's core-set table, with the two controls it lacks: RandomOnline and FullShort."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..rows import figures, method
-from ..settings import Scale, column, column_name
-from ..table import Column, Row, Table
+from ..scales import Scale, column, column_name
+from ..table import Column, Row, Table, figures, method
 
 SETTINGS = tuple(
     (data, labels, keep)
@@ -16,6 +17,8 @@ SETTINGS = tuple(
     )
     for keep in keeps
 )  # fmt: skip
+
+
 PAPER = figures(
     """
     Random    9.12 6.87 6.51 5.26 5.01 31.55 31.11 28.86 23.19 22.51 16.62 14.37 3.85 4.65
@@ -28,12 +31,26 @@ PAPER = figures(
     """,
     tuple(column_name(*place) for place in SETTINGS),
 )
+
+
 SELECTORS = ("Random", "RandomOnline", "EarlyStop", "FullShort", "EL2N", "GradMatch", "RETRIEVE", "INFUSE")
+
+
 BEST = {"take": "best", "quota": "none"}
+
+
 VARIANTS: dict[str, dict[str, Any]] = {"best scores": BEST, "best as printed": {**BEST, "rank": "paper"}}
+
+
 TRIAL: dict[str, dict[str, Any]] = {"redrawn after each pass": {"redraw": True}, "equal classes": {"quota": "equal"}}
+
+
 BASES = ("FlexMatch", "FixMatch")
+
+
 KEEPS = (0.1, 0.2, 0.4)
+
+
 PLACES: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("digits", 20, 1500, BASES),
     ("fashion_mnist", 100, 1500, BASES),
@@ -47,7 +64,7 @@ def table(scale: Scale) -> Table:
     bases = BASES if scale == "cpu" else ("FlexMatch",)
     first = (method("Supervised"),) if scale == "cpu" else ()
     rows = (*first, *(row for base in bases for row in selections(base)))
-    return Table("coreset", "Error with a part of the unlabelled examples", rows, columns(scale))
+    return Table("coreset", "Error with a part of the unlabeled examples", rows, columns(scale))
 
 
 def selections(base: str) -> Iterator[Row]:

@@ -1,12 +1,15 @@
 """The paper's efficiency table: VCC and INFUSE together, error and training time."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
-from ..rows import figures, method, with_vcc
-from ..settings import Scale, column_name, small_or_full
-from ..table import Column, Row, Table
+from ..scales import Scale, column_name, small_or_full
+from ..table import Column, Row, Table, figures, method, with_vcc
 
 COLUMN = column_name("cifar100", 2500)
+
+
 PAPER = figures(
     """
     Dash                 27.15
@@ -18,6 +21,8 @@ PAPER = figures(
     """,
     (COLUMN,),
 )
+
+
 BOTH = {"algorithm": "FlexMatch", "calibrator": "VCC", "selector": "INFUSE", "selector.keep": 0.4}
 
 

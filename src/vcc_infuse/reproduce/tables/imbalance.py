@@ -1,12 +1,15 @@
 """The paper's long-tailed table, with ABC and VCC on top of another method, which it lacks."""
 
+from __future__ import annotations
+
 from typing import Any
 
-from ..rows import figures, method
-from ..settings import Scale, setting
-from ..table import Column, Row, Table
+from ..scales import Scale, setting
+from ..table import Column, Row, Table, figures, method
 
 COLUMN = "CIFAR-10-LT"
+
+
 PAPER = figures(
     """
     FixMatch  25.07
@@ -20,8 +23,14 @@ PAPER = figures(
     """,
     (COLUMN,),
 )
+
+
 WITH_VCC = ("DARP", "ABC")
+
+
 PLUGINS = ("DASO", "DebiasPL", "DARP", "Adsh", "ABC")
+
+
 TAIL = {
     "smoke": {"first": 20, "gamma": 4, "beta": 0.5},
     "cpu": {"first": 300, "gamma": 30, "beta": 0.2},

@@ -1,14 +1,17 @@
 """Table 1 of the paper: error of every method; and, beyond it, VCC on every method that asks for a confidence."""
 
-from ..rows import figures, method, shown, takes_confidence, with_vcc
-from ..settings import Scale, column, column_name
-from ..table import Column, Row, Table
+from __future__ import annotations
+
+from ..scales import Scale, column, column_name
+from ..table import Column, Row, Table, figures, method, shown, takes_confidence, with_vcc
 
 SETTINGS = tuple(
     (data, labels)
     for data, counts in (("cifar10", (40, 250, 2500)), ("cifar100", (400, 2500, 10000)), ("svhn", (40, 250, 1000)))
     for labels in counts
 )
+
+
 PAPER = figures(
     """
     PseudoLabel      76.29 48.28 14.90 87.15 59.09 38.86 75.95 16.60  9.33
@@ -30,11 +33,17 @@ PAPER = figures(
     """,
     tuple(column_name(*pair) for pair in SETTINGS),
 )
+
+
 ALONE = (
     "Supervised", "PseudoLabel", "PiModel", "MeanTeacher", "VAT", "MixMatch", "ReMixMatch", "UDA", "Dash", "MPL",
     "CoMatch", "SoftMatch", "FreeMatch", "FixMatch", "FlexMatch", "SimMatch", "FullySupervised",
 )  # fmt: skip
+
+
 CORE = ("FixMatch", "FlexMatch", "SimMatch")
+
+
 STRONG = ("UDA", "Dash", "CoMatch", "SoftMatch", "FreeMatch", *CORE)
 
 

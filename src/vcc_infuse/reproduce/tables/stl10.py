@@ -1,10 +1,13 @@
 """The paper's STL-10 table: three methods with and without VCC."""
 
-from ..rows import figures, method, pair
-from ..settings import Scale, column, column_name
-from ..table import Table
+from __future__ import annotations
+
+from ..scales import Scale, column, column_name
+from ..table import Table, figures, method, pair
 
 COLUMNS = tuple(column_name("stl10", labels) for labels in (40, 1000))
+
+
 PAPER = figures(
     """
     FixMatch      35.97 6.25
@@ -19,7 +22,7 @@ PAPER = figures(
 
 
 def table(scale: Scale) -> Table:
-    """At cpu scale the labelled part of STL-10 alone, so that 1,000 labels would leave nothing unlabelled."""
+    """At cpu scale the labeled part of STL-10 alone, so that 1,000 labels would leave nothing unlabeled."""
     rows = (method("Supervised"), *(row for name in ("FixMatch", "FlexMatch", "SimMatch") for row in pair(name, PAPER)))
     counts = {"smoke": (40,), "cpu": (250,), "paper": (40, 1000)}[scale]
     columns = tuple(column(scale, "stl10", k) for k in counts)

@@ -1,0 +1,1 @@
+"""The command line: words in, objects out; one file per command."""

@@ -1,0 +1,1 @@
+"""Weak and strong augmentation on whole batches."""

@@ -1,0 +1,121 @@
+"""Tone operations: a pixel's new value depends on its old value and a few numbers of its image.
+
+Each takes uint8 images B,C,H,W and one magnitude per image, and gives PIL's result exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...utils.numerics import to_float64
+from .kernels import per_image, to_bytes
+
+
+def identity(images: Tensor, magnitude: Tensor) -> Tensor:
+    """The images as they are."""
+    return images
+
+
+def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Keep the highest ``magnitude`` bits (1…8, truncated to an integer) of every value."""
+    dropped = 8 - magnitude.int().clamp(1, 8)
+    return images & per_image((256 - (1 << dropped)).to(torch.uint8))
+
+
+def solarize(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Invert the values that reach the threshold ``magnitude`` (0…256)."""
+    beyond = per_image((magnitude.ceil() - 1).to(torch.int16)) - images.to(torch.int16)
+    flipped = (beyond >> 15).to(torch.uint8)  # the sign bit, spread to 0 or 255
+    return images ^ flipped  # 255 − v is v with all bits flipped
+
+
+def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Stretch every channel so that its darkest value becomes 0 and its lightest 255."""
+    values = images.flatten(2)
+    low, high = to_float64(values.amin(2, keepdim=True)), to_float64(values.amax(2, keepdim=True))
+    ramp = to_float64(torch.arange(256, device=images.device))
+    # PIL's operations in PIL's order, as their rounding shows; `255 / tensor` would multiply by a reciprocal.
+    scale = ramp[255] / (high - low).clamp(min=1)
+    table = (ramp * scale + -low * scale).clamp_(0, 255)
+    return look_up(images, torch.where(high > low, table, ramp))
+
+
+def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Flatten every channel's histogram."""
+    counts = histogram(images)
+    top = images.flatten(2).amax(2, keepdim=True).long()
+    step = ((counts.sum(2, keepdim=True) - counts.gather(2, top)) / 255).floor_()
+    below = counts.cumsum(2) - counts
+    table = ((below + (step / 2).floor_()) / step.clamp(min=1)).clamp_(max=255)
+    ramp = to_float64(torch.arange(256, device=images.device))
+    return look_up(images, torch.where(step > 0, table, ramp))
+
+
+def histogram(images: Tensor) -> Tensor:
+    """How often each of the 256 values occurs in each channel: B,C,256, whole numbers held as floats."""
+    values = images.flatten(2).long()
+    counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=images.device)
+    one = torch.ones(1, dtype=torch.int32, device=images.device)
+    return to_float64(counts.scatter_add_(2, values, one.expand(values.shape)))
+
+
+def look_up(images: Tensor, table: Tensor) -> Tensor:
+    """Replace every value by the entry of its channel's table (B,C,256), truncated."""
+    return to_bytes(table).gather(2, images.flatten(2).long()).view(images.shape)
+
+
+def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Blend with black."""
+    return to_bytes(images.float().mul_(per_image(magnitude.float())))
+
+
+def contrast(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Blend with the image's mean gray."""
+    gray = luma(images)
+    pixels = gray[0].numel()
+    mean = (2 * gray.sum((1, 2, 3)) + pixels) // (2 * pixels)
+    return blend(per_image(mean.float()), images.float(), magnitude)
+
+
+def color(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Blend with the gray image; gray images stay as they are."""
+    return images if images.shape[1] == 1 else blend(luma(images).float(), images.float(), magnitude)
+
+
+def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Blend with the smoothed image (3×3 mean, the centre counted five times); the outermost pixels stay."""
+    if min(images.shape[2:]) < 3:
+        return images
+    values = images.float()
+    result = images.clone()
+    result[:, :, 1:-1, 1:-1] = blend(smooth(values), values, magnitude)[:, :, 1:-1, 1:-1]
+    return result
+
+
+def smooth(values: Tensor) -> Tensor:
+    """PIL's SMOOTH filter, right for all but the outermost pixels.
+
+    The sums run over the batch as one line of numbers, which is several times faster than over windows; at an
+    image's border they mix in numbers from beyond it.
+    """
+    width, line = values.shape[3], values.flatten()
+    three = (line[:-2] + line[1:-1]).add_(line[2:])
+    nine = (three[: -2 * width] + three[width:-width]).add_(three[2 * width :])
+    inner = slice(width + 1, len(line) - width - 1)
+    result = line.clone()
+    result[inner] = nine.add_(line[inner], alpha=4).mul_(1 / 13).add_(0.5).floor_()
+    return result.view(values.shape)
+
+
+def blend(poor: Tensor, values: Tensor, factor: Tensor) -> Tensor:
+    """poor + factor·(values − poor), truncated; single precision in this order, as PIL computes it."""
+    return to_bytes((values - poor).mul_(per_image(factor.float())).add_(poor))
+
+
+def luma(images: Tensor) -> Tensor:
+    """The gray version B,1,H,W in PIL's 16-bit fixed point, as int32."""
+    if images.shape[1] == 1:
+        return images.int()
+    red, green, blue = images.int().split(1, dim=1)
+    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16

@@ -1,0 +1,83 @@
+"""RandAugment (Cubuk et al., 2020) as FixMatch uses it: three of fourteen operations, random magnitudes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import color as blend
+from . import color as tone
+from . import geometry as warp
+
+
+class Operation(NamedTuple):
+    """A function of (images, magnitudes), the range of its magnitudes and, if it is a warp, its matrix."""
+
+    apply: Callable[[Tensor, Tensor], Tensor]
+    low: float = 0.0
+    high: float = 0.0
+    matrix: Callable[[Tensor, int, int], Tensor] | None = None
+
+
+POOL: dict[str, Operation] = {
+    "Identity": Operation(tone.identity),
+    "AutoContrast": Operation(tone.autocontrast),
+    "Equalize": Operation(tone.equalize),
+    "Posterize": Operation(tone.posterize, 4, 9),  # truncated: 4…8 bits, each as likely
+    "Solarize": Operation(tone.solarize, 0, 256),
+    "Brightness": Operation(blend.brightness, 0.05, 0.95),
+    "Contrast": Operation(blend.contrast, 0.05, 0.95),
+    "Color": Operation(blend.color, 0.05, 0.95),
+    "Sharpness": Operation(blend.sharpness, 0.05, 0.95),
+    "Rotate": Operation(warp.rotate, -30, 30, warp.rotation),
+    "ShearX": Operation(warp.shear_x, -0.3, 0.3, warp.slope_x),
+    "ShearY": Operation(warp.shear_y, -0.3, 0.3, warp.slope_y),
+    "TranslateX": Operation(warp.translate_x, -0.3, 0.3, warp.shift_x),
+    "TranslateY": Operation(warp.translate_y, -0.3, 0.3, warp.shift_y),
+}
+
+
+class Plan(NamedTuple):
+    """What happens to each image: draws×B operations (places in POOL) and their magnitudes."""
+
+    operations: Tensor
+    magnitudes: Tensor
+
+
+def sample_plan(batch: int, device: torch.device, draws: int = 3) -> Plan:
+    """Draw operations with replacement and magnitudes uniform over each one's range."""
+    operations = torch.randint(len(POOL), (draws, batch), device=device)
+    ends = torch.tensor([(each.low, each.high) for each in POOL.values()]).to(device, non_blocking=True)
+    low, high = ends[operations].unbind(-1)
+    return Plan(operations, low + (high - low) * torch.rand(draws, batch, device=device))
+
+
+def apply_plan(images: Tensor, plan: Plan) -> Tensor:
+    """Carry the plan out on uint8 images B,C,H,W, one draw after the other.
+
+    Before each draw the images are sorted by operation, so that every operation runs once, on a slice.
+    """
+    kinds = torch.arange(len(POOL), device=images.device).view(-1, 1)
+    counts = (plan.operations.unsqueeze(1) == kinds).sum(2).tolist()  # all that the host has to wait for
+    home = torch.arange(len(images), device=images.device)
+    for operations, magnitudes, sizes in zip(plan.operations, plan.magnitudes, counts, strict=True):
+        order = operations[home].argsort()
+        home = home[order]
+        images = _apply_sorted(images.index_select(0, order), magnitudes[home], sizes)
+    return images.index_select(0, home.argsort())
+
+
+def _apply_sorted(images: Tensor, magnitudes: Tensor, sizes: list[int]) -> Tensor:
+    """Apply each operation to its slice; the warps, the last in the pool, share one call."""
+    height, width = images.shape[2:]
+    done, matrices = [], []
+    for operation, part, strength in zip(POOL.values(), images.split(sizes), magnitudes.split(sizes), strict=True):
+        if operation.matrix is not None:
+            matrices.append(operation.matrix(strength, height, width))
+        elif len(part):
+            done.append(operation.apply(part, strength))
+    matrix = torch.cat(matrices)
+    return torch.cat([*done, warp.warp(images[len(images) - len(matrix) :], matrix)])

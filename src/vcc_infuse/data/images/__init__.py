@@ -1,0 +1,1 @@
+"""Image files: finding, decoding and converting them."""

@@ -1,0 +1,127 @@
+"""Pictures decoded in parallel: first all headers, then the pixels straight into the array that is kept."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import sys
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from ...errors import UserError
+from .convert import Size, fit, height_width, is_gray, upright_size
+from .file_store import Store
+
+T = TypeVar("T")
+
+
+CHUNK = 64
+
+
+LARGE = 128 * 128  # pixels
+
+
+# What Pillow and zipfile raise on damaged files.
+BROKEN = (
+    OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError,
+    NotImplementedError, struct.error, zlib.error, zipfile.BadZipFile, Image.DecompressionBombError,
+)  # fmt: skip
+
+
+class Header(NamedTuple):
+    """What the first bytes tell of a picture; `reason` is set when they cannot be read."""
+
+    size: tuple[int, int] = (0, 0)
+    gray: bool = False
+    reason: str = ""
+
+
+def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> list[Header]:
+    """The header of every picture, in order."""
+
+    def read(row: int) -> Header:
+        try:
+            with store.open(names[row]) as file, Image.open(file) as image:
+                return Header(upright_size(image), is_gray(image))
+        except BROKEN as error:
+            return Header(reason=_reason(error))
+
+    return run(read, len(names), "reading headers", progress)
+
+
+def common_shape(headers: Iterable[Header], size: Size, mode: str) -> tuple[int, int, int]:
+    """(H, W, C) that all pictures will have; mixed sizes need `size`."""
+    sizes = Counter(h.size for h in headers if not h.reason)
+    if size is None and len(sizes) > 1:
+        shown = ", ".join(f"{w}×{h} ({n} files)" for (h, w), n in sizes.most_common(3))
+        more = f" and {len(sizes) - 3} more sizes" if len(sizes) > 3 else ""
+        raise UserError(f"images of different sizes: {shown}{more}; give --size, for instance --size 32")
+    gray = mode == "gray" or (mode == "auto" and all(h.gray for h in headers if not h.reason))
+    return (*(height_width(size) or next(iter(sizes))), 1 if gray else 3)
+
+
+def decode(
+    store: Store, names: Sequence[str], out: np.ndarray, threads: int = 1, progress: bool = False
+) -> dict[int, str]:
+    """Fill row i of `out` with picture i; returns the reason for each row that could not be decoded."""
+
+    def read(row: int) -> str:
+        try:
+            with store.open(names[row]) as file, Image.open(io.BytesIO(file.read())) as image:
+                pixels = fit(image, out.shape[1:])
+        except BROKEN as error:
+            return _reason(error)
+        out[row] = pixels
+        return ""
+
+    reasons = run(read, len(names), "decoding", progress, threads)
+    return {row: reason for row, reason in enumerate(reasons) if reason}
+
+
+def refit(x: np.ndarray, out: np.ndarray) -> None:
+    """Copy the uint8 images `x` into `out`, made to its size and number of channels."""
+    if x.shape == out.shape:
+        for i in range(0, len(x), 4096):
+            out[i : i + 4096] = x[i : i + 4096]
+        return
+
+    def copy(row: int) -> None:
+        pixels = x[row, :, :, 0] if x.shape[3] == 1 else x[row]
+        out[row] = fit(Image.fromarray(np.ascontiguousarray(pixels)), out.shape[1:])
+
+    run(copy, len(x), "resizing", False, threads_for(x.shape[1] * x.shape[2]))
+
+
+def threads_for(pixels: float) -> int:
+    """One for small pictures, where Python's lock makes two slower than one; else one for each core."""
+    return 1 if pixels < LARGE else os.cpu_count() or 1
+
+
+def run(work: Callable[[int], T], n: int, title: str, progress: bool, threads: int = 1) -> list[T]:
+    """work(0) … work(n−1), in order, with a progress bar on a terminal."""
+    silent = not (progress and sys.stderr.isatty())
+    with ThreadPoolExecutor(threads) as pool, tqdm(total=n, desc=title, disable=silent) as bar:
+
+        def chunk(rows: range) -> list[T]:
+            results = [work(row) for row in rows]
+            bar.update(len(rows))
+            return results
+
+        chunks = [range(i, min(i + CHUNK, n)) for i in range(0, n, CHUNK)]
+        done = map(chunk, chunks) if threads == 1 else pool.map(chunk, chunks)
+        return [result for results in done for result in results]
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "not an image file"  # the message of Pillow shows an object's address
+    return " ".join(str(error).split()) or type(error).__name__

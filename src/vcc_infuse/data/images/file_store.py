@@ -1,0 +1,148 @@
+"""The files of a folder, a zip, or a single picture, under one small interface that threads may share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from ...errors import UserError
+from ...utils.suggest import did_you_mean_path
+from ..sources.layout import EXTENSIONS, is_hidden, is_image
+
+
+class Store:
+    """`stamps` maps each visible name (a folder's ends in '/'), in order, to what changes when its content does."""
+
+    stamps: Mapping[str, str]
+
+    def images(self) -> Iterator[str]:
+        """Names of the pictures, in order."""
+        return (name for name in self.stamps if is_image(name))
+
+    def fingerprint(self) -> str:
+        """A digest of all names and stamps."""
+        return hashlib.sha256(repr(list(self.stamps.items())).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def open(self, name: str) -> BinaryIO:
+        """The named file, for reading."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of open files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FolderStore(Store):
+    """A folder with all below it, links followed; the stamp is size and time of change."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def stamps(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Read when first asked for: the names of a huge folder need not be in memory at once."""
+        return {name: "" if name.endswith("/") else _stamp(os.stat(self.root / name)) for name in self._names()}
+
+    def images(self) -> Iterator[str]:
+        """Names of the pictures, in order, as they are found: at most one folder's names are held."""
+        return (name for name in self._names() if is_image(name))
+
+    def _names(self) -> Iterator[str]:
+        return _walk(self.root, "", {os.path.realpath(self.root)})
+
+    def open(self, name: str) -> BinaryIO:
+        """The named file, for reading."""
+        return open(self.root / name, "rb")
+
+
+class FileStore(FolderStore):
+    """A single picture."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self.name = path.name
+
+    def _names(self) -> Iterator[str]:
+        return iter([self.name])
+
+
+class ZipStore(Store):
+    """A zip file; the stamp is size and checksum. Each thread reads through a handle of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._local, self._open = path, threading.local(), list[zipfile.ZipFile]()
+        try:
+            entries = self._zip().infolist()
+        except (zipfile.BadZipFile, EOFError, ValueError) as error:
+            raise UserError(f"{path}: damaged zip file ({error}); copy or download it again") from error
+        if any(entry.flag_bits & 1 for entry in entries):
+            raise UserError(f"{path}: the zip file has a password; unpack it and give the folder instead")
+        seen = {e.filename: f"{e.file_size} {e.CRC:08x}" for e in entries}
+        self.stamps = {name: seen[name] for name in sorted(seen) if not is_hidden(name)}
+
+    def _zip(self) -> zipfile.ZipFile:
+        if not hasattr(self._local, "zip"):
+            self._local.zip = zipfile.ZipFile(self.path)
+            self._open.append(self._local.zip)
+        return self._local.zip
+
+    def open(self, name: str) -> BinaryIO:
+        """The named file, for reading."""
+        return self._zip().open(name)  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Close the handles of all threads."""
+        for handle in self._open:
+            handle.close()
+
+
+def open_store(path: Path) -> Store:
+    """The store for a folder, a zip, or a single picture."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; {did_you_mean_path(str(path)) or 'check the path'}")
+    try:
+        if path.is_dir():
+            return FolderStore(path)
+        if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
+            return ZipStore(path)
+        if is_image(path.name):
+            return FileStore(path)
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: permission denied; make it readable") from error
+    raise UserError(f"{path}: neither a folder, a zip file nor a picture ({' '.join(EXTENSIONS)})")
+
+
+def _stamp(stat: os.stat_result) -> str:
+    return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+def _walk(folder: Path, prefix: str, seen: set[str]) -> Iterator[str]:
+    """Visible names below a folder, as if all were sorted: what is in `a/` comes after `a.png`."""
+    for name in sorted(_listed(folder)):
+        if name.endswith("/"):
+            real = os.path.realpath(folder / name)
+            if real not in seen:  # a link may lead back up
+                yield prefix + name
+                yield from _walk(folder / name, prefix + name, seen | {real})
+        else:
+            yield prefix + name
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            found = [f"{e.name}/" if e.is_dir() else e.name for e in entries if e.is_dir() or e.is_file()]
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: permission denied; make it readable") from error
+    return [name for name in found if not is_hidden(name)]

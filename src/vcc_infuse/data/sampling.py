@@ -1,0 +1,103 @@
+"""Batches of a run as a function of the step number, drawn from endless random permutations.
+
+Every example is seen equally often, and a resumed run needs no saved position: element `i` depends on the seed
+and `i` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..types import Batch, Coreset
+from .ssl_data import SSLData
+
+
+class Stream:
+    """Positions 0, 1, 2, … of concatenated random permutations of `ids`."""
+
+    def __init__(self, ids: np.ndarray, *key: int) -> None:
+        self.ids = np.asarray(ids)
+        self.key = key
+        self._permutation = lru_cache(maxsize=4)(self._draw)
+
+    def _draw(self, number: int) -> np.ndarray:
+        return np.random.default_rng([*self.key, number]).permutation(self.ids)
+
+    def at(self, start: int, count: int) -> np.ndarray:
+        """The ids at positions start … start + count − 1."""
+        size = len(self.ids)
+        first, last = start // size, (start + count - 1) // size
+        joined = np.concatenate([self._permutation(number) for number in range(first, last + 1)])
+        return joined[start - first * size :][:count]
+
+
+Views = Callable[[str, Tensor], Tensor]
+
+
+class Batches:
+    """Step number in, Batch out. Each process takes its slice of the global batch."""
+
+    def __init__(
+        self,
+        data: SSLData,
+        views: Views,
+        names: Sequence[str],
+        labeled_names: Sequence[str] = (),
+        *,
+        batch_size: int,
+        unlabeled_batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.data, self.views = data, views
+        self.names, self.labeled_names = tuple(names), tuple(labeled_names)
+        self.batch_size, self.unlabeled_batch_size = batch_size, unlabeled_batch_size
+        self.seed, self.rank, self.world, self.device = seed, rank, world, torch.device(device)
+        self.labeled_stream = Stream(np.arange(len(data.split.labeled)), seed, 0)
+        self.held_out_stream = Stream(data.split.held_out, seed, 2)
+        self.restrict(None)
+
+    def restrict(self, coreset: Coreset | None, start: int = 0) -> None:
+        """Draw unlabeled examples from a core set from step `start` on (None: from the whole pool)."""
+        pool = len(self.data.split.pool)
+        ids = np.arange(pool) if coreset is None else np.sort(coreset.ids.cpu().numpy())
+        self.start = start
+        self.pool_stream = Stream(ids, self.seed, 1, start)
+        self.pool_weights = torch.ones(pool)
+        if coreset is not None:
+            self.pool_weights[coreset.ids.cpu()] = coreset.weights.cpu().float()
+
+    def at(self, step: int) -> Batch:
+        """The batch of step `step` on this process."""
+        ids = self._slice(self.labeled_stream, step, self.batch_size)
+        raw = self.rows(self.data.split.labeled[ids])
+        x = self.views("weak", raw)
+        y = torch.from_numpy(self.data.labeled_y[ids]).to(self.device)
+        views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
+        pool_ids = np.empty(0, dtype=np.int64)
+        if self.names:
+            pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
+            raw = self.rows(self.data.split.pool[pool_ids])
+            views |= {name: self.views(name, raw) for name in self.names}
+        held_out_y = None
+        if len(self.data.split.held_out):
+            held = self._slice(self.held_out_stream, step, self.batch_size)
+            views["held_out"] = self.views("weak", self.rows(held))
+            held_out_y = torch.from_numpy(self.data.dataset.train.y[held]).to(self.device)
+        pool = torch.from_numpy(pool_ids)
+        weights = self.pool_weights[pool].to(self.device)
+        return Batch(x, y, torch.from_numpy(ids).to(self.device), views, pool.to(self.device), weights, held_out_y)
+
+    def rows(self, rows: np.ndarray) -> Tensor:
+        """Raw training rows on the device."""
+        return torch.from_numpy(np.ascontiguousarray(self.data.dataset.train.x[rows])).to(self.device)
+
+    def _slice(self, stream: Stream, step: int, count: int) -> np.ndarray:
+        return stream.at(step * count, count)[self.rank :: self.world]

@@ -1,0 +1,1 @@
+"""Where datasets come from: folders and zips, torchvision, Fashion-MNIST."""

@@ -1,0 +1,136 @@
+"""Groups of pictures read into one array each, leaving out those that are broken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import UserError
+from ..cache import Allocate, cached
+from ..dataset import Dataset, Examples, moments
+from ..images.convert import Size, check_options
+from ..images.decode import Header, common_shape, decode, read_headers, threads_for
+from ..images.file_store import Store, open_store
+from .layout import EXTENSIONS, Item, read_layout
+
+Groups = dict[str, list[Item]]
+
+
+Skipped = list[tuple[str, str]]  # name, reason
+
+
+class Pictures(NamedTuple):
+    """What could be read: an array and the items of its rows for every group; and what could not."""
+
+    arrays: dict[str, np.ndarray]
+    groups: Groups
+    skipped: Skipped
+
+
+def read_groups(
+    store: Store, groups: Groups, path: str, size: Size, mode: str, allocate: Allocate, progress: bool = False
+) -> Pictures:
+    """Decode every group into an array of its own, all of one size and mode."""
+    headers: list[Header] = []
+    read = Pictures({}, {}, [])
+    for group, items in groups.items():
+        found = read_headers(store, [name for name, _ in items], progress)
+        headers += found
+        read.groups[group] = _drop(items, {i: h.reason for i, h in enumerate(found) if h.reason}, read.skipped)
+    _check_enough(groups, read, path)
+    shape = common_shape(headers, size, mode)
+    threads = threads_for(sum(h.size[0] * h.size[1] for h in headers) / len(headers))
+    for group, items in read.groups.items():
+        out = allocate(group, (len(items), *shape))
+        bad = decode(store, [name for name, _ in items], out, threads, progress)
+        read.groups[group] = _drop(items, bad, read.skipped)
+        read.arrays[group] = _move_up(out, bad)
+    _check_enough(groups, read, path)
+    read.skipped.sort()
+    return read
+
+
+def _drop(items: list[Item], bad: dict[int, str], skipped: Skipped) -> list[Item]:
+    skipped += [(items[row][0], reason) for row, reason in bad.items()]
+    return [item for row, item in enumerate(items) if row not in bad]
+
+
+def _move_up(x: np.ndarray, bad: dict[int, str]) -> np.ndarray:
+    """Close the gaps in place, because the array may be a file larger than memory."""
+    if bad:
+        for new, old in enumerate(row for row in range(len(x)) if row not in bad):
+            x[new] = x[old]
+    return x[: len(x) - len(bad)]
+
+
+def _check_enough(before: Groups, read: Pictures, path: str) -> None:
+    """A few broken files are left out; losing a whole class or most files is a mistake worth stopping for."""
+    total = sum(map(len, before.values()))
+    if not total:
+        raise UserError(f"{path}: no images found (looked for {' '.join(EXTENSIONS)})")
+    if 2 * len(read.skipped) > total:
+        name, reason = read.skipped[0]
+        raise UserError(f"{path}: {len(read.skipped)} of {total} images cannot be read, first {name} ({reason})")
+    for group in before:
+        left = Counter(c for _, c in read.groups[group])
+        for _, c in before[group]:
+            if not left[c]:
+                raise UserError(f"{path}: no {c or 'unlabeled'!r} image ({group}) can be read; replace them")
+
+
+def load_folder(
+    path: str | Path,
+    size: int | None = None,
+    mode: str = "auto",
+    cache: str | None = None,
+    progress: bool = False,
+) -> Dataset:
+    """A dataset from train/<class> + test/<class>, labeled/<class> + unlabeled + test/<class>, or <class>.
+
+    Class folders alone give one fifth of every class to the test set, the same fifth whatever the seed.
+    Pictures are decoded once and kept in the cache folder; unreadable ones are listed in `skipped`.
+    """
+    check_options(size, mode)
+    with open_store(Path(path)) as store:
+        key = [type(store).__name__, store.fingerprint(), size, mode]
+        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), size, mode, make, progress))
+    return Dataset(
+        _examples(arrays["train"], facts["train"]),
+        _examples(arrays["test"], facts["test"]),
+        tuple(facts["classes"]),
+        tuple(facts["mean"]),
+        tuple(facts["std"]),
+        name=Path(path).resolve().name.removesuffix(".zip"),
+        skipped=tuple((name, reason) for name, reason in facts["skipped"]),
+        fixed=facts["fixed"],
+    )
+
+
+def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tuple[np.ndarray, list[str], Skipped]:
+    """All pictures of a folder, zip or file, whatever the class: uint8 N×H×W×C, names, those left out."""
+    check_options(size, mode)
+    with open_store(Path(path)) as store:
+        groups: Groups = {"all": [(name, None) for name in store.images()]}
+        read = read_groups(store, groups, str(path), size, mode, lambda _, shape: np.empty(shape, np.uint8))
+    return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
+
+
+def _build(store: Store, path: str, size: int | None, mode: str, allocate: Allocate, progress: bool) -> dict[str, Any]:
+    """Decode everything; the facts hold a (name, label) pair for every row."""
+    layout = read_layout(store.stamps, path)
+    groups = {"train": layout.train, "test": layout.test}
+    read = read_groups(store, groups, path, size, mode, allocate, progress)
+    mean, std = moments(read.arrays["train"])
+    number = {None: -1} | {c: i for i, c in enumerate(layout.classes)}
+    rows = {group: [(name, number[c]) for name, c in items] for group, items in read.groups.items()}
+    facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std}
+    return rows | facts | {"skipped": read.skipped}
+
+
+def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:
+    """The array may be longer than its rows, by the pictures that turned out broken."""
+    names, y = zip(*rows, strict=True)
+    return Examples(x[: len(rows)], np.array(y, np.int64), names)

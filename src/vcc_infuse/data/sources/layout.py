@@ -1,0 +1,120 @@
+"""Names of files: which are pictures, what they consist of, and what a mistyped one may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import UserError
+from ..split import holdout
+
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+def is_image(name: str) -> bool:
+    """Whether the name is that of a picture."""
+    return name.lower().endswith(EXTENSIONS)
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """The folders and the file of a name inside a folder or zip, also when written with backslashes."""
+    return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
+
+
+def is_hidden(name: str) -> bool:
+    """Whether the file, or a folder it is in, is one that systems create for themselves."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in parts(name))
+
+
+# Folder names are the user's, so both spellings count.
+_ROLES = {"train": "train", "test": "test", "labeled": "labeled", "labelled": "labeled"}
+_ROLES |= {"unlabeled": "unlabeled", "unlabelled": "unlabeled"}
+
+
+Item = tuple[str, str | None]  # name in the store, class (None = unlabeled)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Training and test items, the sorted class names, and whether the folders say what is labeled."""
+
+    train: list[Item]
+    test: list[Item]
+    classes: tuple[str, ...]
+    fixed: bool
+
+
+def read_layout(names: Iterable[str], path: str) -> Layout:
+    """Read train/<class> + test/<class>, labeled/<class> + unlabeled + test/<class>, or <class> alone."""
+    paths = _unwrap([(name, parts(name)) for name in names])
+    if not any(is_image(name) for name, _ in paths):
+        raise UserError(f"{path}: no images found (looked for {' '.join(EXTENSIONS)})")
+    roles: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for name, p in paths:
+        if p[0].lower() in _ROLES:
+            roles.setdefault(_ROLES[p[0].lower()], []).append((name, p[1:]))
+    if not roles:
+        return _class_folders(paths, path)
+    base = _base(set(roles), path)
+    train, test = _by_class(roles[base], path), _by_class(roles["test"], path)
+    classes = _classes(train, base, path)
+    unknown = sorted(set(_classes(test, "test", path)) - set(classes))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], classes, 1) or classes
+        raise UserError(f"{path}: test/{unknown[0]} has no counterpart in {base}/; did you mean {near[0]!r}?")
+    unlabeled: list[Item] = [(name, None) for name, _ in roles.get("unlabeled", []) if is_image(name)]
+    return Layout(_images(train) + unlabeled, _images(test), classes, fixed=base == "labeled")
+
+
+def _unwrap(paths: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Take off one folder that is wrapped around everything."""
+    tops = {p[0] for name, p in paths if is_image(name)}
+    top = next(iter(tops), "")
+    wrapped = len(tops) == 1 and top.lower() not in _ROLES and any(len(p) > 2 for _, p in paths)
+    return [(name, p[1:]) for name, p in paths if p[0] == top and len(p) > 1] if wrapped else paths
+
+
+def _base(roles: set[str], path: str) -> str:
+    """The folder that holds the labeled training images, once the folders found go together."""
+    if {"train", "labeled"} <= roles:
+        raise UserError(f"{path}: both train/ and labeled/ are there; keep one of them")
+    base = "labeled" if roles & {"labeled", "unlabeled"} and "train" not in roles else "train"
+    needed = {"labeled", "unlabeled", "test"} if base == "labeled" else {"train", "test"}
+    missing = [role.replace("labeled", "labeled") + "/" for role in sorted(needed - roles)]
+    if missing:
+        raise UserError(
+            f"{path}: {missing[0]} is missing; give train/<class> and test/<class>, "
+            "or labeled/<class>, unlabeled and test/<class>"
+        )
+    return base
+
+
+def _by_class(paths: list[tuple[str, tuple[str, ...]]], path: str) -> list[Item]:
+    """Every file and folder under a role with its class; folders are kept to notice empty classes."""
+    for name, p in paths:
+        if len(p) == 1 and is_image(name):
+            raise UserError(f"{path}: {name} lies in no class folder; move it into one")
+    return [(name, p[0]) for name, p in paths if len(p) > 1 or (len(p) == 1 and name.endswith("/"))]
+
+
+def _classes(items: list[Item], role: str, path: str) -> tuple[str, ...]:
+    filled = {c for name, c in items if is_image(name)}
+    empty = sorted({str(c) for _, c in items} - filled)
+    if empty and role != "test":
+        raise UserError(f"{path}: class folder {empty[0]!r} holds no images; fill it or remove it")
+    return tuple(sorted(str(c) for c in filled))
+
+
+def _images(items: list[Item]) -> list[Item]:
+    return [item for item in items if is_image(item[0])]
+
+
+def _class_folders(paths: list[tuple[str, tuple[str, ...]]], path: str) -> Layout:
+    items = _by_class(paths, path)
+    classes = _classes(items, "", path)
+    items = _images(items)
+    train, test = holdout(np.array([classes.index(str(c)) for _, c in items]))
+    return Layout([items[i] for i in train], [items[i] for i in test], classes, fixed=False)

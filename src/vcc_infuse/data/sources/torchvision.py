@@ -1,0 +1,106 @@
+"""The public sets that torchvision knows how to download and check: CIFAR-10, CIFAR-100, SVHN and STL-10."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ..dataset import Moments
+
+
+@dataclass(frozen=True)
+class TorchvisionSpec:
+    """Where torchvision keeps a set, which splits train and test, its usual mean and std, whether to mirror it."""
+
+    factory: str
+    files: tuple[str, ...]
+    train: tuple[dict[str, Any], ...]
+    test: dict[str, Any]
+    moments: Moments
+    flip: bool = True
+
+
+def _bytes(*values: float) -> tuple[float, ...]:
+    return tuple(v / 255 for v in values)
+
+
+_SVHN = ((0.4380, 0.4440, 0.4730), (0.1751, 0.1771, 0.1744))
+
+
+_STL = tuple(f"stl10_binary/{f}.bin" for f in ("train_X", "train_y", "unlabeled_X", "test_X", "test_y"))
+
+
+_CIFAR = (*(f"cifar-10-batches-py/data_batch_{i}" for i in range(1, 6)), "cifar-10-batches-py/test_batch")
+
+
+PUBLIC = {
+    "cifar10": TorchvisionSpec(
+        "CIFAR10", _CIFAR,
+        ({"train": True},), {"train": False}, (_bytes(125.3, 123.0, 113.9), _bytes(63.0, 62.1, 66.7)),
+    ),
+    "cifar100": TorchvisionSpec(
+        "CIFAR100", ("cifar-100-python/train", "cifar-100-python/test"),
+        ({"train": True},), {"train": False}, (_bytes(129.3, 124.1, 112.4), _bytes(68.2, 65.4, 70.4)),
+    ),
+    "svhn": TorchvisionSpec(
+        "SVHN", ("train_32x32.mat", "extra_32x32.mat", "test_32x32.mat"),
+        ({"split": "train"}, {"split": "extra"}), {"split": "test"}, _SVHN, flip=False,
+    ),
+    "svhn_train": TorchvisionSpec(
+        "SVHN", ("train_32x32.mat", "test_32x32.mat"), ({"split": "train"},), {"split": "test"}, _SVHN,
+        flip=False,
+    ),
+    "stl10": TorchvisionSpec(
+        "STL10", _STL, ({"split": "train"}, {"split": "unlabeled"}), {"split": "test"},
+        (_bytes(112.4, 109.1, 98.6), _bytes(68.4, 66.6, 68.5)),
+    ),
+}  # fmt: skip
+
+
+Part = tuple[np.ndarray, np.ndarray]
+
+
+def find(name: str, root: Path, download: bool) -> list[tuple[str, int, int]]:
+    """(name, size, time) of the files of a set, downloaded first if asked for and absent."""
+    public = PUBLIC[name]
+    missing = [f for f in public.files if not (root / f).is_file()]
+    if missing and not download:
+        raise UserError(f"--data {name}: {root / missing[0]} is missing; give --root, or add --download")
+    if missing:
+        for options in (*public.train, public.test):
+            _open(name, root, options, download=True)
+    stats = [(f, (root / f).stat()) for f in public.files]
+    return [(f, s.st_size, s.st_mtime_ns) for f, s in stats]
+
+
+def read(name: str, root: Path) -> tuple[list[Part], Part, tuple[str, ...]]:
+    """The training parts, the test part (images N×H×W×3, labels) and the class names."""
+    public = PUBLIC[name]
+    sets = [_open(name, root, options) for options in (*public.train, public.test)]
+    parts = [(_channels_last(np.asarray(s.data)), _labels(s, len(s.data))) for s in sets]
+    return parts[:-1], parts[-1], tuple(getattr(sets[0], "classes", map(str, range(10))))
+
+
+def _open(name: str, root: Path, options: dict[str, Any], download: bool = False) -> Any:
+    from torchvision import datasets
+
+    try:
+        return getattr(datasets, PUBLIC[name].factory)(str(root), download=download, **options)
+    except (RuntimeError, OSError) as error:
+        remedy = "try again later, or give --root" if download else "remove them and add --download"
+        raise UserError(f"--data {name}: files in {root} are not usable ({error}); {remedy}") from error
+
+
+def _channels_last(x: np.ndarray) -> np.ndarray:
+    return x if x.shape[-1] == 3 else x.transpose(0, 2, 3, 1)
+
+
+def _labels(dataset: Any, n: int) -> np.ndarray:
+    """CIFAR says targets, the others labels; STL-10's unlabeled part has −1."""
+    labels = getattr(dataset, "targets", None)
+    labels = dataset.labels if labels is None else labels
+    return np.full(n, -1, np.int64) if labels is None else np.asarray(labels, np.int64)

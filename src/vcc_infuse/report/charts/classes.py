@@ -1,0 +1,84 @@
+"""Figures a class: pseudo-label precision and coverage and thresholds, as they ended and on the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..format import known, label, listed, per_cent, scaled
+from ..read import Run
+from .chart import Chart, all_classes, axis, class_axis, color, layout
+
+PER_CLASS = {
+    "pseudo_label_precision_per_class": "Pseudo-label precision per class",
+    "pseudo_label_coverage_per_class": "Pseudo-label coverage per class",
+    "threshold_per_class": "Threshold per class",
+}
+
+
+MANY = 40
+
+
+def last(runs: Sequence[Run], key: str) -> Chart | None:
+    """The figure of each class at the last evaluation."""
+    values = [(run, list(run.metrics[-1].get(key) or [])) for run in runs if run.metrics]
+    return bars(all_classes(runs), values, PER_CLASS[key])
+
+
+def bars(classes: list[str], values: Sequence[tuple[Run, list[Any]]], title: str, note: str = "") -> Chart | None:
+    """A bar for each run and class; runs whose classes differ stand side by side on one axis of names."""
+    place = {name: number for number, name in enumerate(classes)}
+    data, words = [], []
+    for run, figures in values:
+        pairs = [(name, v) for name, v in zip(run.classes, figures, strict=False) if known(v)]
+        if not pairs:
+            continue
+        data.append(dict(
+            type="bar", name=label(run.name), x=[place[name] for name, _ in pairs], y=scaled([v for _, v in pairs]),
+            customdata=[label(name, 60) for name, _ in pairs], marker=dict(color=color(run.number)),
+            meta=dict(run=run.number), hovertemplate="%{customdata}: %{y:.1f} %",
+        ))  # fmt: skip
+        words.append(f"{run.name}: {extremes(pairs)}")
+    if not data:
+        return None
+    shape = layout(xaxis=class_axis(classes), yaxis=axis("percent", rangemode="tozero"), showlegend=False)
+    return Chart(title, f"{title}. {'; '.join(words)}.", data, shape, note)
+
+
+def extremes(pairs: Sequence[tuple[str, float]]) -> str:
+    """Bars in words: all of few classes, else the lowest and the highest."""
+    if len(pairs) <= 12:
+        return listed([f"{name} {per_cent(value)}" for name, value in pairs], 12)
+    ordered = sorted(pairs, key=lambda pair: pair[1])
+    low, high = ordered[0], ordered[-1]
+    return f"from {per_cent(low[1])} ({low[0]}) to {per_cent(high[1])} ({high[0]}) over {len(pairs)} classes"
+
+
+def over_time(run: Run, key: str) -> Chart | None:
+    """The figure of each class at every evaluation, as a map; worth drawing from two evaluations on."""
+    lines = [line for line in run.metrics if line.get(key)]
+    if len(lines) < 2:
+        return None
+    rows = [[v if v is None else round(v, 2) for v in scaled(line[key])] for line in lines]
+    steps = [line["step"] for line in lines]
+    gap = int(len(run.classes) <= MANY)
+    values = np.array(rows, dtype=float).T
+    trace = dict(
+        type="heatmap", x=steps, y=[label(name, 60) for name in run.classes], xgap=gap, ygap=gap,
+        z=[list(column) for column in zip(*rows, strict=True)], coloraxis="coloraxis", meta=dict(run=run.number),
+        hovertemplate="%{y}, step %{x}: %{z:.1f} %<extra></extra>",
+    )  # fmt: skip
+    shape = layout(xaxis=axis("steps"), yaxis=class_axis(run.classes, type="category"), showlegend=False)
+    shape["coloraxis"] = dict(cmin=0, cmax=100, colorbar=dict(thickness=10, ticksuffix=" %", outlinewidth=0))
+    title = f"{PER_CLASS[key]}, over time"
+    first, final = (per_cent(mean(values[:, i]) / 100) for i in (0, -1))
+    alt = f"{title}, {run.name}: the mean over classes goes from {first} at step {steps[0]} to {final} at {steps[-1]}."
+    return Chart(title, alt, [trace], shape, height=340)
+
+
+def mean(values: np.ndarray) -> float:
+    """Mean of what is known."""
+    seen = values[np.isfinite(values)]
+    return float(seen.mean()) if len(seen) else float("nan")

@@ -1,0 +1,70 @@
+"""Reliability diagrams, before and after calibration: how often answers of like confidence are right, and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..format import count, decimal, known, label, scaled
+from ..read import Figures, Run
+from .chart import Chart, Trace, axis, color, layout
+
+
+def before(runs: Sequence[Run]) -> Chart | None:
+    """Of the softmax confidence."""
+    return diagram(runs, "Before calibration (softmax)", "reliability", "ece")
+
+
+def after(runs: Sequence[Run]) -> Chart | None:
+    """Of the calibrated confidence."""
+    return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated")
+
+
+def diagram(runs: Sequence[Run], title: str, key: str, ece: str) -> Chart | None:
+    """Accuracy against confidence above, the number of answers in each bin below."""
+    drawn = [run for run in runs if run.figures.get(key)]
+    if not drawn:
+        return None
+    ideal = dict(type="scatter", mode="lines", x=[0, 100], y=[0, 100], name="ideal", hoverinfo="skip",
+                 line=dict(color="#8a93a3", dash="dash", width=1.5))  # fmt: skip
+    data = [*(t for run in drawn for t in traces(run, run.figures[key], len(runs) == 1)), ideal]
+    shape = layout(
+        xaxis=axis("confidence, percent", range=[0, 100], anchor="y2"), yaxis=axis("right, %", domain=[0.34, 1]),
+        yaxis2=axis("answers", domain=[0, 0.24]), showlegend=False,
+    )  # fmt: skip
+    shape["yaxis"]["range"] = [0, 104]
+    told = "; ".join(f"{run.name}: ECE {decimal(run.figures.get(ece))}, {spread(run.figures[key])}" for run in drawn)
+    note = " · ".join(f"{run.name}: ECE {decimal(run.figures.get(ece))}" for run in drawn)
+    alt = f"Reliability diagram, {title.lower()}. {told}."
+    return Chart(title, alt, data, shape, note.split(": ", 1)[1] if len(runs) == 1 else note, height=360)
+
+
+def traces(run: Run, bars: Figures, single: bool) -> list[Trace]:
+    """Accuracy of each bin (bars of a single run, else a line), and its count."""
+    counts = bars["count"]
+    width = 100 / len(counts)
+    middle = [(i + 0.5) * width for i in range(len(counts))]
+    shared: dict[str, Any] = dict(name=label(run.name), meta=dict(run=run.number))
+    hover = "%{customdata[0]} answers with confidence %{customdata[1]:.1f} %: %{y:.1f} % right<extra></extra>"
+    accuracy: Trace = dict(
+        **shared, x=middle, y=scaled(bars["accuracy"]), hovertemplate=hover,
+        customdata=list(map(list, zip(counts, scaled(bars["confidence"]), strict=True))),
+    )  # fmt: skip
+    tint = color(run.number)
+    if single:
+        accuracy |= dict(type="bar", width=width * 0.92, marker=dict(color=tint))
+    else:
+        accuracy |= dict(type="scatter", mode="lines+markers", line=dict(color=tint, width=2), connectgaps=True)
+    number = dict(**shared, type="bar", x=middle, y=counts, yaxis="y2", marker=dict(color=tint, opacity=0.6),
+                  hovertemplate="%{y} answers<extra></extra>")  # fmt: skip
+    return [accuracy, number]
+
+
+def spread(bars: Figures) -> str:
+    """Where most answers are, in words."""
+    counts = bars["count"]
+    fullest = max(range(len(counts)), key=counts.__getitem__)
+    low, high = (100 * (fullest + i) / len(counts) for i in (0, 1))
+    right = bars["accuracy"][fullest]
+    share = f", {100 * right:.1f} % of them right" if known(right) else ""
+    return f"{count(counts[fullest])} of {count(sum(counts))} answers have {low:.0f} to {high:.0f} % confidence{share}"

@@ -1,0 +1,1 @@
+"""What is on disk: run folders, checkpoints and the files beside them. Knows no method."""

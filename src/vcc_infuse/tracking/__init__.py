@@ -1,0 +1,5 @@
+"""The live view: metrics and reliability diagrams in TensorBoard or Weights & Biases, through accelerate's trackers."""
+
+from .tracker import Tracker
+
+__all__ = ["Tracker"]

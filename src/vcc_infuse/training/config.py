@@ -1,0 +1,130 @@
+"""TrainConfig: every option of a run that is not an object, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from typing import Any, Literal
+
+from ..algorithms import Algorithm
+from ..calibrators import Calibrator, Softmax
+from ..errors import OptionError, UserError
+from ..selectors import Selector
+from ..utils.suggest import did_you_mean
+from ..validation import check_choice, check_integer, check_range
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+TrackerName = Literal["none", "tensorboard", "wandb"]
+# What a tracker imports, and the extra that installs it. Not plain `wandb`: its runs leave folders of that name, which
+# Python would import.
+TRACKER_MODULES = {
+    "tensorboard": ("track", ("torch.utils.tensorboard", "matplotlib.figure")),
+    "wandb": ("wandb", ("wandb.sdk", "matplotlib.figure")),
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of a training run. Everything that recurs is counted in optimizer steps.
+
+    Args:
+        steps: optimizer steps of the full run; a selector that keeps a fraction takes that fraction of them.
+        eval_every: steps between two evaluations on the test set, if there is one.
+        batch_size: labeled examples per step, over all processes.
+        unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
+        lr: learning rate at the start.
+        momentum: Nesterov momentum.
+        weight_decay: L2 penalty on matrices (not on biases and BatchNorm).
+        schedule: "cosine" is lr·cos(7πk/16K); "constant" keeps lr.
+        ema_decay: decay of the averaged weights, which are evaluated and saved.
+        joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
+        precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
+        compile: compile the model (takes a while to warm up).
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
+        seed: seed of the initial weights, the order of the data and every random draw.
+        bins: bins of the calibration metrics.
+        out: run folder; from Python nothing is written without it, the command line picks a free one under runs/.
+        tracker: also show metrics and reliability diagrams live in "tensorboard" (needs the extra `track`) or
+            "wandb" (needs the extra `wandb`).
+        report: write report.html to the run folder at the end.
+        progress: show a progress bar or, off a terminal, a few lines.
+    """
+
+    steps: int = 2**20
+    eval_every: int = 5 * 1024
+    batch_size: int = 64
+    unlabeled_ratio: int | None = None
+    lr: float = 0.03
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: Literal["cosine", "constant"] = "cosine"
+    ema_decay: float = 0.999
+    joint_bn: bool = False
+    precision: Precision = "auto"
+    compile: bool = False
+    device: str = "auto"
+    seed: int = 0
+    bins: int = 15
+    out: str | None = None
+    tracker: TrackerName = "none"
+    report: bool = True
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "eval_every", "batch_size", "bins"):
+            check_integer(name, getattr(self, name))
+        if self.unlabeled_ratio is not None:
+            check_integer("unlabeled_ratio", self.unlabeled_ratio)
+        for name in ("lr", "weight_decay"):
+            check_range(name, getattr(self, name))
+        for name in ("momentum", "ema_decay"):
+            check_range(name, getattr(self, name), 0, 1, open_high=True)
+        check_integer("seed", self.seed, 0, 2**32 - 1)
+        check_choice("schedule", self.schedule, ("cosine", "constant"))
+        check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
+        check_choice("tracker", self.tracker, ("none", *TRACKER_MODULES))
+        if self.tracker != "none" and self.out is None:
+            raise OptionError("tracker", self.tracker, "needs a run folder", "set out")
+        check_tracker(self.tracker)
+
+    def updated(self, **options: Any) -> TrainConfig:
+        """A copy with some fields changed; an unknown field is named with the nearest known one."""
+        known = [field.name for field in fields(self)]
+        for name in options.keys() - known:
+            raise UserError(f"{name} is not an option of TrainConfig{did_you_mean(name, known)}")
+        return replace(self, **options)
+
+
+def check_tracker(name: TrackerName) -> None:
+    """Refuse a tracker that is not installed before anything is written."""
+    if name == "none":
+        return
+    extra, modules = TRACKER_MODULES[name]
+    try:
+        for module in modules:
+            import_module(module)
+    except ImportError as fault:
+        remedy = f"install it with: pip install 'vcc-infuse[{extra}]'"
+        raise OptionError("tracker", name, f"needs a package that is missing ({fault.name})", remedy) from fault
+
+
+def check_compatible(algorithm: Algorithm, calibrator: Calibrator, selector: Selector | None = None) -> None:
+    """Refuse a selector without a pool, and a calibrator without a confidence to replace or views to learn from."""
+    method, plugin = type(algorithm).__name__, type(calibrator).__name__
+    if selector is not None and selector.restricts and not algorithm.views:
+        raise UserError(
+            f"{method} uses no unlabeled images, so the selector {type(selector).__name__} has nothing to select; "
+            "leave it out or choose a semi-supervised method such as FixMatch"
+        )
+    # Not isinstance: MMCE inherits Softmax's confidence, yet exists to change it.
+    if type(calibrator) is not Softmax and not algorithm.uses_confidence:
+        raise UserError(
+            f"{method} selects nothing by confidence, so the calibrator {plugin} would have no effect; "
+            "leave it out or choose a pseudo-label method such as FixMatch"
+        )
+    for view in calibrator.unlabeled_views:
+        if view not in algorithm.views:
+            raise UserError(
+                f"the calibrator {plugin} learns from {view} views of unlabeled images, which {method} does not have; "
+                "choose another value for its option labels, or a method such as FixMatch"
+            )

@@ -1,0 +1,96 @@
+"""The device, the precision and the processes of a run, through accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+
+from ..errors import OptionError
+from ..models.classifier import batchnorms
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """`auto` is bf16 where the hardware computes in it, float32 elsewhere."""
+    if precision not in PRECISIONS:
+        raise OptionError("precision", precision, f"must be one of {', '.join(PRECISIONS)}")
+    if precision == "auto":
+        return "bf16" if _fast_bf16(device) else "fp32"
+    if precision == "fp16" and device.type == "cpu":
+        raise OptionError("precision", precision, "needs a GPU", "use bf16, fp32 or auto on this machine")
+    return precision
+
+
+def _fast_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return False
+
+
+def make_accelerator(
+    precision: str = "auto", device: str = "auto", tracker: str = "none", folder: str | None = None
+) -> Accelerator:
+    """A fresh Accelerator: its precision is process-wide, but a second run in one process must be free to set it."""
+    cpu = resolve_device(device).type == "cpu"
+    AcceleratorState._reset_state(reset_partial_state=False)
+    found = Accelerator(cpu=cpu, mixed_precision="no").device
+    chosen = resolve_precision(precision, found)
+    AcceleratorState._reset_state(reset_partial_state=False)
+    mixed, log_with = "no" if chosen == "fp32" else chosen, None if tracker == "none" else tracker
+    return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder)
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the accelerator where there is one; a GPU's number makes it the current one of this process."""
+    # Without a hint accelerate joins no process group where there is no GPU: each process would believe it is alone.
+    available = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device == "auto":
+        return available or torch.device("cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as fault:
+        raise OptionError("device", device, "must be auto, cpu, cuda, cuda:N or mps") from fault
+    if chosen.type != "cpu":
+        if available is None or chosen.type != available.type:
+            raise OptionError("device", device, "must be a device of this machine", "use auto or cpu")
+        if chosen.index is not None:
+            torch.accelerator.set_device_index(chosen.index)
+    return chosen
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """The rows of all processes, in the order of the global batch; the tensor itself where there is one process."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return tensor
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor.contiguous())
+    # Process r holds rows r, r + world, …: interleaving restores the single-process order.
+    return torch.stack(parts, 1).flatten(0, 1)
+
+
+def average_(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by their mean over processes, in one message."""
+    tensors = list(tensors)
+    if not tensors or not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    flat = torch.cat([t.detach().flatten().float() for t in tensors])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.detach().copy_(part.view_as(tensor))
+
+
+def average_gradients(modules: Iterable[nn.Module], model: nn.Module) -> None:
+    """After backward: one mean over gradients and the model's BatchNorm statistics keeps every process identical."""
+    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    layers = [layer for layer in batchnorms(model) if layer.running_mean is not None]
+    statistics = [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
+    average_([*gradients, *statistics])

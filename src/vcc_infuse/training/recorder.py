@@ -1,0 +1,154 @@
+"""RunRecorder: what a run writes, while it trains and when it ends; silent without a folder and on other processes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from torch import Tensor
+
+from ..data.dataset import Examples
+from ..data.sampling import Batches
+from ..errors import UserError
+from ..predictor import Predictor
+from ..report import write_report
+from ..runs.artifacts import last_scores, mistakes, ranked
+from ..runs.folder import RunFolder
+from ..selectors.pool import Pool
+from ..selectors.selection import Selection
+from ..tracking import Tracker
+from ..utils.io import Columns, read_jsonl, save_npz
+from ..utils.seeding import preserve_mode_and_rng
+from ..utils.serialization import to_config
+from .config import TrainConfig
+from .state import TrainState
+
+
+class RunRecorder:
+    """The run folder of one run, as the training loop sees it."""
+
+    def __init__(self, out: str | None, state: TrainState, report: bool = True) -> None:
+        self.folder = RunFolder(out) if out else None
+        self.state, self.report = state, report
+        self.tracker = Tracker(state.accelerator)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files."""
+        return self.folder is not None and self.state.main
+
+    def open(self, config: str, resume: bool) -> int:
+        """Create the folder, or reopen it and restore the state; returns the step to start from."""
+        if self.folder is None:
+            if resume:
+                raise UserError("resume=True needs the folder of the run: Trainer(out=…)")
+            return 0
+        saved = self.folder.load_checkpoint(self.state.device) if resume else None
+        step = saved["step"] if saved else 0
+        self.state.accelerator.wait_for_everyone()
+        if self.writes:
+            recorded = self.last_evaluation().get("step", 0)
+            if resume:
+                self.folder.rewind(step)
+            else:
+                self._create(self.folder, config)
+            self.tracker.start(self.folder.path, config, step if resume else None, recorded)
+        if saved:
+            self.state.load_state_dict(saved)
+        return step
+
+    def _create(self, folder: RunFolder, config: str) -> None:
+        folder.check_free()
+        folder.create(config)
+        skipped = self.state.data.dataset.skipped
+        if skipped:
+            folder.write_text("skipped.tsv", "".join(f"{path}\t{reason}\n" for path, reason in skipped))
+
+    def evaluation(self, metrics: dict[str, Any]) -> None:
+        """Record one evaluation."""
+        if self.folder and self.writes:
+            self.folder.append(metrics)
+            self.tracker.write(metrics["step"], metrics)
+
+    def last_evaluation(self) -> dict[str, Any]:
+        """The evaluation recorded last."""
+        lines = read_jsonl(self.folder.metrics) if self.folder else []
+        return lines[-1] if lines else {}
+
+    def selection(self, selection: Selection, metrics: dict[str, Any]) -> None:
+        """Record a new core set: its metrics as a line, its ids and scores as a file."""
+        if self.folder and self.writes:
+            self.folder.append_selection(metrics)
+            save_npz(self.folder.path / "coresets" / f"step-{metrics['step']:09d}.npz", selection.columns())
+
+    def checkpoint(self, step: int) -> None:
+        """Save everything after `step` steps."""
+        if self.folder and self.writes:
+            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step})
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Save the model, then the summary, whose presence marks a finished run."""
+        if self.folder and self.writes:
+            direction = influence_direction(self.state, summary["seed"])
+            replace(self.state.predictor(), direction=direction).save(self.folder.path)
+            save_examples(self.folder.path, self.state)
+            self.folder.write_summary(summary)
+            if self.report:
+                write_html_report(self.folder.path)
+
+    def close(self) -> None:
+        """End the live view, however the run ended."""
+        self.tracker.close()
+
+
+def write_html_report(folder: Path) -> None:
+    """Write report.html. The run is finished and stored by now, so a fault here is reported and costs nothing else."""
+    try:
+        write_report([folder], folder / "report.html")
+    except Exception as fault:
+        print(f"report not written: {fault}", file=sys.stderr)
+
+
+def save_examples(folder: Path, state: TrainState) -> None:
+    """predictions.npz and gallery.npz: the final model's answers on the test set, and the images worth a look."""
+    data = state.data
+    images = {} if data.dataset.test is None else save_predictions(folder, state.predictor(), data.dataset.test)
+    scored = last_scores(folder / "coresets")
+    if scored:
+        train = data.dataset.train
+        images |= ranked(train.x, train.names, np.asarray(data.split.pool), np.asarray(data.pool_truth), scored)
+    if images:
+        save_npz(folder / "gallery.npz", images)
+
+
+def save_predictions(folder: Path, predictor: Predictor, test: Examples) -> Columns:
+    """Write predictions.npz; returns the misclassified images."""
+    labels, _, confidence, calibrated = (column.cpu().numpy() for column in predictor.predict(test.x))
+    answers = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
+    answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
+    save_npz(folder / "predictions.npz", answers)
+    return mistakes(test.x, test.names, answers)
+
+
+def influence_direction(state: TrainState, seed: int) -> Tensor | None:
+    """What the run's selector needs to rank further images (`vcc-infuse select`); None without such a selector."""
+    if state.selector is None:
+        return None
+    task, model = state.task, state.ema.module
+    batches = Batches(
+        state.data, state.views, (), batch_size=task.batch_size, unlabeled_batch_size=task.unlabeled_batch_size,
+        seed=seed, device=state.device,
+    )  # fmt: skip
+    pool = Pool.of(batches, model, model, state.algorithm, state.calibrator, task, task.steps)
+    with preserve_mode_and_rng(model, device=state.device):
+        return state.selector.direction(pool)
+
+
+def config_yaml(data: str, config: TrainConfig, **objects: object) -> str:
+    """The configuration of a run started from Python, in the form the command line writes."""
+    described = {name: to_config(thing) if thing else None for name, thing in objects.items()}
+    return yaml.safe_dump({"data": data, **described, **asdict(config)}, sort_keys=False)

@@ -1,0 +1,133 @@
+"""TrainState: everything that changes while training, built from configuration and data, saved and restored together."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..algorithms import Algorithm
+from ..calibrators import Calibrator
+from ..data.ssl_data import SSLData
+from ..errors import UserError
+from ..models import Classifier
+from ..predictor import Predictor, make_views
+from ..selectors import Selector
+from ..selectors.coreset_scheduler import CoresetScheduler
+from ..types import Task
+from ..utils.seeding import seed_step
+from ..utils.serialization import load_state
+from .config import TrainConfig
+from .distributed import average_, make_accelerator
+from .ema import EMA, bn_momentum
+from .optimization import sgd
+from .stats import TrainingStats
+
+# Step numbers stay below 2^31, so the initial weights have a random stream of their own.
+INITIAL_WEIGHTS = 2**31
+
+
+class TrainState:
+    """Model, average, algorithm, calibrator, optimizer and statistics of one run, on their device."""
+
+    def __init__(
+        self,
+        data: SSLData,
+        model: nn.Module,
+        algorithm: Algorithm,
+        calibrator: Calibrator,
+        selector: Selector | None,
+        *,
+        task: Task,
+        config: TrainConfig,
+    ) -> None:
+        self.accelerator = make_accelerator(config.precision, config.device, config.tracker, config.out)
+        self.device, self.world = self.accelerator.device, self.accelerator.num_processes
+        self.main = self.accelerator.is_main_process
+        check_divisible(task, self.world)
+        self.data, self.task, self.selector = data, task, selector
+        seed_step(config.seed, INITIAL_WEIGHTS, 0)
+        self.model = make_model(model, data, task.classes).to(self.device).train()
+        self.algorithm, self.calibrator = copy.deepcopy(algorithm), copy.deepcopy(calibrator)
+        for part in (self.algorithm, self.calibrator):
+            part.setup(self.model, task)
+            part.to(self.device).train()
+        self.ema = EMA(self.model, config.ema_decay)
+        # A compiled model would be compiled again at every new momentum.
+        self.bn_momentum = {} if config.compile else bn_momentum(self.model)
+        self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
+        optimizer = sgd(self.modules, config.lr, config.momentum, config.weight_decay)
+        self.optimizer = self.accelerator.prepare_optimizer(optimizer)
+        self.views = make_views(data.dataset)
+        self.truth = torch.from_numpy(np.asarray(data.pool_truth)).to(self.device)
+        self.stats = TrainingStats(task.classes, self.device)
+        self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
+        self.best_error, self.train_seconds = math.inf, 0.0
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Everything the optimizer trains."""
+        return [self.model, self.algorithm, self.calibrator]
+
+    def classifier(self) -> Classifier:
+        """What is evaluated and saved: the averaged model, under the head that the method predicts with."""
+        return cast(Classifier, self.algorithm.classifier(self.ema.module))
+
+    def predictor(self) -> Predictor:
+        """The averaged model as a classifier of raw examples."""
+        dataset = self.data.dataset
+        model = self.classifier()
+        return Predictor(model, self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device)
+
+    def sync_stats(self) -> None:
+        """Average the statistics over processes, so that they describe the whole batch."""
+        average_([self.stats.pseudo, *self.stats.losses.values()])
+
+    def _stateful(self) -> dict[str, Any]:
+        names = ("model", "ema", "algorithm", "calibrator", "optimizer", "stats", "coreset_scheduler")
+        parts = {name: getattr(self, name) for name in names}
+        scaler = self.accelerator.scaler
+        return parts if scaler is None else {**parts, "scaler": scaler}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs."""
+        state = {name: part.state_dict() for name, part in self._stateful().items()}
+        return {**state, "best_error": self.best_error, "train_seconds": self.train_seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        for name, part in self._stateful().items():
+            remedy = "start again with a new --out"
+            load_state(part, state[name], f"--resume: the checkpoint's {name} is from another version; {remedy}")
+        self.best_error, self.train_seconds = state["best_error"], state["train_seconds"]
+
+
+def check_divisible(task: Task, world: int) -> None:
+    """Refuse batches that processes cannot share evenly."""
+    if task.batch_size % world or task.unlabeled_batch_size % world:
+        remedy = f"give a multiple of {world}"
+        raise UserError(f"batch_size {task.batch_size} does not divide among {world} processes; {remedy}")
+
+
+def make_model(model: nn.Module, data: SSLData, classes: int) -> Classifier:
+    """A classifier around a copy of the user's backbone, in the memory layout that suits convolutions."""
+    if isinstance(model, Classifier):
+        return copy.deepcopy(model)
+    shape = data.dataset.shape
+    if len(shape) == 1:
+        return Classifier.build(copy.deepcopy(model), shape, classes)
+    built = Classifier.build(copy.deepcopy(model), (shape[2], shape[0], shape[1]), classes)
+    # nn.Module.to has no overload for a memory format alone
+    return cast(Classifier, built.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+
+
+def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:
+    """The sizes of a run."""
+    y, classes = torch.from_numpy(np.asarray(data.labeled_y)), len(data.dataset.classes)
+    counts = torch.bincount(y, minlength=classes)
+    unlabeled = config.batch_size * (config.unlabeled_ratio or 1)
+    return Task(classes, len(y), len(data.split.pool), counts, steps, config.batch_size, unlabeled)

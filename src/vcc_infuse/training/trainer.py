@@ -1,0 +1,201 @@
+"""Trainer: the only training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..algorithms import Algorithm, FixMatch
+from ..calibrators import Calibrator, Softmax
+from ..data.sampling import Batches
+from ..data.ssl_data import SSLData
+from ..predictor import Predictor
+from ..selectors import Selector
+from ..selectors.pool import Pool
+from ..types import Losses, Step
+from ..utils.seeding import seed_step
+from .config import TrainConfig, check_compatible
+from .distributed import average_gradients, gather
+from .ema import warm_up_bn_momentum
+from .optimization import learning_rate, set_learning_rate
+from .progress import Progress
+from .recorder import RunRecorder, config_yaml
+from .signals import Interrupted, StopRequest, stop_request
+from .state import TrainState, make_task
+from .summary import collect_metrics, summarize
+
+
+class Trainer:
+    """Trains a model with a semi-supervised algorithm.
+
+    Args:
+        model: a backbone (WideResNet, SmallConv, MLP, Timm, or any module that maps a batch to features).
+        algorithm: the semi-supervised method; FixMatch if not given.
+        calibrator: decides how far a pseudo label is trusted; the softmax confidence if not given.
+        selector: chooses the unlabeled examples to train on; all of them if not given.
+        config: every other option; see TrainConfig.
+        options: fields of TrainConfig that override those of `config`.
+
+    Example:
+        >>> from vcc_infuse import FixMatch, SmallConv, Trainer
+        >>> trainer = Trainer(SmallConv(), FixMatch(threshold=0.9), steps=200, batch_size=16)
+        >>> trainer.config.steps
+        200
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm | None = None,
+        calibrator: Calibrator | None = None,
+        selector: Selector | None = None,
+        config: TrainConfig | None = None,
+        **options: Any,
+    ) -> None:
+        self.model, self.algorithm, self.calibrator = model, algorithm or FixMatch(), calibrator or Softmax()
+        self.selector = selector
+        config = (config or TrainConfig()).updated(**options)
+        ratio = config.unlabeled_ratio or self.algorithm.unlabeled_ratio
+        self.config = config.updated(unlabeled_ratio=ratio)
+        check_compatible(self.algorithm, self.calibrator, selector)
+        self.steps = selector.steps(config.steps) if selector else config.steps
+        self.schedule_steps = selector.schedule_steps(config.steps) if selector else config.steps
+
+    def fit(self, data: SSLData, *, config: str | None = None, resume: bool = False) -> dict[str, Any]:
+        """Train on `data` and return the summary. `config` is the text of config.yaml; `resume` continues `out`."""
+        self.prepare(data)
+        start = self.recorder_.open(config or self._config_yaml(), resume)
+        with closing(self.recorder_):
+            return self._run(start)
+
+    def prepare(self, data: SSLData) -> None:
+        """Build the state, the batches and the recorder, without taking a step."""
+        config = self.config
+        data = data.with_all_labels() if self.algorithm.all_labels else data
+        data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
+        task = make_task(data, self.steps, config)
+        state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
+        self.batches_ = Batches(
+            data, state.views, self.algorithm.views, self.calibrator.labeled_views, batch_size=task.batch_size,
+            unlabeled_batch_size=task.unlabeled_batch_size, seed=config.seed,
+            rank=state.accelerator.process_index, world=state.world, device=state.device,
+        )  # fmt: skip
+        self.state_, self.recorder_ = state, RunRecorder(config.out, state, config.report)
+        self.last_metrics_: dict[str, Any] = {}
+
+    def _run(self, start: int) -> dict[str, Any]:
+        """The steps from `start` on."""
+        state = self.state_
+        state.coreset_scheduler.resume(self.batches_)
+        progress = Progress(self.steps, start, self.config.progress and state.main)
+        with stop_request() as request:
+            for number in range(start, self.steps):
+                self.refresh_coreset(number)
+                self.train_step(number)
+                progress.advance(state.stats.read() if progress.due(number) else None)
+                if self._evaluation_due(number + 1):
+                    progress.evaluated(number + 1, self._evaluate(number + 1))
+                if self._should_stop(request, number):
+                    progress.close()
+                    self._leave(number + 1, request)
+        progress.close()
+        return self._finish()
+
+    def refresh_coreset(self, number: int) -> None:
+        """Select a new core set, or resample the present one, if step `number` asks for it."""
+        state, scheduler = self.state_, self.state_.coreset_scheduler
+        due = scheduler.due(number)
+        if not (due or scheduler.resample_due(number)):
+            return
+        pool = Pool.of(
+            self.batches_, state.model, state.ema.module, state.algorithm, state.calibrator, state.task, number,
+            gather, state.accelerator.autocast,
+        )  # fmt: skip
+        if due:
+            self.recorder_.selection(*scheduler.refresh(pool, self.batches_, state.data.pool_truth))
+        else:
+            scheduler.resample(pool, self.batches_)
+
+    def train_step(self, number: int) -> None:
+        """Train on one batch: usually one optimizer step, or as many as the method yields losses."""
+        began, state, config = time.perf_counter(), self.state_, self.config
+        seed_step(config.seed, number, state.accelerator.process_index)
+        warm_up_bn_momentum(state.bn_momentum, number)
+        set_learning_rate(state.optimizer, learning_rate(config.lr, number, self.schedule_steps, config.schedule))
+        step = Step(
+            self.batches_.at(number), state.forward, state.ema.module, state.calibrator, number, self.steps,
+            config.joint_bn, gather,
+        )  # fmt: skip
+        losses = state.algorithm.losses(step)
+        while (terms := self._next_losses(losses)) is not None:
+            self._apply_gradients(terms.total())
+            state.stats.add(terms, state.truth[step.batch.pool_ids])
+        state.ema.update(state.model, number)
+        state.stats.steps += 1
+        state.train_seconds += time.perf_counter() - began
+
+    def _next_losses(self, losses: Iterator[Losses]) -> Losses | None:
+        with self.state_.accelerator.autocast():
+            return next(losses, None)
+
+    def _apply_gradients(self, loss: Tensor) -> None:
+        """One optimizer step, with the gradient averaged over processes."""
+        state = self.state_
+        state.optimizer.zero_grad(set_to_none=True)
+        state.accelerator.backward(loss)
+        average_gradients(state.modules, state.model)
+        state.optimizer.step()
+
+    def _evaluation_due(self, done: int) -> bool:
+        return done == self.steps or done % self.config.eval_every == 0
+
+    def _evaluate(self, done: int) -> dict[str, Any]:
+        """Measure, record, save."""
+        self.last_metrics_ = collect_metrics(self.state_, done, self.config)
+        self.recorder_.evaluation(self.last_metrics_)
+        self.recorder_.checkpoint(done)
+        return self.last_metrics_
+
+    def _should_stop(self, request: StopRequest, number: int) -> bool:
+        """Whether to leave now; several processes compare every ten steps, so that all leave together."""
+        if self.state_.world > 1:
+            if number % 10:
+                return False
+            received = gather(torch.tensor([request.signal or 0], device=self.state_.device)).max()
+            request.signal = int(received) or None
+        return request.signal is not None
+
+    def _leave(self, done: int, request: StopRequest) -> None:
+        self.state_.sync_stats()
+        self.recorder_.checkpoint(done)
+        out = self.config.out
+        saved = f"saved; continue with: vcc-infuse train --resume {out}" if out else "nothing saved: no run folder"
+        raise Interrupted(f"interrupted after step {done} of {self.steps}; {saved}", request.signal or 0)
+
+    def _finish(self) -> dict[str, Any]:
+        if not self.last_metrics_:  # resumed after the last evaluation, before the summary was written
+            self.last_metrics_ = self.recorder_.last_evaluation()
+        if not self.state_.main:
+            return {}
+        summary = summarize(self.state_, self.last_metrics_, self.config)
+        self.recorder_.finish(summary)
+        return summary
+
+    def predictor(self) -> Predictor:
+        """The trained classifier (averaged weights)."""
+        return self.state_.predictor()
+
+    def close(self) -> None:
+        """Leave the process group in good order; nothing to do for a single process."""
+        self.state_.accelerator.end_training()
+
+    def _config_yaml(self) -> str:
+        return config_yaml(
+            self.state_.data.dataset.name, self.config, model=self.model, algorithm=self.algorithm,
+            calibrator=self.calibrator, selector=self.selector,
+        )  # fmt: skip

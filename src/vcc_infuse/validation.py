@@ -1,0 +1,43 @@
+"""Checks of option values. Each returns the value or raises one line that names the option, the rule and the value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+from .errors import OptionError
+
+Choice = TypeVar("Choice", bound=str)
+
+
+def check_range(
+    name: str, value: float, low: float = 0, high: float = math.inf, *, open_low: bool = False, open_high: bool = False
+) -> float:
+    """A finite number in [low, high]; an open end is excluded."""
+    above = isinstance(value, int | float) and (value > low if open_low else value >= low)
+    if not above or not math.isfinite(value) or not (value < high if open_high else value <= high):
+        raise OptionError(name, value, _interval(low, high, open_low, open_high))
+    return value
+
+
+def check_integer(name: str, value: int, low: int = 1, high: int = 2**53) -> int:
+    """An integer in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        least = f"must be an integer of at least {low}"
+        raise OptionError(name, value, least if high == 2**53 else f"must be an integer from {low} to {high}")
+    return value
+
+
+def check_choice(name: str, value: Choice, choices: Sequence[str]) -> Choice:
+    """One of a few words."""
+    if value not in choices:
+        raise OptionError(name, value, f"must be one of {', '.join(choices)}")
+    return value
+
+
+def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
+    if high == math.inf:
+        return f"must be a finite number {'above' if open_low else 'of at least'} {low:g}"
+    ends = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+    return f"must be a number in {ends}"

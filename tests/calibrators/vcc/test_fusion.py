@@ -1,0 +1,122 @@
+import pytest
+import torch
+
+from vcc_infuse.calibrators.vcc.fusion import Rows, class_counts, fuse, interpolate, normalize
+
+
+def make(n: int, classes: int, seed: int = 0, scores: int = 3) -> Rows:
+    g = torch.Generator().manual_seed(seed)
+    low = 1 / classes
+    confidence = low + (1 - low) * torch.rand(n, generator=g)
+    return Rows(torch.rand(n, scores, generator=g) * 4, confidence, torch.randint(classes, (n,), generator=g))
+
+
+def slow(rows: Rows, queue: Rows, classes: int, fusion: str, least: int) -> list[float]:
+    """The paper's section 3.4, one example and one queue entry at a time."""
+
+    def stability(scores, confidence):
+        total, terms = 0.0, 0
+        for j, value in enumerate(scores):
+            column = [float(s[j]) for s in queue.scores if s[j] == s[j]]
+            if value == value:
+                lo, hi = min(column), max(column)
+                total += (min(max((float(value) - lo) / (hi - lo), 0), 1) if hi > lo else 0.0) ** 2
+                terms += 1
+        doubt = 1 - float(confidence) if fusion == "corrected" else float(confidence)
+        return (total + doubt**2) / (terms + 1)
+
+    result = []
+    for s, c, label in zip(*rows, strict=True):
+        peers = [i for i in range(len(queue.labels)) if queue.labels[i] == label]
+        if len(peers) < least:
+            result.append(float(c))
+            continue
+        all_s = [stability(queue.scores[i], queue.confidence[i]) for i in peers]
+        all_c = [float(queue.confidence[i]) for i in peers]
+        if max(all_s) == min(all_s):
+            result.append(float(c))
+            continue
+        share = min(max((max(all_s) - stability(s, c)) / (max(all_s) - min(all_s)), 0), 1)
+        result.append(share * (max(all_c) - min(all_c)) + min(all_c))
+    return result
+
+
+@pytest.mark.parametrize("fusion", ["corrected", "paper"])
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("scores", [0, 1, 3])
+def test_target_equals_the_slow_loop(fusion, classes, scores):
+    queue, rows = make(60, classes, 0, scores), make(20, classes, 1, scores)
+    if scores == 3:
+        queue.scores[::4, 1] = torch.nan
+        rows.scores[::3, 1] = torch.nan
+    got = interpolate(rows, queue, classes, fusion, 3)
+    assert torch.allclose(got, torch.tensor(slow(rows, queue, classes, fusion, 3)), atol=1e-5)
+
+
+def test_target_lies_between_the_extremes_of_its_class():
+    queue, rows = make(200, 4), make(100, 4, 1)
+    target = interpolate(rows, queue, 4)
+    for label in range(4):
+        own = queue.confidence[queue.labels == label]
+        picked = target[rows.labels == label]
+        assert picked.min() >= own.min() - 1e-6
+        assert picked.max() <= own.max() + 1e-6
+
+
+@pytest.mark.parametrize(("fusion", "sign"), [("corrected", 1), ("paper", -1)])
+def test_more_confidence_gives_a_higher_target_and_the_printed_form_a_lower_one(fusion, sign):
+    queue = make(200, 3)
+    confidence = torch.linspace(0.4, 0.99, 20)
+    rows = Rows(torch.full((20, 3), 1.0), confidence, torch.ones(20, dtype=torch.long))
+    steps = interpolate(rows, queue, 3, fusion).diff() * sign
+    assert (steps >= -1e-6).all()
+    assert steps.sum() > 0.1
+
+
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_less_stability_gives_a_lower_target(column):
+    queue = make(200, 3)
+    scores = torch.full((20, 3), 1.0)
+    scores[:, column] = torch.linspace(0, 4, 20)
+    rows = Rows(scores, torch.full((20,), 0.8), torch.zeros(20, dtype=torch.long))
+    target = interpolate(rows, queue, 3)
+    assert (target.diff() <= 1e-6).all()
+    assert target[0] > target[-1] + 0.05
+
+
+def test_order_of_queue_and_batch_does_not_matter():
+    queue, rows = make(100, 4), make(30, 4, 1)
+    a, b = torch.randperm(100), torch.randperm(30)
+    shuffled = interpolate(Rows(*(x[b] for x in rows)), Rows(*(x[a] for x in queue)), 4)
+    assert torch.allclose(shuffled, interpolate(rows, queue, 4)[b])
+
+
+def test_thin_class_and_class_without_spread_keep_the_softmax_confidence():
+    queue, rows = make(100, 4), make(40, 5, 1)
+    queue.labels[queue.labels == 3] = 2
+    queue.labels[:5] = 3
+    target = interpolate(rows, queue, 5, min_per_class=6)
+    untouched = rows.labels >= 3
+    assert torch.equal(target[untouched], rows.confidence[untouched])
+    assert not torch.allclose(target[~untouched], rows.confidence[~untouched])
+    flat = Rows(torch.ones(10, 3), torch.full((10,), 0.7), torch.zeros(10, dtype=torch.long))
+    assert torch.equal(interpolate(flat, flat, 2), flat.confidence)
+
+
+def test_batch_of_a_single_class():
+    queue = make(50, 3)._replace(labels=torch.full((50,), 2))
+    target = interpolate(queue, queue, 3)
+    assert target.max() == queue.confidence.max()
+    assert target.min() == queue.confidence.min()
+
+
+def test_missing_scores_take_no_part():
+    rows = Rows(torch.tensor([[0.2, torch.nan], [0.2, torch.nan]]), torch.tensor([0.9, 0.5]), torch.zeros(2).long())
+    assert torch.allclose(fuse(rows.scores, rows.confidence), torch.tensor([(0.04 + 0.01) / 2, (0.04 + 0.25) / 2]))
+    everywhere = torch.full((4, 1), torch.nan)
+    assert normalize(everywhere, everywhere).isnan().all()
+
+
+def test_counts_are_those_of_bincount():
+    labels = torch.randint(6, (50,))
+    assert torch.equal(class_counts(labels, 8), labels.bincount(minlength=8))

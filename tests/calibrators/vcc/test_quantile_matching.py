@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+import torch
+
+from vcc_infuse.calibrators.vcc.quantile_matching import match_classwise, match_pooled
+
+
+def draws(n: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.rand(n, generator=g), torch.rand(n, generator=g) ** 0.3, torch.randint(classes, (n,), generator=g)
+
+
+@pytest.mark.parametrize("classes", [2, 6])
+def test_the_queue_itself_takes_the_reference_distribution_in_each_class(classes):
+    values, reference, labels = draws(300, classes)
+    got = match_classwise(values, labels, values, reference, labels, classes)
+    for label in range(classes):
+        own = labels == label
+        assert torch.equal(got[own].sort().values, reference[own].sort().values)
+        assert torch.equal(got[own].argsort(), values[own].argsort())
+        for threshold in (0.5, 0.8, 0.95):
+            assert (got[own] >= threshold).sum() == (reference[own] >= threshold).sum()
+
+
+def test_new_values_are_read_off_by_interpolation():
+    values, reference, labels = draws(200, 4)
+    fresh, _, classes = draws(50, 4, 1)
+    got = match_classwise(fresh, classes, values, reference, labels, 4)
+    for value, label, mapped in zip(fresh, classes, got, strict=True):
+        own = np.sort(values[labels == label].numpy())
+        heights = np.sort(reference[labels == label].numpy())
+        # A value between its i-th and next neighbor lies half-way between their ranks.
+        rank = np.searchsorted(own, value.item()) - 0.5
+        oracle = np.interp(rank, np.arange(len(own)), heights)
+        assert mapped.item() == pytest.approx(oracle, abs=1e-5)
+
+
+def test_map_is_monotone_and_stays_in_the_range_of_its_class():
+    values, reference, labels = draws(200, 3)
+    line = torch.linspace(0, 1, 101)
+    for label in range(3):
+        got = match_classwise(line, torch.full((101,), label), values, reference, labels, 3)
+        own = reference[labels == label]
+        assert (got.diff() >= 0).all()
+        assert got[0] == own.min()
+        assert got[-1] == own.max()
+
+
+def test_ties_share_the_middle_of_their_ranks():
+    values, labels = torch.tensor([0.5, 0.5, 0.5, 0.9]), torch.zeros(4, dtype=torch.long)
+    reference = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    got = match_classwise(values, labels, values, reference, labels, 2)
+    assert torch.allclose(got, torch.tensor([0.2, 0.2, 0.2, 0.4]))
+
+
+def test_values_that_differ_in_the_last_bit_keep_their_order():
+    values = torch.tensor([0.99999988, 0.99999994, 1.0])
+    labels = torch.full((3,), 999)
+    got = match_classwise(values, labels, values, torch.tensor([0.7, 0.8, 0.9]), labels, 1000)
+    assert torch.allclose(got, torch.tensor([0.7, 0.8, 0.9]))
+
+
+def test_a_class_the_queue_lacks_gives_nan():
+    values, reference, labels = draws(20, 2)
+    got = match_classwise(torch.tensor([0.3, 0.4]), torch.tensor([2, 0]), values, reference, labels, 3)
+    assert got.isnan().tolist() == [True, False]
+
+
+def test_order_of_the_queue_does_not_matter():
+    values, reference, labels = draws(100, 3)
+    fresh, _, classes = draws(30, 3, 1)
+    order = torch.randperm(100)
+    one = match_classwise(fresh, classes, values, reference, labels, 3)
+    other = match_classwise(fresh, classes, values[order], reference[order], labels[order], 3)
+    assert torch.equal(one, other)
+
+
+def test_pooled_map_keeps_the_coverage_and_gives_every_class_the_same_share():
+    values, reference, labels = draws(4000, 4)
+    shy = torch.where(labels == 2, 0.5 * reference, reference)
+    got = match_pooled(values, labels, values, shy, labels, 4)
+    for threshold in (0.3, 0.6, 0.9):
+        total = (shy >= threshold).float().mean().item()
+        for label in range(4):
+            own = labels == label
+            assert (got[own] >= threshold).float().mean().item() == pytest.approx(total, abs=2e-3)
+            assert torch.equal(got[own].argsort(), values[own].argsort())
+    assert not (shy[labels == 2] >= 0.6).any()
+
+
+def test_pooled_map_with_one_class_is_the_classwise_map():
+    values, reference, _ = draws(100, 2)
+    labels = torch.ones(100, dtype=torch.long)
+    arguments = (values, labels, values, reference, labels, 3)
+    assert torch.allclose(match_pooled(*arguments), match_classwise(*arguments), atol=1e-5)
+
+
+def test_pooled_map_leaves_out_missing_references_and_missing_classes():
+    values, reference, labels = draws(60, 2)
+    padded = torch.cat([reference, torch.full((40,), torch.nan)])
+    queue = torch.cat([values, torch.zeros(40)])
+    classes = torch.cat([labels, torch.full((40,), 3)])
+    got = match_pooled(values, labels, queue, padded, classes, 4)
+    assert torch.equal(got, match_pooled(values, labels, values, reference, labels, 4))
+    assert match_pooled(values[:1], torch.tensor([2]), queue, padded, classes, 4).isnan().all()

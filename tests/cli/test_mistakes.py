@@ -1,0 +1,160 @@
+"""A user's mistake: one line that names the option, the value and the remedy, exit status 2, nothing half-written."""
+
+import pytest
+from PIL import Image
+
+from vcc_infuse.cli.main import main
+
+
+def picture(path, color=128, size=(8, 8)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (color, 0, 0)).save(path)
+
+
+def folder(root, classes=("cat", "dog"), images=3):
+    for name in classes:
+        for part in ("train", "test"):
+            for i in range(images):
+                picture(root / part / name / f"{i}.png", 40 * i)
+    return root
+
+
+TRAIN = ["train", "--data", "digits", "--labels", "40"]
+TAIL = ["train", "--data", "digits", "--long_tail.first"]
+CASES = [
+    (["tain"], "did you mean train"),
+    ([*TRAIN, "--algorithm", "FixMach"], "did you mean FixMatch"),
+    ([*TRAIN, "--model", "WideResnet"], "did you mean WideResNet"),
+    ([*TRAIN, "--calibrator", "Nope"], "vcc-infuse list"),
+    ([*TRAIN, "--algorithm", "no.such.Thing"], "--algorithm"),
+    ([*TRAIN, "--stps", "10"], "did you mean --steps"),
+    ([*TRAIN, "--steps", "many"], "--steps"),
+    ([*TRAIN, "--steps", "-3"], "--steps must be at least 1, got -3"),
+    ([*TRAIN, "--algorithm.thresold", "0.9"], "--algorithm.thresold is not an option of FixMatch"),
+    ([*TRAIN, "--algorithm", "PseudoLabeling"], "--algorithm PseudoLabeling is unknown"),
+    ([*TRAIN, "--batch", "64x"], "--batch 64x is not possible; give a whole number"),
+    (["train", "--labels", "4.5"], "--labels 4.5 is not possible; give a whole number"),
+    ([*TRAIN, "--precision", "fp17"], "--precision fp17 is not possible; give one of auto, fp32, bf16, fp16"),
+    ([*TRAIN, "--calibrator", "VCC", "--calibrator.match", "foo"], "--calibrator.match foo is not possible; give one"),
+    ([*TRAIN, "--selector", "INFUSE", "--selector.keep", "7"], "--selector.keep 7.0: must lie in (0, 1]"),
+    ([*TRAIN, "--algorithm", "VAT", "--calibrator", "VCC"], "VAT selects nothing by confidence"),
+    ([*TRAIN, "--algorithm.threshold", "7"], "threshold must lie between 0 and 1, got 7"),
+    ([*TRAIN, "--preset", "papr"], "quick or paper"),
+    ([*TRAIN, "--precision", "fp16", "--cpu", "true"], "fp16 needs a GPU"),
+    ([*TRAIN, "--model", "WideResNet", "--model.depth", "11"], "11"),
+    ([*TRAIN, "--config", "/no/such.yaml"], "/no/such.yaml"),
+    (["train", "--data", "digitz", "--labels", "40"], "did you mean digits"),
+    (["train", "--data", "/no/such/folder", "--labels", "40"], "/no/such/folder"),
+    (["train", "--data", "digits"], "--labels is missing"),
+    (["train", "--data", "digits", "--labels", "5"], "--labels 5"),
+    (["train", "--data", "digits", "--labels", "100000"], "--labels 100000"),
+    ([*TAIL, "0"], "--long_tail.first 0"),
+    ([*TAIL, "20"], "give --long_tail.beta or --long_tail.unlabeled_first"),
+    ([*TAIL, "20", "--long_tail.beta", "2"], "--long_tail.beta 2.0"),
+    ([*TAIL, "20", "--long_tail.gamma", "0.5", "--long_tail.beta", "0.5"], "--long_tail.gamma 0.5"),
+    ([*TAIL, "20", "--long_tail.gamma_u", "0", "--long_tail.beta", "0.5"], "--long_tail.gamma_u 0.0"),
+    ([*TAIL, "20", "--long_tail.unlabeled_first", "-1"], "--long_tail.unlabeled_first -1"),
+    ([*TAIL, "900", "--long_tail.beta", "0.5"], "--long_tail.first 900: class '0' has"),
+    ([*TAIL, "20", "--long_tail.beta", "0.5"], "--long_tail.first 20: class '6' gets no label"),
+    (
+        [*TRAIN, "--algorithm", "PseudoLabel", "--calibrator", "MMCE", "--calibrator.labels", "weak_strong"],
+        "MMCE learns from strong views of unlabeled images, which PseudoLabel has not",
+    ),
+    ([*TRAIN, "--algorithm", "VAT", "--calibrator", "MMCE"], "VAT selects nothing by confidence"),
+    (["train", "--resume", "/no/such/run"], "--resume /no/such/run"),
+    (["evaluate", "/no/such/run"], "model.json"),
+    (["evaluate"], "--help"),
+    (["predict", "/no/such/run", "x"], "model.json"),
+    (["list", "--nonsense"], "--nonsense"),
+]
+
+
+@pytest.mark.parametrize(("words", "hint"), CASES, ids=[" ".join(words) for words, _ in CASES])
+def test_one_line_and_status_two(words, hint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1, error
+    assert hint in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def spoil_empty(root):
+    (root / "train" / "bird").mkdir()
+    (root / "test" / "bird").mkdir()
+
+
+def spoil_broken(root):
+    for i in range(3):
+        (root / "train" / "cat" / f"{i}.png").write_bytes(b"not a picture")
+
+
+def spoil_test_class(root):
+    picture(root / "test" / "cta" / "0.png")
+
+
+def spoil_sizes(root):
+    picture(root / "train" / "cat" / "9.png", size=(9, 12))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "hint"),
+    [(spoil_empty, "bird"), (spoil_broken, "cat"), (spoil_test_class, "cta"), (spoil_sizes, "--size")],
+)
+def test_faulty_folders(spoil, hint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spoil(folder(tmp_path / "data"))
+    assert main(["train", "--data", "data", "--labels", "2", "--out", "run"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1, error
+    assert hint in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_is_called_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "data")
+    assert main(["train", "--data", "data", "--labels", "9", "--out", "run"]) == 2
+    assert "class 'cat' has 3 of" in capsys.readouterr().err
+
+
+def test_a_single_class_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "data", classes=("cat",))
+    assert main(["train", "--data", "data", "--labels", "2", "--out", "run"]) == 2
+    assert "at least 2" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    from vcc_infuse import UserError
+
+    with pytest.raises(UserError):
+        main(["train", "--data", "digits", "--debug"])
+
+
+def test_a_full_disk_costs_one_line_and_the_temporary_file_is_gone(tmp_path, monkeypatch, capsys):
+    import errno
+    from pathlib import Path
+
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    words = "train --data digits --labels 40 --steps 2 --epochs 1 --batch 2 --ratio 1 --progress false --out"
+    assert main([*words.split(), str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == "vcc-infuse: No space left on device; free some, then go on with --resume\n"
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+
+
+def test_broken_images_are_skipped_counted_and_listed(tmp_path, monkeypatch):
+    import json
+
+    monkeypatch.chdir(tmp_path)
+    root = folder(tmp_path / "data", images=6)
+    (root / "train" / "cat" / "3.png").write_bytes(b"not a picture")
+    words = "train --data data --labels 4 --steps 2 --epochs 1 --batch 2 --ratio 1 --progress false --out run"
+    assert main(words.split()) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["skipped_images"] == 1
+    assert (tmp_path / "run" / "skipped.tsv").read_text().startswith("train/cat/3.png\t")

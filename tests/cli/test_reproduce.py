@@ -1,0 +1,96 @@
+"""`vcc-infuse reproduce` as a user calls it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vcc_infuse.cli.main import main
+
+
+def reproduce(*words: str, where: Path) -> int:
+    return main(["reproduce", *words, "--cells", str(where / "cells"), "--out", str(where)])
+
+
+def test_all_nine_tables_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce("all", "--scale", "smoke", "--seeds", "1", where=tmp_path) == 0
+    names = {path.name for path in tmp_path.glob("*-smoke.*")}
+    stems = (
+        "main", "stl10", "calibration", "coreset", "efficiency", "calibrators", "ablation-scores", "ablation-vae",
+        "imbalance",
+    )  # fmt: skip
+    assert names == {f"{stem}-smoke.{kind}" for stem in stems for kind in ("md", "html", "json")}
+    for stem in stems:
+        entries = json.loads((tmp_path / f"{stem}-smoke.json").read_text())["entries"]
+        assert all(len(entry["by_seed"]) == 1 for entry in entries), stem
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) == 9  # short where nobody watches
+
+
+def test_shards_together_are_the_whole(tmp_path: Path) -> None:
+    command = ("ablation-vae", "--scale", "smoke", "--seeds", "1")
+    for shard in ("1/3", "2/3"):
+        reproduce(*command, "--shard", shard, where=tmp_path)
+    text = (tmp_path / "ablation-vae-smoke.md").read_text()
+    assert "3 of 4 runs are finished" in text
+    reproduce(*command, "--shard", "3/3", where=tmp_path)
+    assert "4 of 4 runs are finished" in (tmp_path / "ablation-vae-smoke.md").read_text()
+
+
+def test_dry_run_lists_cells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce("ablation-vae", "--scale", "smoke", "--seeds", "2", "--dry-run", where=tmp_path) == 0
+    *cells, total = capsys.readouterr().out.splitlines()
+    assert len(cells) == 8
+    assert total.startswith("8 of 8 cells to run; about")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("coreset", "--scale", "cpu", "--seeds", "1", "--dry-run", "--columns", "digits, 20 labels, 10 % kept")
+    assert reproduce(*asked, where=tmp_path) == 0
+    *cells, _ = capsys.readouterr().out.splitlines()
+    assert len(cells) == 1 + 2 * (1 + 8 + 2)  # Supervised; of two bases the full pool, the selectors, two variants
+    assert all("digits-20-" in cell for cell in cells)
+    assert {"0.1"} == {cell.split("-")[4] for cell in cells if "INFUSE" in cell}
+
+
+def test_rows_run_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("coreset", "--scale", "cpu", "--seeds", "2", "--dry-run", "--columns", "digits, 20 labels, 40 % kept")
+    # A whole name is that row alone, although others, such as "FixMatch + INFUSE, equal classes", contain it.
+    assert reproduce(*asked, "--rows", "RandomOnline", "--rows", "FixMatch + INFUSE", where=tmp_path) == 0
+    *cells, _ = capsys.readouterr().out.splitlines()
+    kinds = sorted("-".join(cell.split("digits-20-")[1].split("-")[:2]) for cell in cells)
+    assert kinds == ["FixMatch-INFUSE"] * 2 + ["FixMatch-RandomOnline"] * 2 + ["FlexMatch-RandomOnline"] * 2
+
+
+def test_a_row_without_the_row_it_is_compared_with(tmp_path: Path) -> None:
+    assert reproduce("ablation-vae", "--scale", "smoke", "--seeds", "1", "--rows", "MLP", where=tmp_path) == 0
+    (text,) = (path.read_text() for path in tmp_path.rglob("ablation-vae-smoke.md"))
+    assert "MLP" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["mian"], "table mian is unknown"),
+        (["main", "--shard", "5/4"], "--shard 5/4 is not possible; give i/n"),
+        (["main", "--shard", "x"], "--shard x is not possible"),
+        (["coreset", "--columns", "MNIST, 9"], "--columns MNIST, 9 is in no column's name; there are: digits"),
+        (["coreset", "--columns", "CIFAR", "--columns", "MNIST, 9"], "--columns MNIST, 9 is in no"),
+        (["coreset", "--rows", "INFUSION"], "--rows INFUSION is in no row's name; there are: Supervised"),
+        (["main", "--seeds", "0"], "--seeds must be at least 1"),
+        (["main", "--jobs", "-1"], "--jobs must be at least 1"),
+        (["main", "--scale", "huge"], "--scale"),
+        (["main", "--data-root", "/nowhere"], "--data-root /nowhere: no such folder"),
+        (["stl10", "--scale", "paper", "--data-root", "EMPTY"], "neither stl10.zip nor stl10/"),
+        (["ablation-vae", "--scale", "smoke", "--backend", "slurm"], "--backend"),
+    ],
+)
+def test_mistakes_cost_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(tmp_path) if word == "EMPTY" else word for word in words]
+    assert main(["reproduce", *words]) == 2
+    line = capsys.readouterr().err
+    assert said in line
+    assert line.count("\n") == 1

@@ -1,0 +1,84 @@
+"""One of several processes, or the only one: runs every case for a few steps and writes what it ended with.
+
+Started by test_every_processes.py as `python -m torch.distributed.run … -m tests.helpers.every_worker FOLDER`.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import vcc_infuse.training.trainer
+from tests.helpers.every import cases, few_digits, flat, trainer
+from vcc_infuse import SmallConv, SSLData, Trainer
+from vcc_infuse.data.augment.views import ImageViews
+from vcc_infuse.utils.seeding import seed_step
+
+CASES = cases()
+# Losses between the examples of a batch, which each process takes over its own part of it: CoMatch contrasts pairs,
+# FreeMatch divides by the number of selected examples. Their mean over processes is not that of the whole batch.
+COUPLED = {"CoMatch": {"contrast_weight": 0.0}, "FreeMatch": {"fairness": 0.0}}
+MOVES = {"weak": (0, 0), "weak_2": (0, 1), "strong": (1, 0), "strong_2": (-1, 0)}
+
+
+class FixedViews(ImageViews):
+    """Views without chance: every name has its own shift, so one process and two see the same pixels."""
+
+    def __call__(self, name: str, raw: Tensor) -> Tensor:
+        return self.plain(raw).roll(MOVES.get(name, (0, 0)), (2, 3))
+
+
+class Noting(Trainer):
+    """Notes every core set."""
+
+    def _refresh(self, number: int) -> None:
+        super()._refresh(number)
+        refresher = self.state_.coreset_scheduler
+        if refresher.due(number):
+            self.noted[str(number)] = tuple(refresher.coreset)
+
+
+def run(key: str, data: SSLData, *, fixed: bool = False, shift: int = 0) -> dict[str, object]:
+    """What four steps of a case end with, and its core sets.
+
+    `fixed` takes away what must differ between one process and two: random views, BatchNorm, which normalizes by
+    each process's part of the batch, and the terms in COUPLED. `shift` changes what a step draws at random, yet not
+    the initial weights.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh()) if fixed else SmallConv(4)
+    case = copy.deepcopy(CASES[key])
+    with ExitStack() as stack:
+        if fixed:
+            vars(case[0]).update(COUPLED.get(key, {}))
+            views = lambda dataset: FixedViews(dataset.mean, dataset.std)  # noqa: E731
+            stack.enter_context(patch("vcc_infuse.training.state.make_views", views))
+        seeded = lambda seed, step, rank: seed_step(seed + shift, step, rank)  # noqa: E731
+        stack.enter_context(patch.object(vcc_infuse.training.trainer, "seed_step", seeded))
+        job = trainer(model, case, Noting, steps=4, epochs=2)
+        job.noted = {}
+        job.fit(data)
+    # The first process alone evaluates.
+    state = {key: part for key, part in job.state_.state_dict().items() if key not in ("best", "seconds")}
+    return flat({**state, "coresets": job.noted, "world": job.state_.world})
+
+
+def main(folder: Path) -> None:
+    data = few_digits(600)
+    for fixed in (False, True):
+        for key in CASES:
+            state = run(key, data, fixed=fixed)
+            torch.save(state, folder / f"{key}-{'fixed' if fixed else 'random'}-{dist.get_rank()}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))

@@ -1,0 +1,136 @@
+"""Every method with every calibrator, selector and plug-in: two steps of finite loss, or one clear sentence."""
+
+import copy
+import math
+import random
+from itertools import product
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.every import ALGORITHMS, CALIBRATORS, PLUGINS, RUN, SELECTORS, differences, few_digits, lively, name
+
+from vcc_infuse import (
+    MLP,
+    MMCE,
+    VCC,
+    EnsembleTS,
+    FixMatch,
+    FlexMatch,
+    PseudoLabel,
+    Softmax,
+    TemperatureScaling,
+    Trainer,
+    UserError,
+)
+from vcc_infuse.algorithms import PseudoLabeling
+
+TWO = {**RUN, "steps": 2, "epochs": 2, "eval_every": 2}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return few_digits(test=20)
+
+
+def pairs(first, second):
+    found = list(product(first, second))
+    return pytest.mark.parametrize(("kind", "other"), found, ids=[f"{name(a)}-{name(b)}" for a, b in found])
+
+
+class Watching(Trainer):
+    """Looks at everything that a selection must leave alone; then the algorithm is told of the new core set."""
+
+    looks = 0
+
+    def _refresh(self, number):
+        algorithm, before = self.state_.algorithm, self._everything()
+
+        def look(ids):
+            self.looks += 1
+            assert differences(before, self._everything()) == []
+            type(algorithm).restrict(algorithm, ids)
+
+        with patch.object(algorithm, "restrict", look):
+            super()._refresh(number)
+
+    def _everything(self):
+        parts = self.state_
+        modes = [part.training for module in (*parts.modules, parts.ema) for part in module.modules()]
+        draws = [torch.get_rng_state(), torch.from_numpy(np.random.get_state()[1].copy()), hash(random.getstate())]
+        state = {key: value for key, value in parts.state_dict().items() if key != "refresher"}
+        return copy.deepcopy([modes, draws, state])
+
+
+def check_run(data, algorithm, calibrator=None, selector=None):
+    """Two steps; the loss is finite and the weights are no longer the initial ones."""
+    steps = round(2 / selector.keep) if selector else 2
+    trainer = Watching(MLP((16,)), algorithm, calibrator, selector, **{**TWO, "steps": steps})
+    summary = trainer.fit(data)
+    losses = [value for key, value in summary.items() if key.startswith("loss_")]
+    assert losses
+    assert all(math.isfinite(loss) for loss in losses)
+    assert summary["steps"] == 2
+    assert all(p.isfinite().all() for p in trainer.state_.model.parameters())
+    return trainer
+
+
+def check_sentence(refusal, *kinds):
+    """One line that names both, and says what to do."""
+    said = str(refusal.value)
+    assert "\n" not in said
+    assert all(name(kind) in said for kind in kinds), said
+    assert any(word in said for word in ("choose", "leave it out")), said
+
+
+@pairs(ALGORITHMS, CALIBRATORS)
+def test_an_algorithm_with_a_calibrator(kind, other, data):
+    algorithm, calibrator = lively(kind), lively(other)
+    if other is Softmax or algorithm.uses_confidence:
+        check_run(data, algorithm, calibrator)
+        return
+    with pytest.raises(UserError, match="selects nothing by confidence") as refusal:
+        Trainer(MLP((16,)), algorithm, calibrator, **TWO)
+    check_sentence(refusal, kind, other)
+
+
+@pairs(ALGORITHMS, SELECTORS)
+def test_an_algorithm_with_a_selector(kind, other, data):
+    algorithm, selector = lively(kind), lively(other)
+    if algorithm.views or not selector.restricts:
+        trainer = check_run(data, algorithm, None, selector)
+        chosen = trainer.state_.coreset_scheduler.coreset
+        assert trainer.looks == (0 if not selector.restricts else 1 if selector.static else 2)
+        assert (chosen is not None) == selector.restricts
+        assert chosen is None or len(chosen.ids) == round(selector.keep * len(data.split.pool))
+        return
+    with pytest.raises(UserError, match="uses no unlabeled images") as refusal:
+        Trainer(MLP((16,)), algorithm, None, selector, **TWO)
+    check_sentence(refusal, kind, other)
+
+
+@pytest.mark.parametrize("kind", SELECTORS, ids=name)
+def test_a_selection_leaves_the_memories_of_a_calibrator_alone(kind, data):
+    check_run(data, lively(FlexMatch), lively(VCC), lively(kind))
+
+
+@pairs(PLUGINS, ALGORITHMS)
+def test_a_plug_in_around_a_base(kind, other, data):
+    base = lively(other)
+    if isinstance(base, PseudoLabeling) and ("strong" in base.views or not kind.needs_strong):
+        check_run(data, lively(kind, base=base))
+        return
+    with pytest.raises(UserError, match=", which .* has not") as refusal:
+        kind(base)
+    check_sentence(refusal, kind, other)
+
+
+@pytest.mark.parametrize("kind", [TemperatureScaling, EnsembleTS, MMCE], ids=name)
+def test_labels_from_a_view_that_the_method_does_not_show(kind, data):
+    """PseudoLabel has no strong view whose prediction could be compared with the weak one's."""
+    with pytest.raises(UserError, match="learns from strong views of unlabeled images") as refusal:
+        Trainer(MLP((16,)), PseudoLabel(), kind("weak_strong"), **TWO)
+    check_sentence(refusal, kind, PseudoLabel)
+    check_run(data, PseudoLabel(), kind("labeled_strong"))
+    check_run(data, FixMatch(), kind("weak_strong"))

@@ -1,0 +1,80 @@
+"""Every method, calibrator and selector on two processes: both hold the same numbers, those of one process."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers.every import SELECTORS, differences, few_digits, name
+from tests.helpers.every_worker import CASES, run
+
+every = pytest.mark.parametrize("key", CASES)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The folder into which one pair of processes wrote the end of every run, made once for all test workers."""
+    home = tmp_path_factory.getbasetemp()
+    home = home.parent if "PYTEST_XDIST_WORKER" in os.environ else home
+    folder = home / "every_two"
+    with open(home / "every_two.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            launch(folder)
+    return folder
+
+
+def launch(folder):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    finished = subprocess.run(
+        [*command, "-m", "tests.helpers.every_worker", str(folder)], cwd=Path(__file__).parents[1],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    (folder / "said.txt").write_text(finished.stdout + finished.stderr)
+
+
+def ended(folder, key, kind):
+    """What both processes ended with."""
+    paths = [folder / f"{key}-{kind}-{rank}.pt" for rank in (0, 1)]
+    assert all(path.exists() for path in paths), (folder / "said.txt").read_text()[-3000:]
+    return [torch.load(path, weights_only=True) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return few_digits(600)
+
+
+@every
+@pytest.mark.parametrize("kind", ["random", "fixed"])
+def test_both_hold_the_same_numbers(two, key, kind):
+    """Weights, averages, memories, optimizer and core sets, bit for bit."""
+    one, other = ended(two, key, kind)
+    assert one[".world"] == other[".world"] == 2
+    assert differences(one, other) == []
+
+
+@pytest.mark.parametrize("kind", SELECTORS, ids=name)
+def test_an_untrained_model_selects_the_same_as_on_one_process(two, data, kind):
+    """With random views as well: each chunk of the pool is drawn from a seed of its own."""
+    key = f"FixMatch-{name(kind)}"
+    found, alone = ended(two, key, "random")[0], run(key, data)
+    first = [path for path in alone if path.startswith(".coresets.0.")]
+    assert len(first) == (2 if kind.restricts else 0)
+    assert all(torch.equal(found[path], alone[path]) for path in first)
+
+
+@every
+def test_both_hold_the_numbers_of_one_process(two, data, key):
+    """Where no chance and no BatchNorm is involved, up to the rounding of sums in another order."""
+    alone = run(key, data, fixed=True)
+    if differences(alone, run(key, data, fixed=True, shift=1)):
+        pytest.skip("it draws at random, and each process has its own stream")
+    found, _ = ended(two, key, "fixed")
+    assert found.keys() == alone.keys()
+    for path in found.keys() - {".world"}:
+        torch.testing.assert_close(found[path], alone[path], rtol=1e-5, atol=1e-6, equal_nan=True, msg=path)

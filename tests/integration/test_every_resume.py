@@ -1,0 +1,74 @@
+"""Every method, calibrator and selector: a run that was interrupted and continued ends as if it never had been."""
+
+import os
+import signal
+
+import pytest
+from safetensors.torch import load_file
+from tests.helpers.every import ALGORITHMS, RUN, cases, differences, few_digits, lively, name, trainer
+
+from vcc_infuse import INFUSE, VCC, Algorithm, FixMatch, SmallConv, Trainer
+from vcc_infuse.training.signals import Interrupted
+from vcc_infuse.utils.io import read_jsonl
+
+DONE = 3
+
+
+class Cut(Trainer):
+    """Gets a signal in its third step, in the middle of the second interval of a core set."""
+
+    def _step(self, number):
+        super()._step(number)
+        if number + 1 == DONE:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return few_digits()
+
+
+def check(case, data, folder):
+    """Compare all state, figures, core sets and the saved model of both runs."""
+    whole, cut = folder / "whole", folder / "cut"
+    straight = trainer(SmallConv(4), case, out=str(whole))
+    straight.fit(data)
+    with pytest.raises(Interrupted, match=f"after step {DONE} of 6"):
+        trainer(SmallConv(4), case, Cut, out=str(cut)).fit(data)
+    resumed = trainer(SmallConv(4), case, out=str(cut))
+    resumed.fit(data, resume=True)
+    assert differences(straight.state_.state_dict(), resumed.state_.state_dict()) == []
+    assert differences(*(load_file(run / "model.safetensors") for run in (whole, cut))) == []
+    for file in ("metrics.jsonl", "selections.jsonl"):
+        lines = [read_jsonl(run / file) if (run / file).exists() else [] for run in (whole, cut)]
+        assert differences(*lines) == []
+    return straight
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_a_resumed_run_ends_bit_identical(key, data, tmp_path):
+    check(CASES[key], data, tmp_path)
+
+
+FOLLOWERS = [kind for kind in ALGORITHMS if kind.restrict is not Algorithm.restrict]
+
+
+@pytest.mark.parametrize("kind", FOLLOWERS, ids=name)
+def test_counts_that_follow_the_core_set_resume_in_mid_interval(kind, data, tmp_path):
+    straight = check((lively(kind), lively(VCC), lively(INFUSE)), data, tmp_path)
+    assert [line["step"] for line in read_jsonl(tmp_path / "cut" / "selections.jsonl")] == [0, 2, 4]
+    assert straight.state_.coreset_scheduler.start == 4
+
+
+def test_a_core_set_that_is_drawn_anew_after_each_pass_resumes(data, tmp_path):
+    selector = INFUSE(
+        keep=1.5 * RUN["batch"] * RUN["ratio"] / len(data.split.pool), every=3, warmup="score", redraw=True
+    )
+    straight = check((lively(FixMatch), None, selector), data, tmp_path)
+    assert (
+        straight.state_.coreset_scheduler.start == 4
+    )  # two batches make a pass, so one draw before the cut and one after
+    assert len(read_jsonl(tmp_path / "cut" / "selections.jsonl")) == 1

@@ -1,0 +1,147 @@
+"""Charts hold the figures of the run folder, and Plotly itself accepts them."""
+
+import json
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from sklearn.metrics import confusion_matrix
+from tests.helpers.folders import NASTY, make_run
+
+from vcc_infuse.report.charts import classes, confidence, confusion, coreset, curves, reliability
+from vcc_infuse.report.read import Run, read_run, read_runs
+from vcc_infuse.report.sections import sections
+
+
+def lines_of(folder, name="metrics.jsonl"):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def charts_of(runs):
+    for section in sections(runs):
+        yield from section.charts
+        for _, own, _ in section.own:
+            yield from own
+
+
+def test_curves_show_every_evaluation(folder):
+    (trace,) = curves.error([read_run(folder, "one")]).data
+    lines = lines_of(folder)
+    assert trace["y"] == pytest.approx([100 * line["error"] for line in lines])
+    assert trace["meta"]["steps"] == [10, 20, 30, 40]
+    assert trace["meta"]["seconds"] == [1.5, 3.0, 4.5, 6.0]
+
+
+def test_every_loss_term_has_a_line(folder):
+    chart = curves.losses([read_run(folder, "one")])
+    assert {t["name"]: t["y"] for t in chart.data} == {
+        "labeled": [1, 1 / 2, 1 / 3, 1 / 4],
+        "unlabeled": [2, 1, 2 / 3, 0.5],
+    }
+    assert "labeled of one goes from 1.000 to 0.250" in chart.alt
+
+
+def test_reliability_shows_accuracy_and_counts_of_each_bin(folder):
+    stored = lines_of(folder)[-1]["reliability_calibrated"]
+    accuracy, counts, _ = reliability.after([read_run(folder, "one")]).data
+    assert counts["y"] == stored["count"]
+    for shown, value in zip(accuracy["y"], stored["accuracy"], strict=True):
+        assert shown == (None if value is None else pytest.approx(100 * value))
+    assert accuracy["x"][0] == pytest.approx(100 / 30)
+
+
+def test_confusion_agrees_with_scikit_learn(folder):
+    run = read_run(folder, "one")
+    stored = np.load(folder / "predictions.npz")
+    expected = confusion_matrix(stored["truth"], stored["predicted"])
+    assert (confusion.matrix(run) == expected).all()
+    (trace,) = confusion.confusion(run).data
+    assert [[int(cell or 0) for cell in row] for row in trace["text"]] == expected.tolist()
+    assert trace["customdata"] == expected.tolist()
+    share = 100 * confusion_matrix(stored["truth"], stored["predicted"], normalize="true")
+    assert np.allclose(trace["z"], share, rtol=0, atol=0.005001)
+    assert f"{np.trace(expected)} of {expected.sum()} answers are right" in confusion.confusion(run).alt
+
+
+def test_histograms_count_right_and_wrong(folder):
+    stored = np.load(folder / "predictions.npz")
+    right = stored["truth"] == stored["predicted"]
+    traces = confidence.histogram(read_run(folder, "one")).data
+    for trace, (column, members) in zip(
+        traces, [(c, m) for c in ("confidence", "calibrated") for m in (right, ~right)], strict=True
+    ):
+        slow = [sum(int(0.05 * b <= v < 0.05 * b + 0.05) for v in stored[column][members].tolist()) for b in range(20)]
+        assert trace["customdata"] == slow
+        assert sum(trace["y"]) == pytest.approx(100)
+
+
+def test_kept_share_of_a_class_is_kept_over_present(folder):
+    line = lines_of(folder, "selections.jsonl")[-1]
+    (trace,) = coreset.kept([read_run(folder, "one")]).data
+    pool = 50 / 0.4
+    slow = [
+        100 * 50 * a / (pool * b)
+        for a, b in zip(line["kept_share_per_class"], line["pool_share_per_class"], strict=True)
+    ]
+    assert trace["y"] == pytest.approx(slow)
+
+
+def test_score_histogram(folder):
+    everything, kept = coreset.scores(read_run(folder, "one")).data
+    assert (everything["x"], everything["y"], kept["y"]) == ([-0.5, 0.5], [70, 30], [20, 30])
+
+
+def test_thresholds_and_pseudo_labels_per_class(folder):
+    last = lines_of(folder)[-1]
+    (bars,) = classes.last([read_run(folder, "one")], "threshold_per_class").data
+    assert bars["y"] == pytest.approx([100 * v for v in last["threshold_per_class"]])
+    (bars,) = classes.last([read_run(folder, "one")], "pseudo_label_precision_per_class").data
+    assert bars["x"] == list(range(1, 10)), "a class without pseudo labels has no precision"
+    (heat,) = classes.over_time(read_run(folder, "one"), "threshold_per_class").data
+    assert np.allclose(np.array(heat["z"])[:, -1], bars_of(last["threshold_per_class"]), rtol=0, atol=0.005001)
+
+
+def bars_of(values):
+    return [100 * v for v in values]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"evaluations": 1},
+        {"evaluations": 0},
+        {"classes": [f"class {i}" for i in range(100)]},
+        {"classes": NASTY},
+        {"extras": False},
+        {"finished": False},
+        {"selector": False},
+    ],
+    ids=str,
+)
+def test_plotly_accepts_every_chart(tmp_path, options):
+    for chart in charts_of([read_run(make_run(tmp_path / "run", **options), "run")]):
+        go.Figure(data=chart.data, layout=chart.layout)  # raises on a property that does not exist
+        assert chart.alt.endswith(".")
+        assert any(letter.isdigit() for letter in chart.alt), "the sentence tells figures"
+        assert "nan" not in chart.alt
+
+
+def test_runs_with_different_classes_share_one_axis(tmp_path):
+    names = (["cat", "dog"], ["dog", "cow", "hen"], [f"c{i}" for i in range(4)])
+    runs = read_runs([make_run(tmp_path / str(i), classes=c, seed=i) for i, c in enumerate(names)])
+    chart = classes.last(runs, "threshold_per_class")
+    assert chart.layout["xaxis"]["ticktext"] == ["cat", "dog", "cow", "hen", "c0", "c1", "c2", "c3"]
+    assert [trace["x"] for trace in chart.data] == [[0, 1], [1, 2, 3], [4, 5, 6, 7]]
+    assert len({trace["marker"]["color"] for trace in chart.data}) == 3
+    for chart in charts_of(runs):
+        go.Figure(data=chart.data, layout=chart.layout)
+
+
+def test_unknown_figures_leave_gaps():
+    lines = [{"step": 1, "seconds": 1.0, "error": None}, {"step": 2, "seconds": 2.0, "error": float("nan")},
+             {"step": 3, "seconds": 3.0, "error": 0.25}]  # fmt: skip
+    chart = curves.error([Run("r", metrics=lines)])
+    assert chart.data[0]["y"] == [None, None, 25.0]
+    assert "error of r is 25.0 %" in chart.alt
+    assert curves.error([Run("r", metrics=lines[:2])]) is None

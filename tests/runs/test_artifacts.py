@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from vcc_infuse.runs.artifacts import ends, last_scores, mistakes, ranked, thumbnail
+
+
+def test_mistakes_come_by_confidence():
+    answers = dict(
+        truth=np.array([0, 1, 2, 0]), predicted=np.array([0, 2, 1, 1]), calibrated=np.array([0.9, 0.3, 0.8, 0.5])
+    )
+    x = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1) * np.ones((1, 4, 4, 1), np.uint8)
+    kept = mistakes(x, ["a", "b", "c", "d"], answers, count=2)
+    assert kept["mistakes_names"].tolist() == ["c", "d"]
+    assert kept["mistakes_images"][:, 0, 0].tolist() == [2, 3]
+    assert kept["mistakes_label"].tolist() == [1, 1]
+
+
+def test_the_ends_of_a_ranking():
+    scores = np.array([0.5, np.nan, -2.0, 3.0, 1.0, 9.0])
+    usable = np.array([True, True, True, True, True, False])
+    first, last = ends(scores, usable)
+    assert (first.tolist(), last.tolist()) == ([3, 4], [2, 0])
+
+
+def test_ranked_examples_are_found_by_pool_id():
+    x = np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1) * np.ones((1, 2, 2, 3), np.uint8)
+    scored = dict(scores=np.array([1.0, 2.0]), selected=np.array([True, True]), labels=np.array([7, 8]))
+    kept = ranked(x, None, np.array([4, 5]), np.array([7, -1]), scored)
+    assert kept["helpful_images"][0, 0, 0, 0] == 5
+    assert (kept["helpful_label"][0], kept["helpful_truth"][0], kept["harmful_label"][0]) == (8, -1, 7)
+
+
+def test_vectors_have_no_gallery():
+    answers = dict(truth=np.array([0]), predicted=np.array([1]), calibrated=np.array([0.5]))
+    assert mistakes(np.zeros((1, 5), np.float32), None, answers) == {}
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((8, 8, 1), (8, 8)), ((96, 48, 3), (64, 32, 3)), ((5, 7, 2), (5, 7)), ((8, 8, 5), (8, 8, 3))],
+)
+def test_thumbnails_fit(shape, expected):
+    assert thumbnail(np.zeros(shape, np.uint8)).shape == expected
+
+
+def test_the_newest_core_set_with_scores_counts(tmp_path):
+    np.savez(tmp_path / "step-000000009.npz", ids=[1])
+    np.savez(tmp_path / "step-000000005.npz", scores=[5.0])
+    np.savez(tmp_path / "step-000000003.npz", scores=[3.0])
+    assert last_scores(tmp_path)["scores"].tolist() == [5.0]
+    assert last_scores(tmp_path / "none") is None
