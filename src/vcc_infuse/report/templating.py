@@ -1,0 +1,20 @@
+"""HTML through Jinja2 templates with autoescape: class and file names come from outside and must stay text."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+
+@functools.cache
+def environment() -> Environment:
+    """The one environment: templates under `report/templates`, every value escaped, an unknown name is an error."""
+    loader = PackageLoader("vcc_infuse.report", "templates")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def render(template_name: str, **values: Any) -> str:
+    """The text of a template with its values filled in."""
+    return environment().get_template(template_name).render(**values)
