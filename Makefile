@@ -9,7 +9,7 @@ demo: .venv/installed
 		--selector INFUSE --selector.keep 0.4
 
 test: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

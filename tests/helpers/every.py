@@ -18,8 +18,9 @@ ABSTRACT = (Algorithm, PseudoLabeling, Plugin, Calibrator, Selector)
 # Defaults are made for long runs. Where an option of such a name exists, it is set so that pseudo labels count,
 # memories fill up and refits come within six steps.
 LIVELY: dict[type, dict[str, Any]] = {
-    Algorithm: dict(threshold=0.12, contrast_threshold=0.1, start=0.0, every=2, memory=2, finetune=0.2, momentum=0.5,
-                    warmup_steps=2),
+    Algorithm: dict(
+        threshold=0.12, contrast_threshold=0.1, start=0.0, every=2, memory=2, finetune=0.2, momentum=0.5, warmup_steps=2
+    ),
     Calibrator: dict(every=2, min_per_class=1),
     Selector: dict(every=2, keep=0.5, warmup="score"),
 }

@@ -1,4 +1,4 @@
-"""One of several processes, or the only one: runs every case for a few steps and writes what it ended with.
+"""One of several processes, or the only one: runs every case for a few steps and writes its final state.
 
 Started by test_every_processes.py as `python -m torch.distributed.run … -m tests.helpers.every_worker FOLDER`.
 """
@@ -29,27 +29,36 @@ MOVES = {"weak": (0, 0), "weak_2": (0, 1), "strong": (1, 0), "strong_2": (-1, 0)
 
 
 class FixedViews(ImageViews):
-    """Views without chance: every name has its own shift, so one process and two see the same pixels."""
+    """Views without randomness: every name has its own shift, so one process and two see the same pixels."""
 
     def __call__(self, name: str, raw: Tensor) -> Tensor:
         return self.plain(raw).roll(MOVES.get(name, (0, 0)), (2, 3))
 
 
-class Noting(Trainer):
-    """Notes every core set."""
+class Recording(Trainer):
+    """Records every core set and the ids of every batch."""
 
-    def _refresh(self, number: int) -> None:
-        super()._refresh(number)
-        refresher = self.state_.coreset_scheduler
-        if refresher.due(number):
-            self.noted[str(number)] = tuple(refresher.coreset)
+    def prepare(self, data: SSLData) -> None:
+        super().prepare(data)
+        self.coresets, self.batch_ids = {}, {}
+
+    def refresh_coreset(self, number: int) -> None:
+        super().refresh_coreset(number)
+        scheduler = self.state_.coreset_scheduler
+        if scheduler.due(number):
+            self.coresets[str(number)] = tuple(scheduler.coreset)
+
+    def train_step(self, number: int) -> None:
+        batch = self.batches_.at(number)
+        self.batch_ids[str(number)] = {"labeled": batch.ids, "pool": batch.pool_ids}
+        super().train_step(number)
 
 
 def run(key: str, data: SSLData, *, fixed: bool = False, shift: int = 0) -> dict[str, object]:
-    """What four steps of a case end with, and its core sets.
+    """The final state of four steps of a case, and its core sets.
 
     `fixed` takes away what must differ between one process and two: random views, BatchNorm, which normalizes by
-    each process's part of the batch, and the terms in COUPLED. `shift` changes what a step draws at random, yet not
+    each process's part of the batch, and the terms in COUPLED. `shift` changes the random draws of a step, but not
     the initial weights.
     """
     torch.manual_seed(0)
@@ -62,12 +71,18 @@ def run(key: str, data: SSLData, *, fixed: bool = False, shift: int = 0) -> dict
             stack.enter_context(patch("vcc_infuse.training.state.make_views", views))
         seeded = lambda seed, step, rank: seed_step(seed + shift, step, rank)  # noqa: E731
         stack.enter_context(patch.object(vcc_infuse.training.trainer, "seed_step", seeded))
-        job = trainer(model, case, Noting, steps=4, epochs=2)
-        job.noted = {}
+        job = trainer(model, case, Recording, steps=4)
         job.fit(data)
-    # The first process alone evaluates.
-    state = {key: part for key, part in job.state_.state_dict().items() if key not in ("best", "seconds")}
-    return flat({**state, "coresets": job.noted, "world": job.state_.world})
+    # Only the first process evaluates.
+    state = {key: part for key, part in job.state_.state_dict().items() if key not in ("best_error", "train_seconds")}
+    return flat({**state, "coresets": job.coresets, "world": job.state_.world})
+
+
+def write_run_folder(folder: Path, data: SSLData) -> None:
+    """Six steps into one run folder that both processes share, and the ids each of them saw."""
+    job = trainer(SmallConv(4), CASES["FixMatch"], Recording, steps=6, eval_every=3, out=str(folder / "run"))
+    job.fit(data)
+    torch.save(job.batch_ids, folder / f"batch-ids-{dist.get_rank()}.pt")
 
 
 def main(folder: Path) -> None:
@@ -76,6 +91,7 @@ def main(folder: Path) -> None:
         for key in CASES:
             state = run(key, data, fixed=fixed)
             torch.save(state, folder / f"{key}-{'fixed' if fixed else 'random'}-{dist.get_rank()}.pt")
+    write_run_folder(folder, data)
     dist.destroy_process_group()
 
 

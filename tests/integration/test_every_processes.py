@@ -1,6 +1,7 @@
-"""Every method, calibrator and selector on two processes: both hold the same numbers, those of one process."""
+"""Every method, calibrator and selector on two processes: both end with the same numbers, those of one process."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.every import SELECTORS, differences, few_digits, name
+from tests.helpers.every import SELECTORS, differences, few_digits, name, trainer
 from tests.helpers.every_worker import CASES, run
+
+from vcc_infuse import SmallConv
 
 every = pytest.mark.parametrize("key", CASES)
 
@@ -31,7 +34,7 @@ def two(tmp_path_factory):
 def launch(folder):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     finished = subprocess.run(
-        [*command, "-m", "tests.helpers.every_worker", str(folder)], cwd=Path(__file__).parents[1],
+        [*command, "-m", "tests.helpers.every_worker", str(folder)], cwd=Path(__file__).parents[2],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     (folder / "said.txt").write_text(finished.stdout + finished.stderr)
@@ -78,3 +81,24 @@ def test_both_hold_the_numbers_of_one_process(two, data, key):
     assert found.keys() == alone.keys()
     for path in found.keys() - {".world"}:
         torch.testing.assert_close(found[path], alone[path], rtol=1e-5, atol=1e-6, equal_nan=True, msg=path)
+
+
+def test_the_global_batch_is_that_of_one_process(two, data):
+    """Process r holds rows r, r + 2, … of each batch."""
+    left, right = (torch.load(two / f"batch-ids-{rank}.pt", weights_only=True) for rank in (0, 1))
+    alone = trainer(SmallConv(4), CASES["FixMatch"], steps=6)
+    alone.prepare(data)
+    assert len(left) == len(right) == 6
+    for number in left:
+        batch = alone.batches_.at(int(number))
+        for ids, kind in ((batch.ids, "labeled"), (batch.pool_ids, "pool")):
+            assert torch.equal(ids[0::2], left[number][kind])
+            assert torch.equal(ids[1::2], right[number][kind])
+
+
+def test_two_processes_write_one_run_folder(two):
+    summary = json.loads((two / "run" / "summary.json").read_text())
+    assert (summary["steps"], summary["processes"]) == (6, 2)
+    lines = [json.loads(text) for text in (two / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [3, 6]
+    assert sum(lines[0]["pseudo_label_share_per_class"]) == pytest.approx(1)

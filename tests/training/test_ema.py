@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from vcc_infuse.models.classifier import frozen_statistics
-from vcc_infuse.training.ema import EMA, decay_at, remember_momentum, settle
+from vcc_infuse.training.ema import EMA, decay_at, bn_momentum, warm_up_bn_momentum
 
 
 def network():
@@ -55,11 +55,11 @@ def test_frozen_statistics_normalize_by_the_batch_without_a_trace():
 def test_running_statistics_settle_in_a_short_run():
     """With the layer's own 0.001 the statistics would still be near (0, 1) after 200 steps."""
     model, batch = network().train(), torch.randn(4096, 3) * 2 + 1
-    momentum = remember_momentum(model)
+    momentum = bn_momentum(model)
     for step in range(200):
-        settle(momentum, step)
+        warm_up_bn_momentum(momentum, step)
         model(batch)
     hidden = model[0](batch)
     torch.testing.assert_close(model[1].running_mean, hidden.mean(0), rtol=0.01, atol=0.01)
-    settle(momentum, 10**7)
+    warm_up_bn_momentum(momentum, 10**7)
     assert model[1].momentum == 0.001

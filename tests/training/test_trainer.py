@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -27,8 +28,10 @@ from vcc_infuse import (
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.training.ema import EMA
 from vcc_infuse.training.signals import Interrupted
+from vcc_infuse.training.summary import peak_memory
+from vcc_infuse.utils.serialization import load_state
 
-SMALL = dict(steps=12, epochs=3, eval_every=1, batch=8, ratio=2, progress=False)
+SMALL = dict(steps=12, eval_every=4, batch_size=8, unlabeled_ratio=2, progress=False)
 
 
 def weights(folder):
@@ -43,7 +46,7 @@ def lines(folder):
 
 
 def test_run_folder_is_complete(tmp_path, digits):
-    summary = Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "run"), tensorboard=True, **SMALL).fit(digits)
+    summary = Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "run"), tracker="tensorboard", **SMALL).fit(digits)
     run = tmp_path / "run"
     names = {p.name for p in run.iterdir()}
     assert {"config.yaml", "metrics.jsonl", "summary.json", "model.safetensors", "model.json", "checkpoints"} <= names
@@ -62,9 +65,9 @@ def test_run_folder_is_complete(tmp_path, digits):
 
 def test_training_on_a_separable_problem_succeeds():
     rng = np.random.RandomState(0)
-    centres = rng.randn(3, 10) * 4
+    centers = rng.randn(3, 10) * 4
     y = rng.randint(0, 3, 600)
-    x = (centres[y] + rng.randn(600, 10)).astype(np.float32)
+    x = (centers[y] + rng.randn(600, 10)).astype(np.float32)
     hidden = y.copy()
     hidden[30:] = -1
     data = SSLData.from_arrays(x, hidden, x[300:], y[300:])
@@ -107,7 +110,7 @@ def test_a_resumed_run_ends_bit_identical(tmp_path, digits, method):
 
 
 def test_resume_between_evaluations_and_after_a_lost_checkpoint(tmp_path, digits):
-    """Stopped inside an epoch, then the newest checkpoint is damaged: the one before it must do."""
+    """Stopped between evaluations, then the newest checkpoint is damaged: the one before it must do."""
     stopping = type("Stopping", (Stopper, FixMatch), {"at": 9})
     with pytest.raises(Interrupted):
         Trainer(SmallConv(4), stopping(), out=str(tmp_path / "cut"), **SMALL).fit(digits)
@@ -187,14 +190,23 @@ def test_bf16_runs(digits):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, "--steps must be at least 1, got 0"),
-        ({"batch": -1}, "--batch"),
-        ({"lr": float("nan")}, "--lr"),
-        ({"ema": 1.0}, "--ema"),
-        ({"seed": -1}, "--seed"),
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"steps": 2.5}, "steps must be an integer of at least 1, got 2.5"),
+        ({"eval_every": 0}, "eval_every must be an integer of at least 1, got 0"),
+        ({"batch_size": -1}, "batch_size must be an integer of at least 1, got -1"),
+        ({"unlabeled_ratio": 0}, "unlabeled_ratio must be an integer of at least 1, got 0"),
+        ({"lr": float("nan")}, "lr must be a finite number of at least 0, got nan"),
+        ({"ema_decay": 1.0}, r"ema_decay must be a number in \[0, 1\), got 1.0"),
+        ({"seed": -1}, "seed must be an integer from 0 to 4294967295, got -1"),
+        ({"schedule": "linear"}, "schedule must be one of cosine, constant, got 'linear'"),
+        ({"precision": "fp64"}, "precision must be one of auto, fp32, bf16, fp16, got 'fp64'"),
+        ({"tracker": "mlflow"}, "tracker must be one of none, tensorboard, wandb, got 'mlflow'"),
+        ({"tracker": "tensorboard"}, "tracker needs a run folder, got 'tensorboard'; set out"),
+        ({"epochs": 3}, "epochs is not an option of TrainConfig"),
+        ({"batchsize": 3}, "batchsize is not an option of TrainConfig; did you mean batch_size"),
     ],
 )
-def test_absurd_settings_are_refused(options, message):
+def test_impossible_options_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         Trainer(SmallConv(4), FixMatch(), **{**SMALL, **options})
 
@@ -205,7 +217,7 @@ def test_a_calibrator_without_confidence_is_refused():
 
 
 def test_a_diverging_run_says_so(digits):
-    with pytest.raises(UserError, match="lower --lr 1e\\+30"):
+    with pytest.raises(UserError, match="lower lr \\(1e\\+30\\)"):
         Trainer(SmallConv(4), FixMatch(), lr=1e30, **SMALL).fit(digits)
 
 
@@ -232,7 +244,7 @@ def test_a_selector_shortens_the_run_and_bounds_the_pool(tmp_path, digits):
             yield from super().losses(step)
 
     out = tmp_path / "run"
-    options = {**SMALL, "steps": 100, "epochs": 5, "batch": 16, "ratio": 7}
+    options = {**SMALL, "steps": 100, "batch_size": 16, "unlabeled_ratio": 7}
     summary = Trainer(SmallConv(4), Spy(0.1), None, Random(keep=0.2), out=str(out), **options).fit(digits)
     assert summary["steps"] == 20
     assert summary["coreset_size"] == round(0.2 * len(digits.split.pool))
@@ -241,7 +253,7 @@ def test_a_selector_shortens_the_run_and_bounds_the_pool(tmp_path, digits):
     assert seen == set(chosen.tolist())
 
 
-@pytest.mark.parametrize("selector", [INFUSE(keep=0.5, every=1, smooth=0.5), RandomOnline(keep=0.5, every=1)])
+@pytest.mark.parametrize("selector", [INFUSE(keep=0.5, every=4, score_momentum=0.5), RandomOnline(keep=0.5, every=4)])
 def test_a_run_with_selector_and_vcc_resumes_in_mid_interval(tmp_path, digits, selector):
     options = {**SMALL, "steps": 24}
     stopping = type("Stopping", (Stopper, FlexMatch), {"at": 6})
@@ -282,7 +294,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_one_line(digits):
     state = trainer.state_.state_dict()
     trainer.state_.load_state_dict(state)
     state["calibrator"].pop("scale.known.pushed")
-    with pytest.raises(UserError, match="--resume: the checkpoint's calibrator is of another version; start again"):
+    with pytest.raises(UserError, match="--resume: the checkpoint's calibrator is from another version; start again"):
         trainer.state_.load_state_dict(state)
 
 
@@ -294,4 +306,31 @@ def test_another_fault_while_resuming_keeps_its_name():
             raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        restore(Full(), {}, "told")
+        load_state(Full(), {}, "another version")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:0", "mps"])
+def test_a_device_that_is_not_there_is_refused(digits, device):
+    if device != "gpu" and torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
+    with pytest.raises(UserError, match=f"device must be .* got '{device}'"):
+        Trainer(SmallConv(4), FixMatch(), device=device, **SMALL).fit(digits)
+
+
+def test_the_resource_module_is_not_needed(monkeypatch):
+    """It does not exist on Windows."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory() is None
+    monkeypatch.undo()
+    assert peak_memory() > 10
+
+
+@pytest.mark.parametrize("selector", [None, RandomOnline(keep=0.5), INFUSE(keep=1.0)])
+def test_an_influence_direction_is_stored_only_for_a_selector_that_has_one(tmp_path, digits, selector, monkeypatch):
+    asked = []
+    original = INFUSE.direction
+    monkeypatch.setattr(INFUSE, "direction", lambda self, pool: asked.append(1) or original(self, pool))
+    Trainer(SmallConv(4), FixMatch(), None, selector, out=str(tmp_path / "run"), **SMALL).fit(digits)
+    wanted = isinstance(selector, INFUSE)
+    assert ("direction" in weights(tmp_path / "run")) == wanted
+    assert bool(asked) == wanted
