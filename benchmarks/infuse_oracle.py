@@ -24,10 +24,10 @@ from vcc_infuse.data.split import balanced
 from vcc_infuse.predictor import make_views
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.selectors.head_gradients import mean_gradient
-from vcc_infuse.selectors.infuse.selector import chunk_score
+from vcc_infuse.selectors.infuse.selector import chunk_influence
 from vcc_infuse.utils.io import write_atomic, write_json
 
-BEST = {"take": "best", "quota": "none"}
+BEST = {"strategy": "top", "quota": "none"}
 ROWS = {
     "RandomOnline": None,
     "INFUSE": (False, {}), "INFUSE, best": (False, BEST),
@@ -51,7 +51,7 @@ class Watched(INFUSE):
     def direction(self, pool):
         own, true = super().direction(pool), self.true_direction(pool)
         chunks = list(pool.sample(1024))
-        auroc = [within_classes([chunk_score(d, c) for c in chunks], chunks, self.truth) for d in (own, true)]
+        auroc = [within_classes([chunk_influence(d, c) for c in chunks], chunks, self.truth) for d in (own, true)]
         self.notes.append([F.cosine_similarity(own.flatten(), true.flatten(), 0).item(), *auroc])
         return true if self.oracle else own
 

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 from vcc_infuse.selectors import INFUSE
-from vcc_infuse.selectors.infuse.selector import score_chunk
+from vcc_infuse.selectors.infuse.selector import influence_scores
 from vcc_infuse.selectors.infuse.support import support_gradient
-from vcc_infuse.selectors.out_of_core import DiskTable, top_stream
+from vcc_infuse.selectors.out_of_core import DiskTable, top_of_stream
 from vcc_infuse.selectors.ranking import Scored
 from vcc_infuse.training.summary import peak_memory
 
@@ -60,7 +60,7 @@ class Stream:
         confidence, labels = self.head(plain).softmax(1).max(1)
         selected = confidence >= THRESHOLD
         probs = self.head(strong).softmax(1)
-        value = INFUSE().value(score_chunk(self.direction, strong, probs, labels, selected.float()))
+        value = INFUSE().value(influence_scores(self.direction, strong, probs, labels, selected.float()))
         return Scored(ids, value.numpy(), selected.numpy(), confidence.numpy(), labels.numpy())
 
 
@@ -73,7 +73,7 @@ def measure(rows: int, features: int, classes: int, keep: float) -> dict[str, fl
         spill = DiskTable(file)
         for chunk in stream:
             spill.add(chunk)
-        best = top_stream(spill, round(keep * rows))
+        best = top_of_stream(spill, round(keep * rows))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     assert len(np.unique(best.ids)) == round(keep * rows)
     return {

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from .data.ssl_data import SSLData
-from .selectors import Pool
+from .selectors.pool import Pool
 from .training.trainer import Trainer
 
 

@@ -19,7 +19,7 @@ from vcc_infuse import MLP, FixMatch, Predictor, SmallConv, SSLData, Supervised,
 from vcc_infuse.cli import select
 from vcc_infuse.cli.main import main
 from vcc_infuse.data.images.file_store import open_store
-from vcc_infuse.selectors.out_of_core import Names
+from vcc_infuse.selectors.out_of_core import DiskNames
 from vcc_infuse.utils.seeding import seed_chunk
 
 QUICK = dict(steps=6, epochs=2, eval_every=2, batch=16, ratio=2, lr=0.3, progress=False, precision="fp32", cpu=True)
@@ -163,7 +163,7 @@ def test_an_equal_quota_keeps_the_best_of_each_class(run, pool, tmp_path):
 
 
 def test_a_draw_leaves_out_what_would_do_harm_and_nothing_else(run, pool, tmp_path):
-    options = ["--keep", "0.1", "--threshold", "0", "--take", "harmless"]
+    options = ["--keep", "0.1", "--threshold", "0", "--strategy", "drop_harmful"]
     table = chosen(run, pool, tmp_path / "core.csv", *options)
     scores, kept = column(table, "score"), kept_of(table)
     best = chosen(run, pool, tmp_path / "best.csv", "--keep", "0.1", "--threshold", "0")
@@ -224,7 +224,7 @@ def test_ranking_leaves_random_state_and_model_as_they_were(run, pool):
     state, random = {k: v.clone() for k, v in predictor.model.state_dict().items()}, torch.get_rng_state()
     with open_store(pool) as store, tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as names:
         spill = select.DiskTable(file)
-        select.scan(predictor, store, spill, Names(names), 0.0)
+        select.scan(predictor, store, spill, DiskNames(names), 0.0)
         assert (spill.count, spill.selected) == (IMAGES, IMAGES)
     assert torch.equal(random, torch.get_rng_state())
     assert predictor.model.training
@@ -287,7 +287,7 @@ def test_a_run_of_an_older_version_loads_and_says_what_to_do(run, pool, tmp_path
         ({"--keep": "nan"}, "--keep nan"),
         ({"--keep": "many"}, "--keep"),
         ({"--threshold": "2"}, "--threshold 2"),
-        ({"--take": "worst"}, "--take: invalid choice: 'worst'"),
+        ({"--strategy": "worst"}, "--strategy: invalid choice: 'worst'"),
         ({"--quota": "fair"}, "--quota: invalid choice: 'fair'"),
         ({"--seed": "-1"}, "--seed -1: must be at least 0"),
         ({"-o": "no/folder/core.csv"}, "no/folder"),

@@ -22,7 +22,7 @@ LIVELY: dict[type, dict[str, Any]] = {
         threshold=0.12, contrast_threshold=0.1, start=0.0, every=2, memory=2, finetune=0.2, momentum=0.5, warmup_steps=2
     ),
     Calibrator: dict(every=2, min_per_class=1),
-    Selector: dict(every=2, keep=0.5, warmup="score"),
+    Selector: dict(every=2, keep=0.5, first_interval="score"),
 }
 RUN: dict[str, Any] = dict(
     steps=6, eval_every=6, batch_size=4, unlabeled_ratio=2, precision="fp32", device="cpu", progress=False

@@ -60,15 +60,16 @@ FOLLOWERS = [kind for kind in ALGORITHMS if kind.restrict is not Algorithm.restr
 def test_counts_that_follow_the_core_set_resume_in_mid_interval(kind, data, tmp_path):
     straight = check((lively(kind), lively(VCC), lively(INFUSE)), data, tmp_path)
     assert [line["step"] for line in read_jsonl(tmp_path / "cut" / "selections.jsonl")] == [0, 2, 4]
-    assert straight.state_.coreset_scheduler.start == 4
+    assert straight.state_.coreset_scheduler.coreset_start == 4
 
 
 def test_a_core_set_that_is_drawn_anew_after_each_pass_resumes(data, tmp_path):
     selector = INFUSE(
-        keep=1.5 * RUN["batch"] * RUN["ratio"] / len(data.split.pool), every=3, warmup="score", redraw=True
+        keep=1.5 * RUN["batch"] * RUN["ratio"] / len(data.split.pool), every=3, first_interval="score",
+        resample_each_pass=True,
     )
     straight = check((lively(FixMatch), None, selector), data, tmp_path)
     assert (
-        straight.state_.coreset_scheduler.start == 4
+        straight.state_.coreset_scheduler.coreset_start == 4
     )  # two batches make a pass, so one draw before the cut and one after
     assert len(read_jsonl(tmp_path / "cut" / "selections.jsonl")) == 1

@@ -22,9 +22,9 @@ from ..data.sources.layout import is_image
 from ..errors import UserError
 from ..predictor import Predictor
 from ..selectors import INFUSE
-from ..selectors.infuse.selector import score_chunk
-from ..selectors.out_of_core import DiskTable, Lots, Names, best_stream, scratch
-from ..selectors.ranking import QUOTAS, Scored, joined
+from ..selectors.infuse.selector import influence_scores
+from ..selectors.out_of_core import DiskNames, DiskTable, RandomScores, best_of_stream, temp_file
+from ..selectors.ranking import QUOTAS, Scored, merge
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
 from .parsing import Parser
 from .predict import image_predictor, write_text
@@ -41,8 +41,8 @@ def run(argv: Sequence[str]) -> None:
         again = f"vcc-infuse train --config {options.run}/config.yaml --out NEW"
         raise UserError(f"{options.run} comes from a version that stored no ranking direction; train again: {again}")
     folder = None if options.output == "-" else Path(options.output).parent
-    with open_images(options.pool) as store, scratch(folder) as file, scratch(folder) as names_file:
-        spill, names = DiskTable(file), Names(names_file)
+    with open_images(options.pool) as store, temp_file(folder) as file, temp_file(folder) as names_file:
+        spill, names = DiskTable(file), DiskNames(names_file)
         scan(predictor, store, spill, names, options.threshold)
         kept = np.zeros(len(names), dtype=bool)
         kept[chosen(spill, options, len(predictor.classes))] = True
@@ -61,11 +61,11 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pool", required=True, help="a folder or zip of images")
     parser.add_argument("--keep", type=float, default=0.1, help="share of the images to keep (0.1)")
     parser.add_argument("--threshold", type=float, default=0.95, help="confidence a pseudo label needs (0.95)")
-    parser.add_argument("--take", choices=("best", "harmless"), default="best",
-                        help="keep the best scores, or draw from all that would do no harm (best)")  # fmt: skip
+    parser.add_argument("--strategy", choices=("top", "drop_harmful"), default="top",
+                        help="keep the top scores, or draw at random from all that do no harm (top)")  # fmt: skip
     parser.add_argument("--quota", choices=QUOTAS, default="none",
                         help="share the places among pseudo classes, so that none is left out (none)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the draw with --take harmless (0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw with --strategy drop_harmful (0)")
     parser.add_argument("-o", "--output", default="-", help="CSV file to write; - is the screen")
     parser.add_argument("--kept-only", action="store_true", help="write the kept images alone, best first")
     options = parser.read(argv)
@@ -84,7 +84,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def scan(predictor: Predictor, store: Store, spill: DiskTable, names: Names, threshold: float) -> None:
+def scan(predictor: Predictor, store: Store, spill: DiskTable, names: DiskNames, threshold: float) -> None:
     """A row for every readable image into `spill`, all names into `names`."""
     broken = Broken()
     with preserve_mode_and_rng(predictor.model, predictor.calibrator, device=predictor.device):
@@ -100,13 +100,13 @@ def scan(predictor: Predictor, store: Store, spill: DiskTable, names: Names, thr
 
 def chosen(spill: DiskTable, options: argparse.Namespace, classes: int) -> np.ndarray:
     """Ids of the images to keep."""
-    rows = Lots(spill, options.seed) if options.take == "harmless" else spill
-    return best_stream(rows, INFUSE(keep=options.keep).budget(spill.count), options.quota, classes).ids
+    rows = RandomScores(spill, options.seed) if options.strategy == "drop_harmful" else spill
+    return best_of_stream(rows, INFUSE(keep=options.keep).budget(spill.count), options.quota, classes).ids
 
 
 def only(kept: np.ndarray, spill: DiskTable) -> Scored:
     """The kept rows, best first."""
-    return joined([rows.take(np.flatnonzero(kept[rows.ids])) for rows in spill])
+    return merge([rows.take(np.flatnonzero(kept[rows.ids])) for rows in spill])
 
 
 @torch.no_grad()
@@ -120,12 +120,14 @@ def judge(predictor: Predictor, ids: np.ndarray, x: np.ndarray, threshold: float
         logits, features = predictor.model(strong)
         labels, ones = found.labels[selected].to(logits.device), torch.ones(len(strong), device=logits.device)
         assert predictor.direction is not None
-        influence = score_chunk(predictor.direction, features.float(), logits.float().softmax(1), labels, ones)
+        influence = influence_scores(predictor.direction, features.float(), logits.float().softmax(1), labels, ones)
         scores[selected] = INFUSE().value(influence).cpu()
     return Scored(ids, scores.numpy(), selected.numpy(), found.calibrated.numpy(), found.labels.numpy())
 
 
-def write_rows(table: Iterable[Scored], kept: np.ndarray, names: Names, classes: Sequence[str], handle: TextIO) -> None:
+def write_rows(
+    table: Iterable[Scored], kept: np.ndarray, names: DiskNames, classes: Sequence[str], handle: TextIO
+) -> None:
     """path, score (higher is kept earlier; 0 below the threshold), label, confidence, kept."""
     writer = csv.writer(handle)
     writer.writerow(["path", "score", "label", "confidence", "kept"])

@@ -1,4 +1,4 @@
-"""What every selector shares: the length of the run, the refresh interval, and a choice that leaves no trace."""
+"""Selector: the base class of all core-set methods."""
 
 from __future__ import annotations
 
@@ -16,41 +16,37 @@ from ..validation import check_choice, check_integer, check_range
 from .pool import Pool
 from .selection import Selection
 
-Warmup = Literal["random", "full", "score"]
+FirstInterval = Literal["random", "full", "score"]
+FIRST_INTERVALS = ("random", "full", "score")
+ScoreWith = Literal["online", "ema"]
+SCORE_WITH = ("online", "ema")
 
-
-Weights = Literal["online", "ema"]
-
-
-WARMUPS = ("random", "full", "score")
-
-
-PAPER_EVERY = 40 / 1024  # of the run
+PAPER_INTERVAL = 40 / 1024  # as a fraction of the run
 
 
 class Selector:
-    """Keeps a part of the unlabeled pool. `__init__` stores hyper-parameters; a subclass writes `choose`.
+    """Keeps a part of the unlabeled pool. `__init__` stores hyperparameters; a subclass writes `choose`.
 
     Args:
-        keep: share of the pool to keep, and of the optimizer steps to take.
-        every: steps between refreshes; if not given, 40/1024 of the run, or what a short run can afford.
-        warmup: what the first interval trains on, before the model knows anything: a "random" subset of the
-            same size, the "full" pool, or "score" to select with the untrained model.
+        keep: fraction of the pool to keep, and of the optimizer steps to take.
+        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
+        first_interval: what to train on until the second refresh, while the model is untrained: a "random" subset of
+            the same size, the "full" pool, or "score" to select with the untrained model.
     """
 
     static: ClassVar[bool] = False
     """Whether the first core set is kept for the whole run."""
     restricts: ClassVar[bool] = True
     """Whether anything is left out at all."""
-    warmup: Warmup = "score"
-    weights: Weights = "online"
+    first_interval: FirstInterval = "score"
+    score_with: ScoreWith = "online"
     selection_: Selection | None = None
-    """How the last choice came about."""
+    """The result of the last `select`."""
 
-    def __init__(self, keep: float = 0.4, every: int | None = None, warmup: Warmup = "random") -> None:
+    def __init__(self, keep: float = 0.4, every: int | None = None, first_interval: FirstInterval = "random") -> None:
         self.keep = check_range("keep", keep, 0, 1, open_low=True)
         self.every = None if every is None else check_integer("every", every, 0)
-        self.warmup = check_choice("warmup", warmup, WARMUPS)
+        self.first_interval = check_choice("first_interval", first_interval, FIRST_INTERVALS)
 
     @property
     def active(self) -> bool:
@@ -66,63 +62,63 @@ class Selector:
         return self.steps(full)
 
     def budget(self, size: int) -> int:
-        """Distinct examples to keep of a pool of `size`."""
+        """How many distinct examples to keep from a pool of `size`."""
         return max(1, round(self.keep * size)) if self.restricts else size
 
     def interval(self, task: Task) -> int:
-        """Steps between refreshes.
+        """Optimizer steps between refreshes.
 
-        Unless the user sets `every`, it is the paper's fraction of the run. A short run is cut into as many equal
-        parts as make scanning the pool cost about a twentieth of the training, and has one scan at least: what is
-        saved by training on less must not be spent on choosing it.
+        Unless the user sets `every`, it is the paper's fraction of the run. A short run has fewer refreshes, so that
+        scanning the pool costs about a twentieth of the training: what is saved by training on less must not be spent
+        on choosing it. There is at least one scan.
         """
         if self.every:
             return self.every
-        # in forward passes of one example
+        # Costs in forward passes of one example; a backward pass counts as two.
         step, scan = 4 * task.unlabeled_batch_size + 3 * task.batch_size, 2 * task.pool
         parts = max(2, round(task.steps * step / (20 * scan)))
-        return max(1, round(task.steps * PAPER_EVERY), math.ceil(task.steps / parts))
+        return max(1, round(task.steps * PAPER_INTERVAL), math.ceil(task.steps / parts))
 
-    def begin(self, size: int, budget: int, seed: int) -> Coreset | None:
-        """The core set before the first scoring (None: the whole pool), unless `warmup` is "score"."""
-        if self.warmup == "full":
+    def first_coreset(self, size: int, budget: int, seed: int) -> Coreset | None:
+        """The core set before the first scan (None: the whole pool), unless `first_interval` is "score"."""
+        if self.first_interval == "full":
             return None
         return uniform(random_subset(size, budget, seed, 0))
 
     def select(self, pool: Pool, budget: int) -> Coreset:
-        """`budget` distinct pool ids and their weights (mean 1); model, memories and random state stay as they were."""
+        """`budget` distinct pool ids and their weights (mean 1). Model, memories and random state do not change."""
         if not 1 <= budget <= pool.size:
-            raise UserError(f"a core set of {budget} does not fit a pool of {pool.size}; change --selector.keep")
+            raise UserError(f"a core set of {budget} does not fit a pool of {pool.size}; change the selector's keep")
         if budget == pool.size:
             self.selection_ = Selection(uniform(np.arange(pool.size)))
         else:
             with preserve_mode_and_rng(pool.model, pool.ema, pool.algorithm, pool.calibrator, device=pool.device):
-                self.selection_ = self.choose(pool.using(self.weights), budget)
+                self.selection_ = self.choose(pool.using(self.score_with), budget)
         return self.selection_.coreset
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """The selector's own rule; modules are in eval mode here."""
+        """The selector's own rule. All modules are in eval mode here."""
         raise NotImplementedError
 
     @property
     def resamples(self) -> bool:
-        """Whether `again` is asked for another core set after each pass through the present one."""
+        """Whether `resample` is called after each pass through the current core set."""
         return False
 
     def resample(self, pool: Pool, budget: int) -> Coreset:
-        """Another core set by what the last look at the pool said; it must not look again."""
+        """Another core set from the scores of the last refresh, without a new scan of the pool."""
         raise NotImplementedError
 
     def direction(self, pool: Pool) -> Tensor | None:
-        """What ranking images outside the pool needs of the labeled set; None for rules that cannot rank them."""
+        """The labeled-set gradient that ranks images outside the pool; None if the selector cannot rank them."""
         return None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must outlive a refresh."""
+        """State that is carried from one refresh to the next."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
 
 
 def random_subset(size: int, budget: int, *key: int) -> np.ndarray:
@@ -131,5 +127,5 @@ def random_subset(size: int, budget: int, *key: int) -> np.ndarray:
 
 
 def uniform(ids: np.ndarray) -> Coreset:
-    """A core set in which every example counts the same."""
+    """A core set in which every example has weight 1."""
     return Coreset(torch.from_numpy(np.ascontiguousarray(ids)).long(), torch.ones(len(ids)))

@@ -1,4 +1,4 @@
-"""The controls of every core-set table, and EL2N (Paul et al., NeurIPS 2021), which keeps the largest errors."""
+"""The controls of every core-set comparison: random subsets, and short runs on the whole pool."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .selection import Selection
 
 
 class Control(Selector):
-    """A selector that asks the model nothing, so that there is nothing to warm up for.
+    """A selector that does not use the model, so its first interval is like any other.
 
     Args:
-        keep: share of the optimizer steps to take and, where the pool is cut, of the pool.
-        every: steps between refreshes; if not given, 40/1024 of the run, or what a short run can afford.
+        keep: fraction of the optimizer steps to take and, where the pool is cut, of the pool.
+        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
     """
 
     def __init__(self, keep: float = 0.4, every: int | None = None) -> None:
@@ -31,7 +31,7 @@ class Random(Control):
     static = True
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """The same draw at every step."""
+        """The same subset at every step."""
         return Selection(uniform(random_subset(pool.size, budget, pool.seed)))
 
 
@@ -39,12 +39,12 @@ class RandomOnline(Control):
     """A new random subset at every refresh."""
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """A draw for this step."""
+        """A subset that depends on the step."""
         return Selection(uniform(random_subset(pool.size, budget, pool.seed, pool.number)))
 
 
 class EarlyStop(Control):
-    """The whole pool, stopped at `keep` of the steps; the learning rate still follows the full schedule."""
+    """The whole pool, stopped after `keep` of the steps; the learning rate follows the schedule of the full run."""
 
     restricts = False
 
@@ -54,6 +54,6 @@ class EarlyStop(Control):
 
 
 class FullShort(Control):
-    """The whole pool for `keep` of the steps, with the schedule compressed: all that selection has to beat."""
+    """The whole pool for `keep` of the steps, with the schedule compressed: the baseline that selection must beat."""
 
     restricts = False

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..types import Coreset
 from ..validation import check_choice, check_integer, check_range
-from .base import Selector, Warmup, Weights
+from .base import SCORE_WITH, FirstInterval, ScoreWith, Selector
 from .head_gradients import ExampleGradients, GroupGradients
 from .omp import Pursuit
 from .pool import Pool
@@ -19,9 +19,7 @@ from .ranking import order, proportional
 from .scoring import example_columns, random_groups, table
 from .selection import Selection
 
-BLOCKS, FILL = 31, 32
-
-
+BLOCKS, FILL = 31, 32  # keys of random streams
 Picked = tuple[list[np.ndarray], list[np.ndarray]]
 
 
@@ -29,13 +27,13 @@ class GradMatch(Selector):
     """Orthogonal matching pursuit over the head's gradients; its weights (mean 1) multiply the loss.
 
     Args:
-        keep: share of the pool to keep, and of the optimizer steps to take.
-        every: steps between refreshes; if not given, 40/1024 of the run, or what a short run can afford.
-        ridge: penalty on large weights, in units of the mean squared length of a gradient.
+        keep: fraction of the pool to keep, and of the optimizer steps to take.
+        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
+        ridge: penalty on large weights, in units of the mean squared norm of a gradient.
         granularity: match each pseudo "class" by its examples, or the pool by random batches ("batch").
-        block: examples matched together at most: a larger class is cut at random, which bounds time and memory.
-        weights: score with the "online" or the averaged ("ema") weights.
-        warmup: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
+        block: most examples matched together: a larger class is split at random, which bounds time and memory.
+        score_with: score with the "online" or the averaged ("ema") weights.
+        first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
     def __init__(
@@ -45,17 +43,17 @@ class GradMatch(Selector):
         ridge: float = 0.5,
         granularity: Literal["class", "batch"] = "class",
         block: int = 1000,
-        weights: Weights = "online",
-        warmup: Warmup = "random",
+        score_with: ScoreWith = "online",
+        first_interval: FirstInterval = "random",
     ) -> None:
-        super().__init__(keep, every, warmup)
+        super().__init__(keep, every, first_interval)
         self.ridge = check_range("ridge", ridge, 0)
         self.granularity = check_choice("granularity", granularity, ("class", "batch"))
         self.block = check_integer("block", block, 2)
-        self.weights = check_choice("weights", weights, ("online", "ema"))
+        self.score_with = check_choice("score_with", score_with, SCORE_WITH)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """Match, then fill up what the pursuit left open with further examples of average weight."""
+        """Match; fill the places that the pursuit leaves open with further examples of average weight."""
         columns = pool.scan(lambda c: {"features": c.outputs.features, "errors": c.errors, **example_columns(c)})
         match = self._by_class if self.granularity == "class" else self._by_batch
         ids, weights = match(pool, columns, budget)
@@ -71,9 +69,9 @@ class GradMatch(Selector):
         blocks = class_blocks(columns["label"], columns["weight"] > 0, self.block, pool.rng(BLOCKS))
         places = proportional(np.array([len(block) for block in blocks], dtype=np.int64), budget)
         found: Picked = ([], [])
-        for block, room in zip(blocks, places, strict=True):
+        for block, count in zip(blocks, places, strict=True):
             gram = ExampleGradients(columns["errors"][block].double(), columns["features"][block].double()).gram()
-            index, weights = self._pursue(gram, gram.sum(1), int(room))
+            index, weights = self._pursue(gram, gram.sum(1), int(count))
             found[0].append(block[index].numpy())
             found[1].append(weights.numpy())
         return _joined(found)
@@ -86,23 +84,23 @@ class GradMatch(Selector):
             return _joined(([], []))
         atoms = GroupGradients(columns["errors"].double(), columns["features"].double(), used.double(), groups)
         gram = atoms.gram()
-        room = math.ceil(budget / (sum(map(len, groups)) / len(groups)))
-        index, weights = self._pursue(gram, gram @ atoms.counts, room)
+        places = math.ceil(budget / (sum(map(len, groups)) / len(groups)))
+        index, weights = self._pursue(gram, gram @ atoms.counts, places)
         chosen = [groups[i].numpy() for i in index.tolist()]
-        # A batch's weight is that of its mean: each member carries an equal part.
+        # The pursuit weighs the mean gradient of a batch, so each member gets an equal part of the weight.
         each = [np.full(len(g), w / len(g)) for g, w in zip(chosen, weights.tolist(), strict=True)]
         ids, shares = _joined((chosen, each))
         return ids[:budget], shares[:budget]
 
-    def _pursue(self, gram: Tensor, target: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    def _pursue(self, gram: Tensor, target: Tensor, places: int) -> tuple[Tensor, Tensor]:
         size = float(gram.diagonal().mean())
-        return Pursuit(gram, target, room, self.ridge * size).run()
+        return Pursuit(gram, target, places, self.ridge * size).run()
 
 
 def class_blocks(labels: Tensor, selected: Tensor, size: int, rng: np.random.Generator) -> list[Tensor]:
-    """The selected examples of each pseudo class, cut at random into nearly equal blocks of at most `size`."""
+    """The selected examples of each pseudo class, split at random into nearly equal blocks of at most `size`."""
     blocks: list[Tensor] = []
-    for label in labels[selected].unique().tolist():
+    for label in torch.unique(labels[selected]).tolist():
         members = rng.permutation(torch.nonzero(selected & (labels == label))[:, 0].numpy())
         parts = np.array_split(members, math.ceil(len(members) / size))
         blocks += [torch.from_numpy(part) for part in parts]
@@ -111,7 +109,7 @@ def class_blocks(labels: Tensor, selected: Tensor, size: int, rng: np.random.Gen
 
 def filled(ids: np.ndarray, weights: np.ndarray, others: np.ndarray, selected: np.ndarray, budget: int,
            rng: np.random.Generator) -> Coreset:  # fmt: skip
-    """Weights of mean 1, and `others` of weight 1 up to the budget: random selected ones, then the rest in order."""
+    """Weights scaled to mean 1, then `others` with weight 1: random selected ones, then the rest in order."""
     usable = rng.permutation(others[selected[others]])
     extra = np.concatenate([usable, others[~selected[others]]])[: budget - len(ids)]
     scaled = weights * (len(weights) / weights.sum()) if len(weights) else weights

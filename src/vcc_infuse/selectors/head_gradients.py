@@ -1,6 +1,6 @@
-"""Gradients of a linear head in closed form: an example's gradient is error ⊗ [feature; 1], so no autograd is needed.
+"""Gradients of a linear head in closed form: an example's gradient is error ⊗ [feature; 1], so autograd is not needed.
 
-An error is weight · (softmax − target); features are written h̃ = [h; 1], which makes the bias one more column.
+An error is weight · (softmax − target). Features h are extended to h̃ = [h; 1], which makes the bias one more column.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def alignment(direction: Tensor, errors: Tensor, features: Tensor) -> Tensor:
 
 
 class Atoms(Protocol):
-    """A list of head gradients, however they are held."""
+    """A list of head gradients, however they are stored."""
 
     def __len__(self) -> int: ...
 
     def against(self, direction: Tensor) -> Tensor:
-        """Inner product of each with a direction."""
+        """Inner product of each gradient with a direction."""
 
     def total(self, rows: Tensor, factors: Tensor) -> Tensor:
-        """Weighted sum of some, classes × (width + 1)."""
+        """Weighted sum of some gradients, classes × (width + 1)."""
 
 
 class ExampleGradients:
-    """One gradient an example, kept as its two factors: C + D numbers instead of C·D."""
+    """One gradient per example, stored as its two factors: C + D numbers instead of C·D."""
 
     def __init__(self, errors: Tensor, features: Tensor) -> None:
         self.errors, self.features = errors, features

@@ -1,7 +1,7 @@
 """Orthogonal matching pursuit with non-negative weights, from inner products alone (Batch-OMP).
 
-It is the active-set method of Lawson & Hanson (1974), stopped when enough atoms are in: each round adds the atom most
-aligned with the residual and solves for all weights again; one that would turn negative leaves.
+This is the active-set method of Lawson & Hanson (1974), stopped when enough atoms are active. Each round adds the atom
+most aligned with the residual and solves for all weights again; an atom whose weight would turn negative is removed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ class Pursuit:
         self.spanned = torch.zeros(len(target), dtype=torch.bool)
 
     def run(self, tolerance: float = 1e-9) -> tuple[Tensor, Tensor]:
-        """Atoms and their positive weights; fewer than the budget if nothing more is aligned with the residual."""
+        """Atoms and their positive weights; fewer than the budget if no other atom is aligned with the residual."""
         floor = tolerance * float(self.target.abs().amax()) if len(self.target) else 0.0
         barred = self.spanned.clone()
-        for _ in range(4 * len(self.index) + len(self.target)):  # rounding could otherwise make two atoms take turns
+        for _ in range(
+            4 * len(self.index) + len(self.target)
+        ):  # a bound, since rounding could make two atoms alternate
             if len(self.x) == len(self.index):
                 break
             pull = self.target - self.x @ self.rows[: len(self.x)]
@@ -38,11 +40,11 @@ class Pursuit:
             if self._add(int(atom)):
                 barred.zero_()
             else:
-                barred[atom] = True  # until the set changes, or it would be tried for ever
+                barred[atom] = True  # until the set changes, or it would be tried forever
         return self.index[: len(self.x)].clone(), self.x.clone()
 
     def _add(self, atom: int) -> bool:
-        """Let an atom in and solve; False if it found no place."""
+        """Add an atom and solve; False if the atom does not stay."""
         if not self._grow(atom):
             self.spanned[atom] = True
             return False
@@ -78,7 +80,7 @@ class Pursuit:
         return torch.cholesky_solve(right, self.factor[:count, :count])[:, 0]
 
     def _restrict(self, stay: Tensor) -> None:
-        """Let atoms go and factorise what remains."""
+        """Remove atoms and factorize the rest."""
         kept = self.index[: len(self.x)][stay]
         count = len(kept)
         self.x, self.index[:count], self.rows[:count] = self.x[stay], kept, self.gram[kept]

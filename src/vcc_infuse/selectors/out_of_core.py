@@ -1,4 +1,4 @@
-"""The best rows of a stream, all together or class by class: memory does not grow with the stream."""
+"""Ranking a pool that does not fit in memory: rows and names go to disk, and the best rows are found in a stream."""
 
 from __future__ import annotations
 
@@ -10,100 +10,29 @@ from typing import IO
 
 import numpy as np
 
-from .infuse.harmless import LOTTERY, lots
-from .ranking import Quota, Scored, joined, known, shared
+from .infuse.harmless import HARMLESS_DRAW, random_scores
+from .ranking import Quota, Scored, merge, nan_to_worst, places_per_class
 
+ROW = np.dtype([("id", "i8"), ("score", "f4"), ("selected", "?"), ("confidence", "f8"), ("label", "i4")])
 SLACK = 65_536
 
 
-class Top:
-    """The best `keep` rows so far. It holds up to `slack` or a quarter more, so that it need not sort at each chunk."""
-
-    def __init__(self, keep: int, slack: int = SLACK) -> None:
-        self.keep, self.room = keep, keep + max(keep // 4, slack)
-        self.held: list[Scored] = []
-        self.count = 0
-        self.worst: Scored | None = None
-
-    def add(self, chunk: Scored) -> None:
-        """Look at more rows."""
-        chunk = chunk if self.worst is None else chunk.take(_may_enter(chunk, self.worst))
-        self.held.append(chunk)
-        self.count += len(chunk.ids)
-        if self.count > self.room:
-            self.held = [self.rows()]
-            self.count = len(self.held[0].ids)
-            self.worst = self.held[0].take(np.array([-1])) if self.keep else None
-
-    def rows(self) -> Scored:
-        """The best of all that was seen, best first."""
-        return joined(self.held).take(np.arange(min(self.keep, self.count)))
-
-
-def top_stream(chunks: Iterable[Scored], keep: int, slack: int = SLACK) -> Scored:
-    """The best `keep` rows of a stream, best first."""
-    top = Top(keep, slack)
-    for chunk in chunks:
-        top.add(chunk)
-    if not top.held:
-        raise ValueError("an empty stream has no best rows")
-    return top.rows()
-
-
-def best_stream(chunks: Iterable[Scored], budget: int, quota: Quota, classes: int, slack: int = SLACK) -> Scored:
-    """What `quota.best` keeps of the whole table, best first; `chunks` is gone through twice if there is a quota."""
-    if quota == "none":
-        return top_stream(chunks, budget, slack)
-    counts = np.zeros(classes, dtype=np.int64)
-    for chunk in chunks:
-        counts += np.bincount(chunk.labels[chunk.selected], minlength=classes)
-    places = shared(quota, counts, budget)
-    # The last one is for what the algorithm does not select: it fills the places that are left.
-    tops = [Top(int(places_), slack // classes) for places_ in (*places, budget - places.sum())]
-    for chunk in chunks:
-        part = np.where(chunk.selected, chunk.labels, classes)
-        for number in np.unique(part):
-            tops[number].add(chunk.take(np.flatnonzero(part == number)))
-    return joined([top.rows() for top in tops if top.held])
-
-
-class Lots:
-    """A stream with lots for scores, the same lots whenever it is gone through."""
-
-    def __init__(self, chunks: Iterable[Scored], seed: int) -> None:
-        self.chunks, self.seed = chunks, seed
-
-    def __iter__(self) -> Iterator[Scored]:
-        for number, chunk in enumerate(self.chunks):
-            yield lots(chunk, np.random.default_rng([self.seed, LOTTERY, number]))
-
-
-def _may_enter(chunk: Scored, worst: Scored) -> np.ndarray:
-    """Rows not plainly below the worst row kept so far: most of a long stream is turned away by one comparison."""
-    if not worst.selected[0]:
-        return np.flatnonzero(chunk.selected | (chunk.confidence >= worst.confidence[0]))
-    return np.flatnonzero(chunk.selected & (known(chunk.scores) >= known(worst.scores)[0]))
-
-
-ROW = np.dtype([("id", "i8"), ("score", "f4"), ("selected", "?"), ("confidence", "f8"), ("label", "i4")])
-
-
-def scratch(folder: Path | None) -> IO[bytes]:
-    """A file without a name that is gone when closed, beside the output, where there must be room anyway."""
+def temp_file(folder: Path | None) -> IO[bytes]:
+    """An unnamed file that is deleted when closed, in the folder of the output, where there must be space anyway."""
     return tempfile.TemporaryFile(dir=folder)
 
 
 class DiskTable:
-    """Rows that are read back in blocks, as often as needed.
+    """Rows in a file. Iterating yields them in blocks, any number of times.
 
-    Ranking them as they come would hold small arrays between the large ones of the network, which breaks up the heap.
+    Ranking rows as they arrive would keep small arrays between the large ones of the network, which fragments memory.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.count, self.selected = file, 0, 0
 
     def add(self, chunk: Scored) -> None:
-        """Write down some rows."""
+        """Append rows."""
         rows = np.empty(len(chunk.ids), ROW)
         for name, column in zip(ROW.names or (), chunk, strict=True):
             rows[name] = column
@@ -117,14 +46,14 @@ class DiskTable:
             yield Scored(*(rows[name] for name in ROW.names or ()))
 
 
-class Names:
-    """A growing list of names in a file."""
+class DiskNames:
+    """A growing list of file names, stored in a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self._ends = file, array("q", [0])
 
     def extend(self, names: Iterable[str]) -> None:
-        """Write down some names."""
+        """Append names."""
         self.file.seek(self._ends[-1])
         for name in names:
             data = name.encode("utf-8", "surrogateescape")
@@ -134,8 +63,77 @@ class Names:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, place: int) -> str:
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        self.file.seek(self._ends[place])
-        return self.file.read(self._ends[place + 1] - self._ends[place]).decode("utf-8", "surrogateescape")
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        self.file.seek(self._ends[index])
+        return self.file.read(self._ends[index + 1] - self._ends[index]).decode("utf-8", "surrogateescape")
+
+
+class RandomScores:
+    """A stream with random scores for the harmless rows, the same scores in every iteration."""
+
+    def __init__(self, chunks: Iterable[Scored], seed: int) -> None:
+        self.chunks, self.seed = chunks, seed
+
+    def __iter__(self) -> Iterator[Scored]:
+        for number, chunk in enumerate(self.chunks):
+            yield random_scores(chunk, np.random.default_rng([self.seed, HARMLESS_DRAW, number]))
+
+
+class TopRows:
+    """The best `keep` rows so far. It buffers `slack` or a quarter more rows, so that it need not sort every chunk."""
+
+    def __init__(self, keep: int, slack: int = SLACK) -> None:
+        self.keep, self.capacity = keep, keep + max(keep // 4, slack)
+        self.buffer: list[Scored] = []
+        self.count = 0
+        self.worst: Scored | None = None
+
+    def add(self, chunk: Scored) -> None:
+        """Take in more rows."""
+        chunk = chunk if self.worst is None else chunk.take(_candidates(chunk, self.worst))
+        self.buffer.append(chunk)
+        self.count += len(chunk.ids)
+        if self.count > self.capacity:
+            self.buffer = [self.rows()]
+            self.count = len(self.buffer[0].ids)
+            self.worst = self.buffer[0].take(np.array([-1])) if self.keep else None
+
+    def rows(self) -> Scored:
+        """The best of all rows added, best first."""
+        return merge(self.buffer).take(np.arange(min(self.keep, self.count)))
+
+
+def top_of_stream(chunks: Iterable[Scored], keep: int, slack: int = SLACK) -> Scored:
+    """The best `keep` rows of a stream, best first."""
+    top = TopRows(keep, slack)
+    for chunk in chunks:
+        top.add(chunk)
+    if not top.buffer:
+        raise ValueError("an empty stream has no best rows")
+    return top.rows()
+
+
+def best_of_stream(chunks: Iterable[Scored], budget: int, quota: Quota, classes: int, slack: int = SLACK) -> Scored:
+    """The rows that `ranking.best` keeps of the whole table, best first; a quota needs two passes over `chunks`."""
+    if quota == "none":
+        return top_of_stream(chunks, budget, slack)
+    counts = np.zeros(classes, dtype=np.int64)
+    for chunk in chunks:
+        counts += np.bincount(chunk.labels[chunk.selected], minlength=classes)
+    places = places_per_class(quota, counts, budget)
+    # One list per class, and a last one for unselected rows, which fill the remaining places.
+    tops = [TopRows(int(count), slack // classes) for count in (*places, budget - places.sum())]
+    for chunk in chunks:
+        part = np.where(chunk.selected, chunk.labels, classes)
+        for number in np.unique(part):
+            tops[number].add(chunk.take(np.flatnonzero(part == number)))
+    return merge([top.rows() for top in tops if top.buffer])
+
+
+def _candidates(chunk: Scored, worst: Scored) -> np.ndarray:
+    """Rows that may rank above the worst row kept so far: one comparison rejects most of a long stream."""
+    if not worst.selected[0]:
+        return np.flatnonzero(chunk.selected | (chunk.confidence >= worst.confidence[0]))
+    return np.flatnonzero(chunk.selected & (nan_to_worst(chunk.scores) >= nan_to_worst(worst.scores)[0]))

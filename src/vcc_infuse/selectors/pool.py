@@ -1,10 +1,11 @@
-"""Pool: all that a selector may look at in one refresh, streamed in chunks so that memory need not grow with it."""
+"""Pool: everything a selector may use in one refresh, streamed in chunks so that memory need not grow with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,20 +16,18 @@ from ..calibrators import Calibrator
 from ..data.sampling import Batches
 from ..types import Batch, Outputs, Step, Task, identity_gather
 from ..utils.seeding import seed_chunk
-from .pool_chunk import Chunk, judge
+from .pool_chunk import PoolChunk, evaluate_chunk
 
-Reduce = Callable[[Chunk], Mapping[str, Tensor]]
-
-
-POOL, LABELED, SAMPLE = 1, 2, 3
+Reduce = Callable[[PoolChunk], Mapping[str, Tensor]]
+POOL, LABELED, SAMPLE = 1, 2, 3  # keys of random streams
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The unlabeled pool and the labeled set as seen from step `number`.
+    """The unlabeled pool and the labeled set at step `number`.
 
-    `views` gives views of pool ids, `labeled` the weak view and the label of labeled ids. Every chunk is drawn
-    from its own seed and computed whole by one process, so that any number of processes finds the same.
+    `views` returns views of pool ids, `labeled` the weak view and the label of labeled ids. Every chunk has its own
+    seed and is computed by a single process, so the result does not depend on the number of processes.
     """
 
     model: nn.Module
@@ -44,15 +43,15 @@ class Pool:
     world: int = 1
     device: torch.device | str = "cpu"
     gather: Callable[[Tensor], Tensor] = identity_gather
-    autocast: Callable[[], AbstractContextManager] = nullcontext
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     chunk: int = 256
     trainable: tuple[str, ...] = ()
-    """Names of the parameters that training moves; all if empty."""
+    """Names of the trainable parameters; all if empty."""
 
     @classmethod
     def of(cls, batches: Batches, model: nn.Module, ema: nn.Module, algorithm: Algorithm, calibrator: Calibrator,
            task: Task, number: int, gather: Callable[[Tensor], Tensor] = identity_gather,
-           autocast: Callable[[], AbstractContextManager] = nullcontext) -> Pool:  # fmt: skip
+           autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Pool:  # fmt: skip
         """The pool that a run's batches are drawn from."""
         split, y = batches.data.split, batches.data.labeled_y
 
@@ -70,40 +69,40 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Examples in the pool."""
+        """Number of examples in the pool."""
         return self.task.pool
 
     def rng(self, purpose: int) -> np.random.Generator:
-        """Draws that depend on seed, step and purpose, not on process or device."""
+        """A generator that depends on seed, step and purpose, not on process or device."""
         return np.random.default_rng([self.seed, self.number, purpose])
 
     def using(self, weights: str) -> Pool:
-        """The same pool judged by the averaged weights, if "ema"."""
+        """The same pool, evaluated with the averaged weights if `weights` is "ema"."""
         return replace(self, model=self.ema) if weights == "ema" else self
 
     def scan(self, reduce: Reduce) -> dict[str, Tensor]:
-        """One pass: `reduce` gives named rows for a chunk; the result has a row for each pool id, on the CPU."""
+        """One pass: `reduce` maps a chunk to named rows; the result has one row per pool id, on the CPU."""
         pieces = self._pieces(self.rng(POOL).permutation(self.size))
         columns: dict[str, Tensor] = {}
         for number in range(self.rank, max(len(pieces), self.rank + 1), self.world):
-            # A process without a chunk of its own still has to know the columns: it repeats the last one, unheard.
+            # A process without a chunk still has to know the columns: it repeats the last chunk and zeroes its rows.
             idle = number >= len(pieces)
-            chunk = self._judge(pieces[-1 if idle else number], POOL, number)
+            chunk = self._evaluate(pieces[-1 if idle else number], POOL, number)
             for name, rows in reduce(chunk).items():
                 whole = columns.setdefault(name, torch.zeros(self.size, *rows.shape[1:], dtype=rows.dtype))
                 whole[chunk.ids.cpu()] = torch.zeros_like(rows, device="cpu") if idle else rows.detach().cpu()
         return {name: self._join(whole) for name, whole in columns.items()}
 
-    def sample(self, count: int) -> Iterator[Chunk]:
-        """Random examples of the pool, the same in every process."""
+    def sample(self, count: int) -> Iterator[PoolChunk]:
+        """Random examples from the pool, the same in every process."""
         ids = self.rng(SAMPLE).permutation(self.size)[:count]
         for number, piece in enumerate(self._pieces(ids)):
-            yield self._judge(piece, SAMPLE, number)
+            yield self._evaluate(piece, SAMPLE, number)
 
     def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-        """Rows, weak views and labels of the labeled set, `views` times over, each time with new views.
+        """Rows, weak views and labels of the labeled set, repeated `views` times with different views.
 
-        A second pass gives the very same views.
+        A second call returns the same views.
         """
         for number, rows in enumerate(self._pieces(np.arange(views * self.task.labeled))):
             seed_chunk(self.seed, self.number, LABELED, number)
@@ -111,7 +110,7 @@ class Pool:
 
     @torch.no_grad()
     def labeled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
-        """What the model says of the rows of `labeled_chunks`, in float32, and the labels."""
+        """The model's outputs for the rows of `labeled_chunks`, in float32, and the labels."""
         outputs, labels = [], []
         for _, x, y in self.labeled_chunks(views):
             with self.autocast():
@@ -123,7 +122,7 @@ class Pool:
     def _pieces(self, ids: np.ndarray) -> list[np.ndarray]:
         return [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
 
-    def _judge(self, ids: np.ndarray, purpose: int, number: int) -> Chunk:
+    def _evaluate(self, ids: np.ndarray, purpose: int, number: int) -> PoolChunk:
         seed_chunk(self.seed, self.number, purpose, number)
         names = dict.fromkeys(("weak", *self.algorithm.views))
         pool_ids = torch.from_numpy(ids).to(self.device)
@@ -132,7 +131,7 @@ class Pool:
         batch = Batch(views["weak"][:0], none, none, views, pool_ids, ones)
         step = Step(batch, self.model, self.ema, self.calibrator, self.number, self.task.steps)
         with self.autocast():
-            return judge(step, self.algorithm)
+            return evaluate_chunk(step, self.algorithm)
 
     def _join(self, whole: Tensor) -> Tensor:
         """Each process filled its own rows and left zeros elsewhere: the sum is exact."""

@@ -1,4 +1,4 @@
-"""A piece of the pool as the algorithm would learn from it now: pseudo labels, their weights, the student's outputs."""
+"""A chunk of the pool as the algorithm would learn from it now: pseudo labels, their weights, the student's outputs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..algorithms import Algorithm
+from ..algorithms import Algorithm, PseudoLabeling
 from ..types import Calibrated, Outputs, PseudoLabels, Step
 
 
-class Chunk(NamedTuple):
-    """Rows of the pool. `outputs` belong to the view that learns; they are zero where the weight is zero."""
+class PoolChunk(NamedTuple):
+    """Rows of the pool. `outputs` belong to the view with gradient; they are zero where the weight is zero."""
 
     ids: Tensor
     targets: Tensor
@@ -25,13 +25,13 @@ class Chunk(NamedTuple):
 
     @property
     def errors(self) -> Tensor:
-        """Gradient of each example's loss in its logits: weight · (softmax − target)."""
+        """Gradient of each example's loss with respect to its logits: weight · (softmax − target)."""
         return self.weights[:, None] * (self.outputs.logits.softmax(1) - self.targets)
 
 
 @torch.no_grad()
-def judge(step: Step, algorithm: Algorithm) -> Chunk:
-    """Ask calibrator and algorithm (both in eval mode) what each example of the step would teach."""
+def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
+    """Pseudo-label the step's unlabeled examples; calibrator and algorithm must be in eval mode."""
     views = step.batch.views
     weak: Outputs = step.model(views["weak"])
     step.weak = weak
@@ -43,28 +43,27 @@ def judge(step: Step, algorithm: Algorithm) -> Chunk:
         outputs = _forward_where(step.model, images, pseudo.weights > 0, outputs)
     targets = pseudo.targets if pseudo.targets.ndim == 2 else F.one_hot(pseudo.targets, weak.logits.shape[1])
     confidence = calibrated.confidence.float()
-    return Chunk(
+    return PoolChunk(
         step.batch.pool_ids, targets.float(), pseudo.labels, pseudo.weights.float(), confidence, images, outputs
     )
 
 
 def pseudo_labels(algorithm: Algorithm, calibrated: Calibrated, step: Step) -> PseudoLabels:
-    """The algorithm's own; for a method without pseudo labels, the likeliest class of every example."""
-    rule = getattr(algorithm, "pseudo_label", None)
-    if rule is None:
-        return PseudoLabels(calibrated.labels, torch.ones_like(calibrated.confidence))
-    return rule(calibrated, step)
+    """The algorithm's own; for a method without pseudo labels, the most likely class of every example."""
+    if isinstance(algorithm, PseudoLabeling):
+        return algorithm.pseudo_label(calibrated, step)
+    return PseudoLabels(calibrated.labels, torch.ones_like(calibrated.confidence))
 
 
 def student_view(algorithm: Algorithm) -> str:
-    """The view whose prediction is corrected: the strong one, or the last that the method asks for."""
+    """The view that is trained on: the strong one, or the last one that the method uses."""
     return "strong" if "strong" in algorithm.views else algorithm.views[-1]
 
 
 def _forward_where(model: nn.Module, images: Tensor, wanted: Tensor, like: Outputs) -> Outputs:
     """Outputs of the wanted rows, zeros elsewhere: an example without weight has no gradient to compute."""
-    blank = Outputs(*(torch.zeros_like(part) for part in like))
+    outputs = Outputs(*(torch.zeros_like(part) for part in like))
     if wanted.any():
-        for part, values in zip(blank, model(images[wanted]), strict=True):
+        for part, values in zip(outputs, model(images[wanted]), strict=True):
             part[wanted] = values.float()
-    return blank
+    return outputs

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..types import Outputs
 from ..validation import check_choice, check_integer, check_range
-from .base import Selector, Warmup, Weights, uniform
+from .base import SCORE_WITH, FirstInterval, ScoreWith, Selector, uniform
 from .head_gradients import Atoms, ExampleGradients, GroupGradients, augmented, mean_gradient
 from .pool import Pool
 from .ranking import order
@@ -21,17 +21,17 @@ from .selection import Selection
 class RETRIEVE(Selector):
     """Bilevel selection with the head's gradients.
 
-    The imagined step goes along the labeled gradient and the mean unlabeled gradient of the core set so far;
-    after every round the labeled gradient is taken anew.
+    The look-ahead step follows the labeled gradient and the mean unlabeled gradient of the core set so far. The
+    labeled gradient is recomputed after every round.
 
     Args:
-        keep: share of the pool to keep, and of the optimizer steps to take.
-        every: steps between refreshes; if not given, 40/1024 of the run, or what a short run can afford.
-        lr: length of the imagined step; with 0 the examples best aligned with the labeled gradient are kept.
-        rounds: times the labeled gradient is renewed on the way to the budget.
-        granularity: add single examples, or random batches ("batch").
-        weights: score with the "online" or the averaged ("ema") weights.
-        warmup: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
+        keep: fraction of the pool to keep, and of the optimizer steps to take.
+        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
+        lr: learning rate of the look-ahead step; 0 keeps the examples best aligned with the labeled gradient.
+        rounds: how often the labeled gradient is recomputed until the budget is reached.
+        granularity: add single examples ("example") or random batches ("batch").
+        score_with: score with the "online" or the averaged ("ema") weights.
+        first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class RETRIEVE(Selector):
         lr: float = 0.03,
         rounds: int = 15,
         granularity: Granularity = "example",
-        weights: Weights = "online",
-        warmup: Warmup = "random",
+        score_with: ScoreWith = "online",
+        first_interval: FirstInterval = "random",
     ) -> None:
-        super().__init__(keep, every, warmup)
+        super().__init__(keep, every, first_interval)
         self.lr = check_range("lr", lr, 0)
         self.rounds = check_integer("rounds", rounds, 1)
         self.granularity = check_choice("granularity", granularity, GRANULARITIES)
-        self.weights = check_choice("weights", weights, ("online", "ema"))
+        self.score_with = check_choice("score_with", score_with, SCORE_WITH)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """Score an example by how early it is picked."""
+        """Score each example by how early it is picked."""
         columns = pool.scan(lambda c: {"features": c.outputs.features, "errors": c.errors, **example_columns(c)})
         outputs, y = pool.labeled_features()
         labeled = Lookahead(outputs, y, self.lr, float(getattr(pool.algorithm, "weight", 1.0)))
@@ -79,36 +79,36 @@ class RETRIEVE(Selector):
 
 
 class Lookahead:
-    """The labeled loss after an imagined step of the head; only the labeled logits need to be kept."""
+    """The labeled loss after a look-ahead step of the head; only the labeled logits need to be stored."""
 
     def __init__(self, outputs: Outputs, y: Tensor, lr: float, weight: float) -> None:
         self.features = outputs.features.cpu()
         self.truth = F.one_hot(y.cpu(), outputs.logits.shape[1]).float()
         self.logits, self.lr, self.weight = outputs.logits.cpu().clone(), lr, weight
-        self.move(self.gradient())
+        self.step(self.gradient())
 
     def gradient(self) -> Tensor:
-        """Of the mean labeled cross entropy, with the true labels, at the imagined point."""
+        """The gradient of the mean labeled cross entropy after the steps so far."""
         return mean_gradient(self.logits.softmax(1) - self.truth, self.features)
 
-    def move(self, gradient: Tensor) -> None:
-        """Step the head along a gradient."""
+    def step(self, gradient: Tensor) -> None:
+        """One SGD step of the head."""
         self.logits -= self.lr * augmented(self.features) @ gradient.T
 
 
 def greedy(atoms: Atoms, labeled: Lookahead, sizes: Tensor, budget: int, rounds: int) -> list[int]:
-    """Atoms in the order in which they are picked, until their sizes reach `budget` or none is left."""
+    """Indices of atoms in the order they are picked, until their sizes reach `budget` or none is left."""
     left = min(budget, int(sizes.sum()))
     free, picked = torch.ones(len(atoms), dtype=torch.bool), []
-    for after in range(min(rounds, len(atoms)), 0, -1):
+    for rounds_left in range(min(rounds, len(atoms)), 0, -1):
         if left <= 0:
             break
         gains = atoms.against(labeled.gradient()).masked_fill(~free, -math.inf)
         ranked = gains.argsort(descending=True, stable=True)[: int(free.sum())]
-        goal = math.ceil(left / after)
+        goal = math.ceil(left / rounds_left)
         enough = int((sizes[ranked].cumsum(0) < goal).sum()) + 1
         best = ranked[:enough]
-        labeled.move(labeled.weight / budget * atoms.total(best, sizes[best]))
+        labeled.step(labeled.weight / budget * atoms.total(best, sizes[best]))
         free[best] = False
         left -= int(sizes[best].sum())
         picked += best.tolist()

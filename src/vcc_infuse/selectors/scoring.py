@@ -1,4 +1,4 @@
-"""Scores averaged over refreshes: one look through one augmentation is a noisy judge."""
+"""ScoredSelector: keeps the highest scores, optionally averaged over refreshes, because one augmented view is noisy."""
 
 from __future__ import annotations
 
@@ -10,73 +10,43 @@ from torch import Tensor
 
 from ..types import Coreset
 from ..validation import check_choice, check_range
-from .base import Selector, Warmup, Weights, uniform
+from .base import SCORE_WITH, FirstInterval, ScoreWith, Selector, uniform
 from .pool import Pool
-from .pool_chunk import Chunk
+from .pool_chunk import PoolChunk
 from .ranking import QUOTAS, Quota, Scored, best
 from .selection import Selection
 
-
-class Averages:
-    """A moving average of each example's score over the refreshes in which it was selected."""
-
-    def __init__(self, smooth: float) -> None:
-        self.smooth = smooth
-        self.values: Tensor | None = None
-        self.seen: Tensor | None = None
-
-    def update(self, scores: Tensor, selected: Tensor) -> Tensor:
-        """Take in new scores where selected; the first score of an example counts whole."""
-        if self.smooth == 0:
-            return scores
-        if self.values is None or self.seen is None:
-            self.values, self.seen = torch.zeros_like(scores), torch.zeros_like(selected)
-        mean = torch.where(self.seen, scores.lerp(self.values, self.smooth), scores)
-        self.values = torch.where(selected, mean, self.values)
-        self.seen = self.seen | selected
-        return torch.where(selected, self.values, scores)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors, or nothing before the first refresh."""
-        if self.values is None or self.seen is None:
-            return {}
-        return {"values": self.values.clone(), "seen": self.seen.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue where `state_dict` was taken."""
-        values, seen = state.get("values"), state.get("seen")
-        self.values = None if values is None else values.clone().cpu()
-        self.seen = None if seen is None else seen.clone().cpu()
-
-
+Granularity = Literal["example", "batch"]
+GRANULARITIES = ("example", "batch")
+# Keys of random streams.
 RANDOM_FRACTION, GROUPS = 11, 12
 
 
 class ScoredSelector(Selector):
     """Keeps the examples with the highest score; a subclass writes `score`. See INFUSE for the options."""
 
-    def __init__(self, keep: float, every: int | None, warmup: Warmup, weights: Weights, quota: Quota,
-                 smooth: float, random_fraction: float) -> None:  # fmt: skip
-        super().__init__(keep, every, warmup)
-        self.weights = check_choice("weights", weights, ("online", "ema"))
+    def __init__(self, keep: float, every: int | None, first_interval: FirstInterval, score_with: ScoreWith,
+                 quota: Quota, score_momentum: float, random_fraction: float) -> None:  # fmt: skip
+        super().__init__(keep, every, first_interval)
+        self.score_with = check_choice("score_with", score_with, SCORE_WITH)
         self.quota: Quota = check_choice("quota", quota, QUOTAS)
-        self.smooth = check_range("smooth", smooth, 0, 1, open_high=True)
+        self.score_momentum = check_range("score_momentum", score_momentum, 0, 1, open_high=True)
         self.random_fraction = check_range("random_fraction", random_fraction, 0, 1)
-        self.averages_ = Averages(self.smooth)
+        self.averages_ = ScoreAverages(self.score_momentum)
 
     def score(self, pool: Pool) -> dict[str, Tensor]:
-        """Scan the pool; the columns of `example_columns`, and "score": higher is kept first."""
+        """Scan the pool; returns the columns of `example_columns` and "score" (higher is kept first)."""
         raise NotImplementedError
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """The best by average score, within the class quota, and a random share of the others."""
+        """The best by average score, within the class quota, and a random fraction of the others."""
         columns = self.score(pool)
         columns["score"] = self.averages_.update(columns["score"], columns["weight"] > 0)
         rows = table(columns)
         return Selection(self.coreset(rows, budget, pool), rows)
 
     def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
-        """The best of these rows and a random share of the others."""
+        """The best of these rows and a random fraction of the others."""
         drawn = round(self.random_fraction * budget)
         ids = self.pick(rows, budget - drawn, pool)
         others = np.setdiff1d(rows.ids, ids)
@@ -91,12 +61,44 @@ class ScoredSelector(Selector):
         return self.averages_.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue the averages."""
+        """Restore the averaged scores."""
         self.averages_.load_state_dict(state)
 
 
-def example_columns(chunk: Chunk) -> dict[str, Tensor]:
-    """What every selector needs to know of an example."""
+class ScoreAverages:
+    """A moving average of each example's score over the refreshes at which its pseudo label had weight."""
+
+    def __init__(self, momentum: float) -> None:
+        self.momentum = momentum
+        self.values: Tensor | None = None
+        self.seen: Tensor | None = None
+
+    def update(self, scores: Tensor, selected: Tensor) -> Tensor:
+        """Add new scores where selected; an example's first score is taken as it is."""
+        if self.momentum == 0:
+            return scores
+        if self.values is None or self.seen is None:
+            self.values, self.seen = torch.zeros_like(scores), torch.zeros_like(selected)
+        mean = torch.where(self.seen, scores.lerp(self.values, self.momentum), scores)
+        self.values = torch.where(selected, mean, self.values)
+        self.seen = self.seen | selected
+        return torch.where(selected, self.values, scores)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors; empty before the first refresh."""
+        if self.values is None or self.seen is None:
+            return {}
+        return {"values": self.values.clone(), "seen": self.seen.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        values, seen = state.get("values"), state.get("seen")
+        self.values = None if values is None else values.clone().cpu()
+        self.seen = None if seen is None else seen.clone().cpu()
+
+
+def example_columns(chunk: PoolChunk) -> dict[str, Tensor]:
+    """The columns that every scoring selector needs."""
     return {"weight": chunk.weights, "confidence": chunk.confidence, "label": chunk.labels}
 
 
@@ -108,20 +110,14 @@ def table(columns: dict[str, Tensor]) -> Scored:
 
 
 def random_groups(pool: Pool) -> list[Tensor]:
-    """The pool cut at random into groups of an unlabeled batch's size."""
+    """The pool split at random into groups of the size of an unlabeled batch."""
     ids = torch.from_numpy(pool.rng(GROUPS).permutation(pool.size))
-    return list(ids.split(max(1, min(pool.task.unlabeled_batch_size, pool.size))))
+    return list(torch.split(ids, max(1, min(pool.task.unlabeled_batch_size, pool.size))))
 
 
-def shared_by_group(scores: Tensor, weights: Tensor, groups: list[Tensor]) -> Tensor:
-    """Each group's score, Σ scores / Σ weights, given to its selected members."""
+def group_scores(scores: Tensor, weights: Tensor, groups: list[Tensor]) -> Tensor:
+    """Each group's score, Σ scores / Σ weights, assigned to its members with weight."""
     shared = torch.zeros_like(scores)
     for group in groups:
         shared[group] = scores[group].sum() / weights[group].sum().clamp(min=1e-12)
     return shared * (weights > 0)
-
-
-Granularity = Literal["example", "batch"]
-
-
-GRANULARITIES = ("example", "batch")

@@ -1,4 +1,4 @@
-"""Selection: how a core set came about, as figures for the log and as a file for the run folder."""
+"""Selection: a core set with the scores behind it, as statistics for the log and as arrays for the run folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .ranking import Scored
 
 @dataclass(frozen=True)
 class Selection:
-    """A core set and, where the selector scored the pool, a row for each pool id in order."""
+    """A core set and, if the selector scored the pool, one row per pool id in order."""
 
     coreset: Coreset
     rows: Scored | None = None
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Ids and weights, and the scores of the whole pool where there are any, as arrays to store."""
+        """Ids and weights, and the scores of the whole pool if there are any, as arrays to store."""
         columns = {"ids": self.coreset.ids.cpu().numpy(), "weights": self.coreset.weights.cpu().numpy()}
         if self.rows is not None:
             columns |= {"scores": self.rows.scores.astype(np.float32), "selected": self.rows.selected}
@@ -36,20 +36,20 @@ def describe_selection(
     truth: np.ndarray | None = None,
     bins: int = 20,
 ) -> dict[str, Any]:
-    """Plain numbers of one refresh; `truth` are the pool's hidden labels, −1 where nobody knows."""
+    """Statistics of one refresh; `truth` are the pool's hidden labels, −1 where unknown."""
     kept = selection.coreset.ids.cpu().numpy()
     weights = selection.coreset.weights.cpu().double()
-    figures: dict[str, Any] = {
+    statistics: dict[str, Any] = {
         "kept": len(kept), "kept_share": len(kept) / pool, "weight_largest": float(weights.max()),
         "overlap": None if previous is None else _overlap(kept, previous.ids.cpu().numpy()),
     }  # fmt: skip
     if truth is not None:
-        figures["kept_share_per_true_class"] = _shares(truth[kept][truth[kept] >= 0], classes)
+        statistics["kept_share_per_true_class"] = _shares(truth[kept][truth[kept] >= 0], classes)
     if selection.rows is None:
-        return figures
+        return statistics
     rows = selection.rows
     mine = rows.take(kept)
-    figures |= {
+    statistics |= {
         "selected_share_of_kept": float(mine.selected.mean()),
         "selected_share_of_pool": float(rows.selected.mean()),
         "kept_share_per_class": _shares(mine.labels, classes),
@@ -57,9 +57,9 @@ def describe_selection(
         "score_histogram": _histogram(rows, kept, bins),
     }
     if truth is not None:
-        figures["precision_of_kept"] = _precision(mine, truth[kept])
-        figures["precision_of_pool"] = _precision(rows, truth)
-    return figures
+        statistics["precision_of_kept"] = _precision(mine, truth[kept])
+        statistics["precision_of_pool"] = _precision(rows, truth)
+    return statistics
 
 
 def _overlap(kept: np.ndarray, before: np.ndarray) -> float:
@@ -67,16 +67,16 @@ def _overlap(kept: np.ndarray, before: np.ndarray) -> float:
 
 
 def _shares(labels: np.ndarray, classes: int) -> list[float]:
-    return (np.bincount(labels, minlength=classes) / max(len(labels), 1)).tolist()
+    return [float(n) for n in np.bincount(labels, minlength=classes) / max(len(labels), 1)]
 
 
 def _precision(rows: Scored, truth: np.ndarray) -> float | None:
-    judged = rows.selected & (truth >= 0)
-    return float((rows.labels == truth)[judged].mean()) if judged.any() else None
+    known = rows.selected & (truth >= 0)
+    return float((rows.labels == truth)[known].mean()) if known.any() else None
 
 
 def _histogram(rows: Scored, kept: np.ndarray, bins: int) -> dict[str, list[float]]:
-    """Counts of selected examples over the scores, all and kept; the outermost percentiles share the end bins."""
+    """Histogram of the scores of selected examples, all and kept; scores beyond 1 % and 99 % go to the end bins."""
     usable = rows.selected & np.isfinite(rows.scores)
     if not usable.any():
         return {"edges": [], "all": [], "kept": []}

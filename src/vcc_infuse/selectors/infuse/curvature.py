@@ -1,7 +1,7 @@
-"""Curvature of the head, cheaply: the Kronecker-factored Gauss-Newton matrix instead of the identity.
+"""Curvature of the head: the Kronecker-factored Gauss-Newton matrix in place of the identity.
 
 The Gauss-Newton matrix of the cross entropy is E[(diag p − ppᵀ) ⊗ h̃h̃ᵀ]; K-FAC (Martens & Grosse, ICML 2015) takes the
-product of the two means, whose damped inverse costs C³ + D³ once a refresh.
+product of the two means, whose damped inverse costs C³ + D³ once per refresh.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class GaussNewton:
             self.count += float(w.sum())
 
     def solve(self, direction: Tensor, damping: float) -> Tensor:
-        """(S + λ_S I)⁻¹ · direction · (A + λ_A I)⁻¹; each λ is `damping` of the factor's mean eigenvalue."""
+        """(S + λ_S I)⁻¹ · direction · (A + λ_A I)⁻¹; each λ is `damping` times the factor's mean eigenvalue."""
         if self.count == 0:
             return direction
         left, right = (self._damped(factor, damping) for factor in (self.outputs, self.inputs))
         once = torch.linalg.solve(left, direction.double())
-        return torch.linalg.solve(right, once.T).T.to(direction.dtype)
+        solved: Tensor = torch.linalg.solve(right, once.T)
+        return solved.T.to(direction.dtype)
 
     def _damped(self, total: Tensor | float, damping: float) -> Tensor:
         factor = torch.as_tensor(total) / self.count

@@ -1,6 +1,6 @@
-"""Influence through all parameters: one forward-mode pass gives every example's ⟨∇loss, v⟩ at once.
+"""Influence through all parameters: one forward-mode pass computes ⟨∇loss, v⟩ for every example at once.
 
-⟨∇ℓ(u), v⟩ is the derivative of ℓ(u) along v, so no per-example gradient is ever formed.
+⟨∇ℓ(u), v⟩ is the derivative of ℓ(u) along v, so no per-example gradient is formed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...types import Outputs
 from ..pool import Pool
-from ..pool_chunk import Chunk
+from ..pool_chunk import PoolChunk
 
 Tangent = dict[str, Tensor]
 
 
 def full_direction(pool: Pool, head: Tensor, back: Tensor, views: int = 1) -> Tangent:
-    """The gradient in all trainable parameters, from the head's part and the gradient in the labeled features.
+    """The gradient of the support loss in all trainable parameters.
 
-    The labeled set passes the backbone a second time, a chunk after the other; Mixup pairs may cross chunks.
+    `head` is its part for the head, `back` its gradient in the labeled features. The labeled set passes through the
+    backbone a second time in chunks, because Mixup pairs may cross chunks.
     """
     parameters = {name: p.detach() for name, p in pool.model.named_parameters()}
     backbone = {name: p for name, p in parameters.items() if not name.startswith("head.")}
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
     for rows, x, _ in pool.labeled_chunks(views):
-        for name, gradient in _pulled_back(pool.model, backbone, x, back[rows]).items():
+        for name, gradient in _backbone_gradient(pool.model, backbone, x, back[rows]).items():
             total[name] += gradient
     total["head.weight"] += head[:, :-1]
     if "head.bias" in total:
@@ -35,22 +36,22 @@ def full_direction(pool: Pool, head: Tensor, back: Tensor, views: int = 1) -> Ta
     return {name: torch.zeros_like(v) if name in frozen else v for name, v in total.items()}
 
 
-def _pulled_back(model: nn.Module, parameters: Tangent, x: Tensor, back: Tensor) -> Tangent:
-    """The gradient in the parameters, from the gradient in the features of x."""
+def _backbone_gradient(model: nn.Module, parameters: Tangent, x: Tensor, back: Tensor) -> Tangent:
+    """The gradient in the parameters, given the gradient in the features of x."""
 
     def features(moved: Tangent) -> Tensor:
         outputs: Outputs = functional_call(model, moved, (x,))
         return outputs.features
 
-    pulled = vjp(features, parameters)[1](back)
-    return pulled[0]
+    gradient: Tangent = vjp(features, parameters)[1](back)[0]
+    return gradient
 
 
-def influence(model: nn.Module, tangent: Tangent, chunk: Chunk) -> Tensor:
+def directional_derivatives(model: nn.Module, tangent: Tangent, chunk: PoolChunk) -> Tensor:
     """⟨∇ weight·CE(u), tangent⟩ for each example of a chunk; zero where the weight is zero."""
-    score, wanted = torch.zeros_like(chunk.weights), chunk.weights > 0
+    derivatives, wanted = torch.zeros_like(chunk.weights), chunk.weights > 0
     if not wanted.any():
-        return score
+        return derivatives
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     images, targets, weights = chunk.images[wanted], chunk.targets[wanted], chunk.weights[wanted]
 
@@ -59,7 +60,7 @@ def influence(model: nn.Module, tangent: Tangent, chunk: Chunk) -> Tensor:
         return -weights * (targets * outputs.logits.float().log_softmax(1)).sum(1)
 
     device = images.device.type
-    # Fused attention has no forward-mode rule, and half precision would drown the derivative in rounding.
+    # Fused attention has no forward-mode rule, and half precision is too coarse for the derivative.
     with sdpa_kernel(SDPBackend.MATH), torch.autocast(device, enabled=False):
-        score[wanted] = jvp(losses, (parameters,), (tangent,))[1]
-    return score
+        derivatives[wanted] = jvp(losses, (parameters,), (tangent,))[1]
+    return derivatives
