@@ -63,7 +63,7 @@ def specs() -> dict[str, dict[str, Any]]:
         "infuse-redraw": dict(case=(fixmatch, None, INFUSE(keep=0.4, resample_each_pass=True, every=12))),
         "retrieve-default": dict(case=(fixmatch, None, RETRIEVE(keep=0.4, every=6))),
         "gradmatch-default": dict(case=(fixmatch, None, GradMatch(keep=0.4, every=6))),
-        "darp-default": dict(case=(DARP(start=0.5), None, None)),
+        "darp-default": dict(case=(DARP(start_fraction=0.5), None, None)),
     }
     return {name: dict(case=case) for name, case in cases().items()} | {
         name: {**MEDIUM, **options} for name, options in medium.items()

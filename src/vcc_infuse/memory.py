@@ -1,4 +1,4 @@
-"""Memory: a fixed-size first-in-first-out table of named columns, held as buffers, so it moves and saves by itself."""
+"""Fixed-size first-in-first-out memories, held as buffers: they move with the module and are saved with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class Memory(nn.Module):
-    """The last `size` rows pushed; `columns` gives each column's row shape and dtype.
+    """The last `size` rows pushed, in named columns; `columns` gives each column's row shape and dtype.
 
-    Shapes never change: `filled` says how many rows are real, `valid` is their mask.
+    Shapes never change: `filled` is the number of rows written so far, `valid` is their mask.
     """
 
     cursor: Tensor
@@ -28,21 +28,21 @@ class Memory(nn.Module):
         self.register_buffer("pushed", torch.zeros((), dtype=torch.long))
 
     def __getitem__(self, name: str) -> Tensor:
-        return getattr(self, f"column_{name}")
+        return self.get_buffer(f"column_{name}")
 
     @property
     def filled(self) -> Tensor:
-        """Number of real rows, as a tensor: reading it costs no wait for the device."""
+        """Number of rows written, as a tensor, so that reading it does not synchronize with the device."""
         return self.pushed.clamp(max=self.size)
 
     @property
     def valid(self) -> Tensor:
-        """Which rows are real."""
+        """Mask of the rows that were written."""
         return torch.arange(self.size, device=self.cursor.device) < self.filled
 
     @torch.no_grad()
     def push(self, **rows: Tensor) -> None:
-        """Store a batch, oldest rows overwritten first; a batch larger than the memory leaves its last rows."""
+        """Store a batch over the oldest rows; of a batch larger than the memory, the last rows stay."""
         count = len(next(iter(rows.values())))
         skip = max(0, count - self.size)
         slots = (self.cursor + torch.arange(skip, count, device=self.cursor.device)) % self.size
@@ -53,7 +53,7 @@ class Memory(nn.Module):
 
 
 class ClassMemory(nn.Module):
-    """`size` rows a class, the oldest overwritten first; shapes never change."""
+    """The last `size` rows of each class; shapes never change."""
 
     rows: Tensor
     pushed: Tensor
@@ -65,7 +65,7 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     def push(self, rows: Tensor, labels: Tensor) -> None:
-        """Store rows in their order; of more than `size` rows of a class the last stay."""
+        """Store rows in order; of more than `size` rows of one class, the last stay."""
         classes, size, _ = self.rows.shape
         own = F.one_hot(labels, classes)
         place = own.cumsum(0).gather(1, labels[:, None])[:, 0] - 1
@@ -82,5 +82,5 @@ class ClassMemory(nn.Module):
 
     @property
     def known(self) -> Tensor:
-        """Which classes have rows."""
+        """Mask of the classes that have rows."""
         return self.pushed > 0

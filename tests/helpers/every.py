@@ -19,7 +19,14 @@ ABSTRACT = (Algorithm, PseudoLabeling, Plugin, Calibrator, Selector)
 # memories fill up and refits come within six steps.
 LIVELY: dict[type, dict[str, Any]] = {
     Algorithm: dict(
-        threshold=0.12, contrast_threshold=0.1, start=0.0, every=2, memory=2, finetune=0.2, momentum=0.5, warmup_steps=2
+        threshold=0.12,
+        contrast_threshold=0.1,
+        start_fraction=0.0,
+        every=2,
+        memory=2,
+        finetune_fraction=0.2,
+        momentum=0.5,
+        warmup_steps=2,
     ),
     Calibrator: dict(every=2, min_per_class=1),
     Selector: dict(every=2, keep=0.5, first_interval="score"),

@@ -1,4 +1,4 @@
-"""Semi-supervised methods, one a file."""
+"""Semi-supervised methods, one per file."""
 
 from .base import Algorithm, PseudoLabeling
 from .comatch import CoMatch

@@ -14,18 +14,18 @@ Gather = Callable[[Tensor], Tensor]
 
 
 def align(probs: Tensor, mean: Tensor, target: Tensor | float, eps: float = 1e-6) -> Tensor:
-    """Multiply each class by target / mean and let each row sum to one again."""
+    """Multiply each class by target / mean, then normalize each row."""
     scaled = probs * ((target + eps) / (mean + eps))
     return scaled / scaled.sum(1, keepdim=True)
 
 
 class EMAAlignment(nn.Module):
-    """Aligns by a moving average of batch means, which takes in a batch before it is used on it.
+    """Aligns by a moving average of batch means; the average is updated with a batch before that batch is aligned.
 
     Args:
         classes: number of classes.
-        momentum: of the average; the first batch starts it.
-        target: the distribution to approach; uniform if not given.
+        momentum: of the average, which starts at the mean of the first batch.
+        target: the distribution to approach; uniform by default.
     """
 
     mean: Tensor
@@ -37,7 +37,7 @@ class EMAAlignment(nn.Module):
         self.momentum = momentum
         target = torch.full((classes,), 1 / classes) if target is None else target.float() / target.sum()
         self.register_buffer("target", target)
-        self.register_buffer("mean", target.clone())  # nothing is moved before the first batch
+        self.register_buffer("mean", target.clone())  # the identity until the first batch
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
@@ -61,7 +61,7 @@ class QueueAlignment(nn.Module):
 
     @torch.no_grad()
     def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:
-        """Aligned probabilities; the queue changes only in training mode, before it is used."""
+        """Aligned probabilities; in training mode the batch enters the queue first."""
         probs = probs.float()
         if self.training:
             self.means.push(mean=gather(probs).mean(0, keepdim=True))

@@ -1,4 +1,4 @@
-"""What a semi-supervised method writes: which views it wants, and its losses for one step."""
+"""Base classes of the methods: a method names the views it needs and yields its losses for one step."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from .ops import labeled_loss
 
 
 class Algorithm(nn.Module):
-    """A method. `__init__` takes hyper-parameters only; state is buffers, extra heads are submodules."""
+    """A method. `__init__` takes hyperparameters only; state is held in buffers, extra heads are submodules."""
 
     views: tuple[str, ...] = ("weak", "strong")
     unlabeled_ratio: int = 7
-    """Unlabeled examples for each labeled one, unless the user says otherwise."""
+    """Unlabeled examples per labeled one, unless the user sets another ratio."""
     uses_confidence: ClassVar[bool] = False
-    """Whether a calibrator has a confidence to replace."""
+    """Whether the method uses a confidence that a calibrator can replace."""
     all_labels: ClassVar[bool] = False
-    """Whether every training label is shown: the upper bound, not a semi-supervised method."""
+    """Whether all training labels are used: the upper bound, not a semi-supervised method."""
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build heads, memories and second models, once the sizes are known."""
 
     def on_coreset_change(self, ids: Tensor) -> None:
-        """Only these pool ids will be seen until the next core set: counts over the pool may have to follow."""
+        """Called when training is restricted to these pool ids: update whatever is counted over the pool."""
 
     def classifier(self, model: nn.Module) -> nn.Module:
-        """What predicts at test time, given the averaged model: the model, unless a method trained a head for it."""
+        """The model that predicts at test time, given the averaged model; a method may replace its head."""
         return model
 
     def class_thresholds(self) -> Tensor | float | None:
-        """What the pseudo labels of each class must reach now (one number if all the same); None without thresholds."""
+        """The current confidence threshold, per class or one for all; None for a method without thresholds."""
         return None
 
     def losses(self, step: Step) -> Iterator[Losses]:
@@ -42,7 +42,7 @@ class Algorithm(nn.Module):
 
 
 class PseudoLabeling(Algorithm):
-    """The FixMatch family: a subclass only says which pseudo labels count, and how much."""
+    """The FixMatch family: a subclass only writes its rule for targets and weights, `pseudo_label`."""
 
     uses_confidence = True
     weight: float = 1.0
@@ -52,7 +52,7 @@ class PseudoLabeling(Algorithm):
         raise NotImplementedError
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Labeled cross entropy, and the strong view's cross entropy with the weak view's label."""
+        """Cross entropy of the labeled images, and of the strong views with the pseudo labels of the weak views."""
         batch = step.batch
         weak, (labeled, strong) = step.forward_weak_strong(batch.views["weak"], batch.x, batch.views["strong"])
         calibrated = step.confidence(batch.views["weak"], weak)
@@ -66,9 +66,9 @@ class PseudoLabeling(Algorithm):
         )
 
     def labeled_term(self, logits: Tensor, step: Step) -> Tensor:
-        """What the labeled images teach."""
+        """The loss of the labeled images."""
         return labeled_loss(logits, step.batch.y)
 
     def extra_losses(self, strong: Tensor, pseudo: PseudoLabels, step: Step) -> dict[str, Tensor]:
-        """What else is to be minimized, given the strong view's logits."""
+        """Further terms to minimize, given the logits of the strong view."""
         return {}

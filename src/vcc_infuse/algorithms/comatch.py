@@ -1,4 +1,4 @@
-"""CoMatch (Li et al., ICCV 2021): class probabilities and embeddings smooth and shape one another."""
+"""CoMatch (Li et al., ICCV 2021): class probabilities and embeddings regularize each other."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .projection import Projection, full_precision, similarity
 
 
 class CoMatch(PseudoLabeling):
-    """Targets are smoothed by similar examples; embeddings of two strong views follow the similarity of targets.
+    """Similar examples smooth the targets; embeddings of two strong views are trained to match target similarity.
 
     Args:
-        threshold: largest target probability that a pseudo label must reach.
+        threshold: minimum of the largest target probability for a pseudo label to count.
         weight: factor of the unlabeled loss.
         contrast_weight: factor of the contrastive loss (5 for STL-10).
-        contrast_threshold: examples whose targets agree less are not pulled together.
-        smoothing: share of the classifier in the target; the rest comes from the memory.
+        contrast_threshold: pairs with a lower target similarity are not pulled together.
+        smoothing: weight of the classifier in the target; the rest comes from the memory.
         temperature: of the similarities.
-        width: dimensions of the projection.
-        memory: size of the memory, in steps' worth of examples.
-        queue: batches by which probabilities are aligned to the uniform distribution.
+        embedding_dim: dimensions of the projection.
+        memory: size of the memory, in batches.
+        queue_size: number of batch means used to align probabilities to the uniform distribution.
     """
 
     views = ("weak", "strong", "strong_2")
@@ -42,9 +42,9 @@ class CoMatch(PseudoLabeling):
         contrast_threshold: float = 0.8,
         smoothing: float = 0.9,
         temperature: float = 0.2,
-        width: int = 64,
+        embedding_dim: int = 64,
         memory: int = 5,
-        queue: int = 32,
+        queue_size: int = 32,
     ) -> None:
         super().__init__()
         self.threshold = check_range("threshold", threshold, 0, 1)
@@ -53,25 +53,26 @@ class CoMatch(PseudoLabeling):
         self.contrast_threshold = check_range("contrast_threshold", contrast_threshold, 0, 1)
         self.smoothing = check_range("smoothing", smoothing, 0, 1)
         self.temperature = check_range("temperature", temperature, 1e-3)
-        self.width, self.queue = check_integer("width", width, 1), check_integer("queue", queue, 1)
-        self.memory = check_integer("memory", memory, 1)
+        self.embedding_dim = check_integer("embedding_dim", embedding_dim)
+        self.memory = check_integer("memory", memory)
+        self.queue_size = check_integer("queue_size", queue_size)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A projection head, and a memory of projections and their class probabilities."""
         size = self.memory * (task.batch_size + task.unlabeled_batch_size)
-        columns = {"projection": ((self.width,), torch.float32), "probs": ((task.classes,), torch.float32)}
-        self.projection = Projection.of(model, self.width)
-        self.alignment = QueueAlignment(task.classes, self.queue)
+        columns = {"projection": ((self.embedding_dim,), torch.float32), "probs": ((task.classes,), torch.float32)}
+        self.projection = Projection.of(model, self.embedding_dim)
+        self.alignment = QueueAlignment(task.classes, self.queue_size)
         self.bank = Memory(size, columns)
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
-        """Soft targets, weight one where their largest probability reaches the threshold."""
+        """Soft targets, with weight 1 where the largest probability reaches the threshold."""
         assert step.weak is not None
         probs = self.alignment(calibrated.probs, step.gather)
         return self._smooth(probs, step.weak.features)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """The template's terms, and the contrast between two strong views."""
+        """The terms of `PseudoLabeling`, and a contrastive loss between two strong views."""
         batch = step.batch
         inputs = (batch.x, batch.views["strong"], batch.views["strong_2"])
         weak, (labeled, strong, other) = step.forward_weak_strong(batch.views["weak"], *inputs)
@@ -90,12 +91,12 @@ class CoMatch(PseudoLabeling):
         )
 
     def class_thresholds(self) -> float:
-        """The same for all."""
+        """One threshold for all classes."""
         return self.threshold
 
     @torch.no_grad()
     def _smooth(self, probs: Tensor, features: Tensor) -> PseudoLabels:
-        """Mix probabilities with those of similar examples in the memory, once it is full."""
+        """Once the memory is full, mix probabilities with those of similar examples in it."""
         near = similarity(self.projection(features), self.bank["projection"], self.temperature).softmax(1)
         with full_precision(near):
             smoothed = self.smoothing * probs + (1 - self.smoothing) * near @ self.bank["probs"]
@@ -104,13 +105,13 @@ class CoMatch(PseudoLabeling):
 
     @torch.no_grad()
     def _remember(self, step: Step, labeled: Outputs, weak: Outputs, probs: Tensor) -> None:
-        """Push unlabeled examples with their aligned, unsmoothed probabilities, then labeled ones."""
+        """Store unlabeled examples with aligned, unsmoothed probabilities, then labeled ones with their labels."""
         truth = F.one_hot(step.batch.y, probs.shape[1]).float()
         for features, rows in ((weak.features, probs), (labeled.features, truth)):
             self.bank.push(projection=step.gather(self.projection(features)), probs=step.gather(rows))
 
     def _contrast(self, targets: Tensor, features: Tensor, others: Tensor) -> Tensor:
-        """Cross entropy, per example, between the graph of targets and that of embeddings."""
+        """Cross entropy per example between the similarity graphs of targets and of embeddings."""
         with full_precision(targets):
             graph = (targets @ targets.T).fill_diagonal_(1)
         graph = F.normalize(graph.where(graph >= self.contrast_threshold, 0), p=1, dim=1)

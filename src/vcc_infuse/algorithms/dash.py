@@ -1,4 +1,4 @@
-"""Dash (Xu et al., ICML 2021): keep examples whose loss lies below a threshold that shrinks as the model learns."""
+"""Dash (Xu et al., ICML 2021): keep examples with a loss below a threshold that shrinks during training."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .base import PseudoLabeling
 from .ops import sharpen
 
 PAPER_STEPS, PAPER_PERIOD = 2**20, 10 * 1024
-"""The published run, and the steps (ten epochs) between two shrinkings; other runs keep the proportion."""
+"""Length of the published run, and steps between two reductions; runs of another length scale the period."""
 
 
 class Dash(PseudoLabeling):
-    """Labels alone at first; then a threshold that starts from the labeled loss reached by then.
+    """A supervised warm-up, then a threshold that starts at the labeled loss measured at its end.
 
     Args:
         weight: factor of the unlabeled loss.
-        warmup: steps with labels alone …
-        warmup_share: … but never more than this share of the run (2048 steps of 2^20 are far less).
-        scale: the threshold begins at this multiple of the labeled loss after the warm-up.
-        shrink: the threshold is divided by this about a hundred times in a run (every 10240 steps of 2^20).
-        lowest: the threshold stays here at last, where targets are hard; they are sharpened before.
+        warmup_steps: length of the supervised warm-up, capped by `warmup_fraction`.
+        warmup_fraction: the warm-up is at most this fraction of the run.
+        scale: the threshold starts at this multiple of the labeled loss.
+        shrink: factor by which the threshold is divided, about a hundred times per run (every 10240 of 2^20 steps).
+        min_threshold: lower bound of the threshold; once it is reached, targets are hard instead of sharpened.
         temperature: of the sharpening.
     """
 
@@ -37,56 +37,56 @@ class Dash(PseudoLabeling):
     def __init__(
         self,
         weight: float = 1.0,
-        warmup: int = 2048,
-        warmup_share: float = 0.05,
+        warmup_steps: int = 2048,
+        warmup_fraction: float = 0.05,
         scale: float = 1.0001,
         shrink: float = 1.27,
-        lowest: float = 0.05,
+        min_threshold: float = 0.05,
         temperature: float = 0.5,
     ) -> None:
         super().__init__()
         self.weight = check_range("weight", weight)
-        self.warmup = check_integer("warmup", warmup, 1)
-        self.warmup_share = check_range("warmup_share", warmup_share, 0, 1)
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps)
+        self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
         self.scale, self.shrink = check_range("scale", scale), check_range("shrink", shrink, 1)
-        self.lowest = check_range("lowest", lowest)
+        self.min_threshold = check_range("min_threshold", min_threshold)
         self.temperature = check_range("temperature", temperature, 1e-3)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Sum and number of labeled losses in the last pass over the labeled images before the warm-up ends."""
+        """Sum and count of the labeled losses over the last pass of the warm-up."""
         self.register_buffer("loss_sum", torch.zeros(()))
         self.register_buffer("loss_count", torch.zeros(()))
-        self._ignorant, self._pass = math.log(task.classes), math.ceil(task.labeled / task.batch_size)
+        self._initial_loss, self._pass_steps = math.log(task.classes), math.ceil(task.labeled / task.batch_size)
 
-    def warmup_steps(self, step: Step) -> int:
-        """Steps with labels alone, at least one: the threshold has to be measured."""
-        return max(1, min(self.warmup, int(self.warmup_share * step.steps)))
+    def warmup_length(self, step: Step) -> int:
+        """Steps of the warm-up, at least one because the threshold is measured there."""
+        return max(1, min(self.warmup_steps, int(self.warmup_fraction * step.steps)))
 
     def threshold(self, step: Step) -> Tensor:
-        """The largest loss to keep. Before anything is measured, that of a model that knows nothing."""
-        measured = (self.loss_sum / self.loss_count.clamp(min=1)).where(self.loss_count > 0, self._ignorant)
-        since = max(0, step.number - self.warmup_steps(step))
+        """The largest loss to keep; before any measurement, the loss of a uniform prediction."""
+        measured = (self.loss_sum / self.loss_count.clamp(min=1)).where(self.loss_count > 0, self._initial_loss)
+        since = max(0, step.number - self.warmup_length(step))
         periods = since * PAPER_STEPS // (PAPER_PERIOD * step.steps)
-        return (self.scale * self.shrink**-periods * measured).clamp(min=self.lowest)
+        return (self.scale * self.shrink**-periods * measured).clamp(min=self.min_threshold)
 
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
-        """Sharpened targets (hard ones at the lowest threshold), kept where the weak view's loss is small."""
+        """Sharpened targets (hard ones at `min_threshold`), kept where the loss of the weak view is small."""
         probs, threshold = calibrated.probs.float(), self.threshold(step)
         logs = probs.clamp(min=torch.finfo(torch.float32).tiny).log()
         soft, hard = sharpen(probs, self.temperature), F.one_hot(calibrated.labels, probs.shape[1]).float()
-        early = threshold > self.lowest
+        early = threshold > self.min_threshold
         loss = torch.where(early, -(soft * logs).sum(1), -calibrated.confidence.float().log())
         return PseudoLabels(soft.where(early, hard), (loss <= threshold).float())
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """The labeled loss alone while warming up, the template's terms afterwards."""
-        if step.number >= self.warmup_steps(step):
+        """The labeled loss alone during the warm-up, the terms of `PseudoLabeling` afterwards."""
+        if step.number >= self.warmup_length(step):
             yield from super().losses(step)
             return
         (labeled,) = step.forward(step.batch.x)
         each = F.cross_entropy(labeled.logits.float(), step.batch.y, reduction="none")
-        if self.training and step.number >= self.warmup_steps(step) - self._pass:
+        if self.training and step.number >= self.warmup_length(step) - self._pass_steps:
             self._measure(step.gather(each.detach()))
         yield Losses(labeled=each.mean())
 

@@ -1,4 +1,4 @@
-"""FixMatch (Sohn et al., NeurIPS 2020): a confident weak view gives the strong view its label."""
+"""FixMatch (Sohn et al., NeurIPS 2020): a confident prediction for the weak view labels the strong view."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .base import PseudoLabeling
 
 
 class FixMatch(PseudoLabeling):
-    """Keep a pseudo label where the weak view's confidence reaches a fixed threshold.
+    """Keep a pseudo label where the confidence of the weak view reaches a fixed threshold.
 
     Args:
         threshold: confidence that a pseudo label must reach.
@@ -21,9 +21,9 @@ class FixMatch(PseudoLabeling):
         self.weight = check_range("weight", weight)
 
     def class_thresholds(self) -> float:
-        """The same for all."""
+        """One threshold for all classes."""
         return self.threshold
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
-        """Hard labels, weight one above the threshold and zero below."""
+        """Hard labels, with weight 1 from the threshold upward and 0 below."""
         return PseudoLabels(calibrated.labels, (calibrated.confidence >= self.threshold).float())

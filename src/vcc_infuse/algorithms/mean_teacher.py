@@ -1,4 +1,4 @@
-"""Mean Teacher (Tarvainen & Valpola, NeurIPS 2017): the average of past weights gives the target."""
+"""Mean Teacher (Tarvainen & Valpola, NeurIPS 2017): the average of past weights provides the target."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ..models.classifier import frozen_statistics
-from ..types import Step
+from ..types import Outputs, Step
 from .pi_model import PiModel
 
 
 class MeanTeacher(PiModel):
-    """The Pi-Model with the averaged model as the teacher: its decay is the trainer's `ema`.
+    """The Pi-Model with the averaged model as the teacher; its decay is the `ema_decay` of the trainer.
 
     Args:
         weight: factor of the unlabeled loss.
-        rampup_fraction: share of the run over which that factor rises from zero.
+        rampup_fraction: fraction of the run over which that factor rises from zero.
     """
 
     def __init__(self, weight: float = 50.0, rampup_fraction: float = 0.4) -> None:
@@ -26,14 +26,15 @@ class MeanTeacher(PiModel):
 
     @torch.no_grad()
     def target(self, step: Step) -> Tensor:
-        """Probabilities of the first view, from the teacher, which normalizes by its batch as the student does."""
+        """Probabilities of the teacher for the first view, with batch statistics as for the student."""
         with as_in_training(step.ema):
-            return step.ema(step.batch.views["weak"]).logits.float().softmax(1)
+            outputs: Outputs = step.ema(step.batch.views["weak"])
+        return outputs.logits.float().softmax(1)
 
 
 @contextmanager
 def as_in_training(model: nn.Module) -> Iterator[None]:
-    """Let a model behave as in training, batch statistics and dropout included, and leave it as it was."""
+    """Training mode, with batch statistics and dropout; every module's mode and statistics are restored."""
     modes = {module: module.training for module in model.modules()}
     model.train()
     try:

@@ -1,4 +1,4 @@
-"""MixMatch (Berthelot et al., NeurIPS 2019): sharpened guesses over several views, and MixUp of everything."""
+"""MixMatch (Berthelot et al., NeurIPS 2019): sharpened guesses from several views, and MixUp of all examples."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .pi_model import squared_error
 
 
 class MixMatch(Algorithm):
-    """Guess by the mean of two weak views, sharpen, mix labeled and unlabeled, compare by squared error.
+    """Average and sharpen the predictions for two weak views, mix labeled and unlabeled, compare by squared error.
 
     A mixed example carries the core-set weight of its dominant half.
 
     Args:
         weight: factor of the unlabeled loss (the paper: 75 for CIFAR-10, 250 for SVHN, 50 for STL-10).
-        rampup_fraction: share of the run over which that factor rises from zero (the paper: 16k steps of 2^20).
+        rampup_fraction: fraction of the run over which that factor rises from zero (the paper: 16k steps of 2^20).
         temperature: of the sharpening.
         alpha: of MixUp's Beta distribution.
     """
@@ -43,7 +43,7 @@ class MixMatch(Algorithm):
 
     @torch.no_grad()
     def guess(self, step: Step) -> Tensor:
-        """Sharpened mean prediction of the two views."""
+        """Sharpened mean prediction for the two views."""
         views = step.batch.views
         with frozen_statistics(step.model):
             probs = [step.model(views[name]).logits.float().softmax(1) for name in self.views]

@@ -1,4 +1,4 @@
-"""MixUp (Zhang et al., ICLR 2018) as MixMatch uses it: blend every example with a random other, itself dominant."""
+"""MixUp (Zhang et al., ICLR 2018) as in MixMatch: blend each example with a random other one of smaller weight."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..types import Step
 
 def mixup(inputs: Tensor, targets: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """λ·(own) + (1−λ)·(other) for inputs and targets, with one λ ≥ ½ from Beta(α, α); α = 0 mixes nothing."""
-    share = own_share(alpha)
+    lam = sample_lambda(alpha)
     others = torch.randperm(len(inputs)).to(inputs.device)
-    return share * inputs + (1 - share) * inputs[others], share * targets + (1 - share) * targets[others]
+    return lam * inputs + (1 - lam) * inputs[others], lam * targets + (1 - lam) * targets[others]
 
 
-def own_share(alpha: float) -> float:
-    """λ: the larger part of a Beta(α, α) cut."""
+def sample_lambda(alpha: float) -> float:
+    """max(λ, 1 − λ) with λ from Beta(α, α)."""
     if alpha == 0:
         return 1.0
-    cut = torch.distributions.Beta(alpha, alpha).sample().item()
-    return max(cut, 1 - cut)
+    lam = torch.distributions.Beta(alpha, alpha).sample().item()
+    return max(lam, 1 - lam)
 
 
 def interleaved_forward(step: Step, inputs: Tensor, size: int) -> Tensor:
-    """Logits by chunks of `size` rows, each a cross-section of `inputs`; only the first moves the statistics.
+    """Logits computed in chunks of `size` rows; only the first chunk updates the BatchNorm statistics.
 
-    Row i goes to chunk i mod k, so that labeled and unlabeled rows share the statistics they are normalized by.
+    Row i goes to chunk i mod k, so that each chunk holds labeled and unlabeled rows and normalizes them together.
     """
     count = len(inputs) // size
     (first,) = step.forward(inputs[::count])

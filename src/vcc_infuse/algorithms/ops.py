@@ -1,4 +1,4 @@
-"""Small operations that several methods share."""
+"""Functions shared by several methods: sharpening, labeled loss, schedules, repeated ids."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
-    """p^(1/T), each row summing to one again; the softmax of logits / T where p is the softmax of logits."""
+    """p^(1/T), normalized per row; equals softmax(logits / T) where p is softmax(logits)."""
     logs = probs.float().clamp(min=torch.finfo(torch.float32).tiny).log()
     return (logs / temperature).softmax(1)
 
 
 def last_occurrence(ids: Tensor, eligible: Tensor | None = None) -> Tensor:
-    """For each row, the position of the last row with the same id: the last eligible one, where there is one.
+    """For each row, the position of the last row with the same id, or of the last eligible one if there is any.
 
-    Writing `values[last_occurrence(ids)]` at `ids` gives the same result on every device, whatever the order of writing.
+    `table[ids] = values[last_occurrence(ids)]` is deterministic on every device, although ids may repeat.
     """
     keys = ids if eligible is None else 2 * ids + eligible.long()
     order = torch.argsort(keys, stable=True)
@@ -27,15 +27,15 @@ def last_occurrence(ids: Tensor, eligible: Tensor | None = None) -> Tensor:
 
 
 def labeled_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross entropy in float32, whatever the precision of the forward."""
+    """Mean cross entropy in float32, also under autocast."""
     return F.cross_entropy(logits.float(), y)
 
 
-def ramp(progress: float, share: float) -> float:
-    """Rise linearly from 0 to 1 over the first `share` of the run."""
-    return min(1.0, progress / share) if share > 0 else 1.0
+def ramp(progress: float, fraction: float) -> float:
+    """A linear rise from 0 to 1 over the first `fraction` of the run."""
+    return min(1.0, progress / fraction) if fraction > 0 else 1.0
 
 
 def epoch_steps(steps: int) -> int:
-    """What the papers call an epoch: 1,024 optimizer steps, or a twentieth of a shorter run."""
+    """An epoch in the papers' sense: 1,024 optimizer steps, or one twentieth of a shorter run."""
     return min(1024, math.ceil(steps / 20))

@@ -1,4 +1,4 @@
-"""Pi-Model (Laine & Aila, ICLR 2017): two random views of one image should get the same prediction."""
+"""Pi-Model (Laine & Aila, ICLR 2017): two random views of an image should get the same prediction."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from ..models.classifier import frozen_statistics
-from ..types import Losses, Step
+from ..types import Losses, Outputs, Step
 from ..validation import check_range
 from .base import Algorithm
 from .ops import labeled_loss, ramp
 
 
 class PiModel(Algorithm):
-    """Squared difference between the predictions for two weak views, of which the first is a fixed target.
+    """Squared difference between the predictions for two weak views; the first is a fixed target.
 
     Args:
         weight: factor of the unlabeled loss.
-        rampup_fraction: share of the run over which that factor rises from zero.
+        rampup_fraction: fraction of the run over which that factor rises from zero.
     """
 
     views = ("weak", "weak_2")
@@ -32,12 +32,13 @@ class PiModel(Algorithm):
 
     @torch.no_grad()
     def target(self, step: Step) -> Tensor:
-        """Probabilities of the first view, from the network itself."""
+        """Probabilities of the model for the first view."""
         with frozen_statistics(step.model):
-            return step.model(step.batch.views["weak"]).logits.float().softmax(1)
+            outputs: Outputs = step.model(step.batch.views["weak"])
+        return outputs.logits.float().softmax(1)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Labeled cross entropy and consistency; only labeled images move the statistics."""
+        """Labeled cross entropy and consistency; only labeled images update the BatchNorm statistics."""
         batch = step.batch
         (labeled,) = step.forward(batch.x)
         target = self.target(step)

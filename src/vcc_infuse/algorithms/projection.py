@@ -1,4 +1,4 @@
-"""A projection head and its similarities, in float32 whatever the precision of the forward."""
+"""A projection head and the similarity of embeddings, in float32 also under autocast."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from torch import Tensor, nn
 
 
 def full_precision(tensor: Tensor) -> torch.autocast:
-    """No autocast inside: cosines divided by a small temperature do not survive 8 bits of mantissa."""
+    """Autocast disabled: bf16 is too coarse for cosines divided by a small temperature."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
 class Projection(nn.Module):
-    """Two layers from the model's features to the unit sphere of `width` dimensions."""
+    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions."""
 
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, features: int, embedding_dim: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width))
+        self.layers = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, embedding_dim))
 
     @classmethod
-    def of(cls, model: nn.Module, width: int) -> Projection:
-        """A head that fits the features which feed `model.head`."""
+    def of(cls, model: nn.Module, embedding_dim: int) -> Projection:
+        """A projection of the features that enter `model.head`."""
         head = model.get_submodule("head")
         assert isinstance(head, nn.Linear)
-        return cls(head.in_features, width)
+        return cls(head.in_features, embedding_dim)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Rows of length one."""
+        """Embeddings with norm 1."""
         with full_precision(features):
             return F.normalize(self.layers(features.float()), dim=1)
 
 
 def similarity(rows: Tensor, others: Tensor, temperature: float) -> Tensor:
-    """Cosines of unit rows, divided by the temperature."""
+    """Cosine similarities of unit rows, divided by the temperature."""
     with full_precision(rows):
         return rows.float() @ others.float().T / temperature

@@ -1,4 +1,4 @@
-"""PseudoLabel (Lee, ICML workshop 2013): the network's own confident labels, on the very view it judged."""
+"""PseudoLabel (Lee, ICML workshop 2013): train on the confident predictions of the network for the same view."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Step
+from ..validation import check_range
 from .fixmatch import FixMatch
 from .ops import labeled_loss, ramp
 
 
 class PseudoLabel(FixMatch):
-    """FixMatch's selection with a single weak view, whose weight rises over the first part of the run.
+    """The rule of FixMatch with a single weak view; the unlabeled loss ramps up over the first part of the run.
 
     Args:
         threshold: confidence that a pseudo label must reach.
         weight: factor of the unlabeled loss.
-        rampup_fraction: share of the run over which that factor rises from zero.
+        rampup_fraction: fraction of the run over which that factor rises from zero.
     """
 
     views = ("weak",)
@@ -24,10 +25,10 @@ class PseudoLabel(FixMatch):
 
     def __init__(self, threshold: float = 0.95, weight: float = 1.0, rampup_fraction: float = 0.4) -> None:
         super().__init__(threshold, weight)
-        self.rampup_fraction = rampup_fraction
+        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """One forward gives both the target and the prediction; only labeled images move the statistics."""
+        """One forward gives target and prediction; only labeled images update the BatchNorm statistics."""
         batch = step.batch
         (labeled,) = step.forward(batch.x)
         with frozen_statistics(step.model):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step, Task
-from ..validation import check_range
+from ..validation import check_choice, check_range
 from .alignment import EMAAlignment
 from .base import Algorithm
 from .mixup import interleaved_forward, mixup
@@ -20,20 +20,20 @@ from .ops import ramp, sharpen
 
 
 class ReMixMatch(Algorithm):
-    """The weak view's guess, aligned and sharpened, is the target of two strong views, mixed and unmixed.
+    """The prediction for the weak view, aligned and sharpened, is the target of two strong views, mixed and unmixed.
 
-    The paper shows eight strong views and labeled images as strong views; here two, and weak ones.
+    The paper uses eight strong views, and strong views of labeled images; here there are two, and weak ones.
     A mixed example carries the core-set weight of its dominant half.
 
     Args:
         weight: factor of the mixed unlabeled loss.
-        strong_weight: factor of the unmixed strong view's loss.
-        rotation_weight: factor of the loss of telling by how many quarter turns the strong view was rotated.
-        rampup_fraction: share of the run over which the first two factors rise from zero.
+        strong_weight: factor of the loss of the unmixed strong view.
+        rotation_weight: factor of the loss of predicting by how many quarter turns the strong view was rotated.
+        rampup_fraction: fraction of the run over which the first two factors rise from zero.
         temperature: of the sharpening.
         alpha: of MixUp's Beta distribution.
         momentum: of the mean guess that is aligned to `target` (the paper: the mean of the last 128 batches).
-        target: class frequencies that guesses should have: those of the labels, or uniform.
+        target: class distribution that guesses are aligned to: that of the labels, or uniform.
     """
 
     views = ("weak", "strong", "strong_2")
@@ -58,12 +58,10 @@ class ReMixMatch(Algorithm):
         self.temperature = check_range("temperature", temperature, 0.01, 100)
         self.alpha = check_range("alpha", alpha)
         self.momentum = check_range("momentum", momentum, 0, 1)
-        self.target = target
-        if target not in ("labeled", "uniform"):
-            raise UserError(f"target must be labeled or uniform, got {target!r}")
+        self.target = check_choice("target", target, ("labeled", "uniform"))
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """A head that tells four rotations apart, and the running mean of the guesses."""
+        """A head that classifies four rotations, and the running mean of the guesses."""
         head = model.get_submodule("head")
         assert isinstance(head, nn.Linear)
         self.rotation = nn.Linear(head.in_features, 4)
@@ -72,13 +70,13 @@ class ReMixMatch(Algorithm):
 
     @torch.no_grad()
     def guess(self, step: Step) -> Tensor:
-        """The weak view's prediction, aligned and sharpened."""
+        """The prediction for the weak view, aligned and sharpened."""
         with frozen_statistics(step.model):
             probs = step.model(step.batch.views["weak"]).logits.float().softmax(1)
         return sharpen(self.alignment(probs, step.gather), self.temperature)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Mixed labeled, mixed unlabeled, unmixed strong view, rotation."""
+        """Mixed labeled, mixed unlabeled, unmixed strong and rotation loss."""
         batch, views, size = step.batch, step.batch.views, len(step.batch.x)
         check_square(views["strong"])
         guess = self.guess(step)
@@ -97,7 +95,7 @@ class ReMixMatch(Algorithm):
         )
 
     def strong_losses(self, step: Step, pseudo: PseudoLabels, rise: float) -> dict[str, Tensor]:
-        """The unmixed strong view: its guess, and by how much it was rotated."""
+        """The losses of the unmixed strong view: pseudo label and rotation."""
         images, weights = step.batch.views["strong"], step.batch.weights
         turns = torch.randint(4, (len(images),), device=images.device)
         with frozen_statistics(step.model):
@@ -111,15 +109,15 @@ class ReMixMatch(Algorithm):
 
 
 def rotate(images: Tensor, turns: Tensor) -> Tensor:
-    """Each image by its own number of quarter turns, counter-clockwise."""
+    """Rotate each image by its own number of quarter turns, counterclockwise."""
     rotated = torch.stack([images.rot90(k, (2, 3)) for k in range(4)])
     return rotated[turns, torch.arange(len(images), device=images.device)]
 
 
 def check_square(images: Tensor) -> None:
-    """Refuse what cannot be turned by a quarter."""
+    """Refuse inputs that cannot be rotated by 90 degrees."""
     if images.ndim != 4:
-        raise UserError("ReMixMatch turns images and cannot turn vectors; choose MixMatch for them")
+        raise UserError("ReMixMatch rotates images and cannot rotate vectors; choose MixMatch instead")
     height, width = images.shape[2:]
     if height != width:
-        raise UserError(f"ReMixMatch turns square images, got {height}×{width}; resize with --size or choose MixMatch")
+        raise UserError(f"ReMixMatch needs square images, got {height}×{width}; set size or choose MixMatch")

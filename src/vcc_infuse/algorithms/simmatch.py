@@ -1,4 +1,4 @@
-"""SimMatch (Zheng et al., CVPR 2022): class labels and similarities to labeled images correct one another."""
+"""SimMatch (Zheng et al., CVPR 2022): pseudo labels and similarities to labeled images correct each other."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .projection import Projection, similarity
 
 
 class SimMatch(PseudoLabeling):
-    """Soft targets mix the aligned class probabilities with the labels of similar images; similarities are matched too.
+    """Targets mix class probabilities with the labels of similar images, and both views should have similar neighbors.
 
-    Both begin after `warmup_steps`, when the bank holds the labeled images.
+    Both parts start after `warmup_steps`, when the bank holds the labeled images.
 
     Args:
-        threshold: largest target probability that a pseudo label must reach.
+        threshold: minimum of the largest target probability for a pseudo label to count.
         weight: factor of the unlabeled loss.
         instance_weight: factor of the loss between the similarities of weak and strong views.
-        smoothing: share of the classifier in the target; the rest is the similar images' labels.
+        smoothing: weight of the classifier in the target; the rest comes from the labels of similar images.
         temperature: of the similarities.
-        width: dimensions of the projection.
-        bank_momentum: of a labeled image's projection in the bank.
-        queue: batches by which probabilities are aligned to the uniform distribution.
-        warmup_steps: steps before both begin; if not given, 1,024 or a twentieth of a shorter run.
+        embedding_dim: dimensions of the projection.
+        bank_momentum: of the projections of labeled images in the bank.
+        queue_size: number of batch means used to align probabilities to the uniform distribution.
+        warmup_steps: steps before both parts start; by default 1,024, or one twentieth of a shorter run.
     """
 
     bank: Tensor
@@ -43,9 +43,9 @@ class SimMatch(PseudoLabeling):
         instance_weight: float = 1.0,
         smoothing: float = 0.9,
         temperature: float = 0.1,
-        width: int = 128,
+        embedding_dim: int = 128,
         bank_momentum: float = 0.7,
-        queue: int = 32,
+        queue_size: int = 32,
         warmup_steps: int | None = None,
     ) -> None:
         super().__init__()
@@ -54,28 +54,29 @@ class SimMatch(PseudoLabeling):
         self.instance_weight = check_range("instance_weight", instance_weight)
         self.smoothing = check_range("smoothing", smoothing, 0, 1)
         self.temperature = check_range("temperature", temperature, 1e-3)
-        self.width, self.queue = check_integer("width", width, 1), check_integer("queue", queue, 1)
+        self.embedding_dim = check_integer("embedding_dim", embedding_dim)
         self.bank_momentum = check_range("bank_momentum", bank_momentum, 0, 1)
+        self.queue_size = check_integer("queue_size", queue_size)
         self.warmup_steps = None if warmup_steps is None else check_integer("warmup_steps", warmup_steps, 0)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """A projection head, and a bank of labeled images' projections (a row each) and labels (−1: not seen yet)."""
-        self.projection = Projection.of(model, self.width)
-        self.alignment = QueueAlignment(task.classes, self.queue)
-        self.register_buffer("bank", F.normalize(torch.randn(task.labeled, self.width), dim=1))
+        """A projection head, and a bank with the projection and label (−1: not seen yet) of each labeled image."""
+        self.projection = Projection.of(model, self.embedding_dim)
+        self.alignment = QueueAlignment(task.classes, self.queue_size)
+        self.register_buffer("bank", F.normalize(torch.randn(task.labeled, self.embedding_dim), dim=1))
         self.register_buffer("bank_labels", torch.full((task.labeled,), -1))
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
-        """Soft targets, weight one where their largest probability reaches the threshold."""
-        return self._judge(calibrated, step)[0]
+        """Soft targets, with weight 1 where the largest probability reaches the threshold."""
+        return self._targets(calibrated, step)[0]
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """The template's terms, and the cross entropy between similarities."""
+        """The terms of `PseudoLabeling`, and the cross entropy between similarities."""
         batch = step.batch
         weak, (labeled, strong) = step.forward_weak_strong(batch.views["weak"], batch.x, batch.views["strong"])
         calibrated = step.confidence(batch.views["weak"], weak)
-        pseudo, unfolded = self._judge(calibrated, step)
-        # A copy of the bank, for the gradient must not see the update below.
+        pseudo, unfolded = self._targets(calibrated, step)
+        # A copy of the bank: autograd needs the values before the update below.
         student = self._similarities(strong.features, self.bank.clone())
         instance = (F.cross_entropy(student, unfolded, reduction="none") * batch.weights).mean()
         if self.training:
@@ -84,37 +85,37 @@ class SimMatch(PseudoLabeling):
             pseudo,
             labeled=labeled_loss(labeled.logits, batch.y),
             unlabeled=self.weight * pseudo.loss(strong.logits, batch.weights),
-            instance=self.instance_weight * self._begun(step) * instance,
+            instance=self.instance_weight * self._started(step) * instance,
             calibration=calibrated.loss,
         )
 
     def class_thresholds(self) -> float:
-        """The same for all."""
+        """One threshold for all classes."""
         return self.threshold
 
-    def _begun(self, step: Step) -> bool:
+    def _started(self, step: Step) -> bool:
         return step.number >= (epoch_steps(step.steps) if self.warmup_steps is None else self.warmup_steps)
 
     @torch.no_grad()
-    def _judge(self, calibrated: Calibrated, step: Step) -> tuple[PseudoLabels, Tensor]:
-        """Pseudo labels, and the teacher's similarities unfolded by the aligned class probabilities."""
+    def _targets(self, calibrated: Calibrated, step: Step) -> tuple[PseudoLabels, Tensor]:
+        """Pseudo labels, and similarities of the weak view, reweighted by the probability of each bank row's class."""
         assert step.weak is not None
         probs = self.alignment(calibrated.probs, step.gather)
         teacher = self._similarities(step.weak.features, self.bank).softmax(1)
         labels = self.bank_labels.clamp(min=0)
         unfolded = F.normalize(teacher * probs[:, labels], p=1, dim=1)
         aggregated = torch.zeros_like(probs).index_add_(1, labels, teacher)
-        targets = self.smoothing * probs + (1 - self.smoothing) * aggregated if self._begun(step) else probs
+        targets = self.smoothing * probs + (1 - self.smoothing) * aggregated if self._started(step) else probs
         return PseudoLabels(targets, (targets.amax(1) >= self.threshold).float()), unfolded
 
     def _similarities(self, features: Tensor, bank: Tensor) -> Tensor:
-        """Logits over the bank; a labeled image that was not seen yet is like nothing."""
+        """Logits over the bank; labeled images not seen yet are masked out."""
         logits = similarity(self.projection(features), bank, self.temperature)
         return logits.masked_fill(self.bank_labels < 0, torch.finfo(logits.dtype).min)
 
     @torch.no_grad()
     def _remember(self, step: Step, projections: Tensor) -> None:
-        """Move the batch's rows of the bank; of an id that comes twice, the last counts."""
+        """Update the bank rows of the batch; of a repeated id, the last row counts."""
         ids = step.gather(step.batch.ids)
         last = last_occurrence(ids)
         new = step.gather(projections)[last].lerp(self.bank[ids], self.bank_momentum)

@@ -1,4 +1,4 @@
-"""SoftMatch (Chen et al., ICLR 2023): a label counts less the further its confidence lies below the mean."""
+"""SoftMatch (Chen et al., ICLR 2023): the weight of a label falls as its confidence drops below the mean."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .base import PseudoLabeling
 
 
 class SoftMatch(PseudoLabeling):
-    """Weights follow a Gaussian, cut off at its mean, fitted to the aligned confidence.
+    """Weights follow a Gaussian fitted to the aligned confidence, and are 1 above its mean.
 
     Args:
         weight: factor of the unlabeled loss.
-        sigmas: the Gaussian of the weights is narrower than that of the confidence by this factor.
+        sigmas: the standard deviation of the confidence is divided by this number.
         momentum: of the running mean and variance, and of the alignment.
-        align: judge confidence after alignment to the uniform distribution (labels are not aligned).
-        per_class: keep a mean and a variance for each predicted class.
+        align: align probabilities to the uniform distribution before taking the confidence; labels stay unaligned.
+        per_class: keep mean and variance per predicted class.
     """
 
     mean: Tensor
@@ -35,12 +35,12 @@ class SoftMatch(PseudoLabeling):
     ) -> None:
         super().__init__()
         self.weight = check_range("weight", weight)
-        self.sigmas = check_range("sigmas", sigmas, 1e-6)
+        self.sigmas = check_range("sigmas", sigmas, open_low=True)
         self.momentum = check_range("momentum", momentum, 0, 1)
         self.align, self.per_class = align, per_class
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Mean and variance of the confidence: one of each, or one a class."""
+        """Running mean and variance of the confidence, overall or per class."""
         groups = task.classes if self.per_class else 1
         self.register_buffer("mean", torch.full((groups,), 1 / task.classes))
         self.register_buffer("variance", torch.ones(groups))
@@ -48,7 +48,7 @@ class SoftMatch(PseudoLabeling):
 
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
-        """Hard labels, weighted by the Gaussian after it has taken in this batch."""
+        """Hard labels, weighted by the Gaussian, which is updated with this batch first."""
         confidence, groups = calibrated.confidence.float(), calibrated.labels
         if self.align:
             confidence, groups = self.alignment(calibrated.probs, step.gather).max(1)
@@ -62,7 +62,7 @@ class SoftMatch(PseudoLabeling):
         return PseudoLabels(calibrated.labels, weights)
 
     def _update(self, confidence: Tensor, groups: Tensor) -> None:
-        """Follow mean and unbiased variance; a group without an example (or two) in the batch keeps its own."""
+        """Update mean and unbiased variance of each group with at least one (variance: two) examples in the batch."""
         zero = torch.zeros_like(self.mean)
         count = zero.index_add(0, groups, torch.ones_like(confidence))
         mean = zero.index_add(0, groups, confidence) / count.clamp(min=1)

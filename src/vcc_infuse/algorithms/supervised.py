@@ -1,4 +1,4 @@
-"""The two reference lines of every table: only the given labels, and all labels."""
+"""The two reference methods: training on the given labels only, and on all labels."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .ops import labeled_loss
 
 
 class Supervised(Algorithm):
-    """Learn from the labeled images alone: the lower reference."""
+    """Train on the labeled images alone: the lower reference."""
 
     views = ()
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Cross entropy of the weakly augmented labeled images."""
+        """Cross entropy of the labeled images."""
         (outputs,) = step.forward(step.batch.x)
         yield Losses(labeled=labeled_loss(outputs.logits, step.batch.y))
 
 
 class FullySupervised(Supervised):
-    """Learn from the labels of all training images: the upper reference."""
+    """Train on the labels of all training images: the upper reference."""
 
     all_labels = True

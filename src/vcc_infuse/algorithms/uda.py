@@ -1,20 +1,20 @@
-"""UDA (Xie et al., NeurIPS 2020): the strong view learns the sharpened distribution of a confident weak view."""
+"""UDA (Xie et al., NeurIPS 2020): sharpened, confident predictions for weak views are the targets of strong views."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import UserError
 from ..types import Calibrated, PseudoLabels, Step
-from ..validation import check_range
+from ..validation import check_choice, check_range
 from .base import PseudoLabeling
 from .ops import sharpen
 
-SCHEDULES = {
+SCHEDULES: dict[str, Callable[[float], float]] = {
     "none": lambda progress: 1.0,
     "linear": lambda progress: progress,
     "exp": lambda progress: math.exp(5 * (progress - 1)),
@@ -28,9 +28,9 @@ class UDA(PseudoLabeling):
     Args:
         threshold: confidence that a pseudo label must reach.
         weight: factor of the unlabeled loss.
-        temperature: of the sharpening; below one makes targets more certain.
-        annealing: how fast labeled examples that are already right with high probability may be learned from
-            (training signal annealing); "none" uses them all throughout.
+        temperature: of the sharpening; a value below 1 makes targets more confident.
+        annealing: training signal annealing, the schedule by which labeled examples with a high probability of the
+            true class are included; "none" always uses all of them.
     """
 
     def __init__(
@@ -44,26 +44,27 @@ class UDA(PseudoLabeling):
         self.threshold = check_range("threshold", threshold, 0, 1)
         self.weight = check_range("weight", weight)
         self.temperature = check_range("temperature", temperature, 1e-3)
-        if annealing not in SCHEDULES:
-            raise UserError(f"annealing must be one of {', '.join(SCHEDULES)}, got {annealing!r}")
-        self.annealing = annealing
+        self.annealing = check_choice("annealing", annealing, list(SCHEDULES))
 
     def class_thresholds(self) -> float:
-        """The same for all."""
+        """One threshold for all classes."""
         return self.threshold
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
-        """Sharpened targets, weight one above the threshold and zero below."""
+        """Sharpened targets, with weight 1 from the threshold upward and 0 below."""
         targets = sharpen(calibrated.probs.detach(), self.temperature)
         return PseudoLabels(targets, (calibrated.confidence >= self.threshold).float())
 
     def labeled_term(self, logits: Tensor, step: Step) -> Tensor:
-        """The labeled loss, annealed."""
+        """The annealed labeled loss."""
         return annealed_loss(logits, step.batch.y, SCHEDULES[self.annealing](step.progress))
 
 
 def annealed_loss(logits: Tensor, y: Tensor, released: float) -> Tensor:
-    """Mean cross entropy of the examples whose true class has at most a probability that rises from 1/K to 1."""
+    """Mean cross entropy of the examples whose true class has at most a given probability.
+
+    That probability rises from 1/K to 1 as `released` rises from 0 to 1.
+    """
     each = F.cross_entropy(logits.float(), y, reduction="none")
     if released >= 1:
         return each.mean()

@@ -1,4 +1,4 @@
-"""Methods for class imbalance: plug-ins that wrap a pseudo-labeling method, one a file."""
+"""Methods for class imbalance: plug-ins around a pseudo-labeling method, one per file."""
 
 from .abc import ABC
 from .adsh import Adsh

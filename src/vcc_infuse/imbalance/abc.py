@@ -1,4 +1,4 @@
-"""ABC (Lee et al., NeurIPS 2021): an auxiliary balanced classifier, a second head to which all classes are alike."""
+"""ABC (Lee et al., NeurIPS 2021): an auxiliary balanced classifier, a second head trained on balanced classes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ..algorithms.base import PseudoLabeling
 from ..models import Classifier
 from ..types import PseudoLabels, Step, Task
 from ..validation import check_range
-from .plugin import Plugin, Seen
+from .plugin import Plugin, PluginStep
 
 
 class ABC(Plugin):
-    """The base trains the features and its own head; a balanced head learns beside it and predicts at test time.
+    """The base trains the backbone and its own head; a balanced head is trained alongside and predicts at test time.
 
-    The paper's second strong view is left out. A calibrator speaks of the base's head.
+    The second strong view of the paper is left out. A calibrator applies to the head of the base.
 
     Args:
-        base: the method that trains the features; FixMatch if not given.
+        base: the method that trains the backbone; FixMatch by default.
         threshold: confidence of the balanced head that its own pseudo labels must reach.
-        head_weight: factor of the balanced head's losses.
-        soft: learn the weak view's distribution, as in the paper, instead of its likeliest class.
+        head_weight: factor of the losses of the balanced head.
+        soft: use the prediction for the weak view as a soft target, as in the paper, instead of a hard label.
     """
 
     needs_strong = True
-    rates: Tensor
+    keep_rates: Tensor
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ABC(Plugin):
         self.soft = soft
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """The balanced head becomes a part of the model, so that it is averaged with it; how often a class counts."""
+        """The balanced head, added to the model so that it is averaged too, and the fraction of each class to keep."""
         super().setup(model, task)
         head = model.get_submodule("head")
         assert isinstance(head, nn.Linear)
@@ -49,29 +49,30 @@ class ABC(Plugin):
         nn.init.zeros_(balanced.bias)
         model.add_module("balanced", balanced.to(head.weight.device))
         counts = task.label_counts.float().cpu()
-        self.register_buffer("rates", counts[counts > 0].min() / counts.clamp(min=counts[counts > 0].min()))
+        rarest = counts[counts > 0].min()
+        self.register_buffer("keep_rates", rarest / counts.clamp(min=rarest))
 
     def classifier(self, model: nn.Module) -> nn.Module:
-        """The averaged backbone under the averaged balanced head."""
+        """The averaged backbone with the averaged balanced head."""
         backbone, head = model.get_submodule("backbone"), model.get_submodule("balanced")
         assert isinstance(head, nn.Linear)
         return Classifier(backbone, head).train(model.training)
 
-    def extra(self, step: Seen) -> dict[str, Tensor]:
-        """Labeled and unlabeled cross entropy of the balanced head, frequent classes thinned out at random."""
+    def plugin_losses(self, step: PluginStep) -> dict[str, Tensor]:
+        """Labeled and unlabeled cross entropy of the balanced head; frequent classes are subsampled at random."""
         assert step.weak is not None
-        head, batch, (labeled, strong, *_) = step.model.get_submodule("balanced"), step.batch, step.taught
-        mask = torch.bernoulli(self.rates[batch.y])
+        head, batch, (labeled, strong, *_) = step.model.get_submodule("balanced"), step.batch, step.outputs
+        mask = torch.bernoulli(self.keep_rates[batch.y])
         with torch.no_grad():
-            pseudo = self.pseudo_label_by_head(head(step.weak.features), step)
+            pseudo = self.balanced_pseudo_label(head(step.weak.features), step)
         return {
             "balanced": self.head_weight * PseudoLabels(batch.y, mask).loss(head(labeled.features)),
             "balanced_unlabeled": self.head_weight * pseudo.loss(head(strong.features), batch.weights),
         }
 
-    def pseudo_label_by_head(self, logits: Tensor, step: Step) -> PseudoLabels:
-        """The balanced head's own confident labels; classes are thinned out more and more as the run goes on."""
+    def balanced_pseudo_label(self, logits: Tensor, step: Step) -> PseudoLabels:
+        """Confident labels of the balanced head; frequent classes are subsampled more strongly as training proceeds."""
         probs = logits.float().softmax(1)
         confidence, labels = probs.max(1)
-        kept = torch.bernoulli(1 - step.progress * (1 - self.rates[labels]))
+        kept = torch.bernoulli(1 - step.progress * (1 - self.keep_rates[labels]))
         return PseudoLabels(probs if self.soft else labels, kept * (confidence >= self.threshold))

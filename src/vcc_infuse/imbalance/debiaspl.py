@@ -1,4 +1,4 @@
-"""DebiasPL (Wang et al., CVPR 2022): subtract the bias that predictions show on average from each pseudo label."""
+"""DebiasPL (Wang et al., CVPR 2022): remove the average bias of the predictions from each pseudo label."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .plugin import Plugin
 
 
 class DebiasPL(Plugin):
-    """Divide weak views' probabilities by the running mean prediction; strong views must win against that mean.
+    """Subtract the log of the running mean prediction from the weak logits, and add it to the strong ones as a margin.
 
     Args:
-        base: the method whose pseudo labels are corrected; FixMatch if not given.
-        strength: how much of the logarithm of the mean is subtracted (weak) and added (strong).
+        base: the method whose pseudo labels are corrected; FixMatch by default.
+        strength: factor of the log of the mean prediction.
         momentum: of the running mean.
     """
 
@@ -29,17 +29,17 @@ class DebiasPL(Plugin):
         self.momentum = check_range("momentum", momentum, 0, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """The mean prediction, a number a class, uniform at first."""
+        """The mean prediction per class, initially uniform."""
         super().setup(model, task)
         self.register_buffer("mean", torch.full((task.classes,), 1 / task.classes))
 
     def bias(self) -> Tensor:
-        """What a class's logit owes to its frequency."""
+        """The part of each logit that is due to the frequency of its class."""
         return self.strength * self.mean.clamp(min=torch.finfo(torch.float32).tiny).log()
 
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
-        """Debiased probabilities; the mean takes in the batch afterwards, so that both views see the same."""
+        """Debiased probabilities; the mean is updated afterwards, so that both views use the same one."""
         probs = calibrated.probs.float()
         logits = probs.clamp(min=torch.finfo(torch.float32).tiny).log()
         debiased = (logits - self.bias()).softmax(1)
@@ -48,6 +48,6 @@ class DebiasPL(Plugin):
         return Calibrated(debiased, debiased.amax(1), calibrated.loss)
 
     def shift(self, strong: Outputs) -> Outputs:
-        """Marginal-aware logits: a frequent class gets its advantage for nothing, so it is not learned."""
-        # A copy, for the gradient must not see the mean's update.
+        """Logits with a margin: frequent classes get their bias added, so the network need not learn it."""
+        # A copy: autograd needs the values before the mean is updated.
         return strong._replace(logits=strong.logits.float() + self.bias().clone())

@@ -1,4 +1,4 @@
-"""A plug-in wraps a pseudo-labeling method: it corrects what that method is told, and may add terms to its losses."""
+"""A plug-in wraps a pseudo-labeling method: it corrects the inputs of that method and may add losses."""
 
 from __future__ import annotations
 
@@ -15,82 +15,84 @@ from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task
 
 
 class Plugin(PseudoLabeling):
-    """Stands between a step and the base method, which stays as it is. Plug-ins may be nested."""
+    """Wraps an unchanged base method. Plug-ins may be nested."""
 
     needs_strong: ClassVar[bool] = False
-    """Whether it learns from a strong view, so that the base must show one."""
+    """Whether the plug-in learns from a strong view, so that the base must have one."""
 
     def __init__(self, base: PseudoLabeling | None = None) -> None:
         super().__init__()
         self.base = FixMatch() if base is None else base
-        name, plugged = type(self).__name__, type(self.base).__name__
+        name, given = type(self).__name__, type(self.base).__name__
         if not isinstance(self.base, PseudoLabeling):
-            raise UserError(f"{name} corrects pseudo labels, which {plugged} has not; choose a base such as FixMatch")
+            raise UserError(
+                f"{name} needs a base with pseudo labels, but {given} has none; choose one such as FixMatch"
+            )
         if self.needs_strong and "strong" not in self.base.views:
-            raise UserError(f"{name} learns from strong views, which {plugged} has not; choose a base such as FixMatch")
+            raise UserError(f"{name} needs a base with strong views, but {given} has none; choose one such as FixMatch")
         self.views, self.unlabeled_ratio, self.weight = self.base.views, self.base.unlabeled_ratio, self.base.weight
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Build the base method's parts."""
+        """Set up the base method."""
         self.base.setup(model, task)
 
     def on_coreset_change(self, ids: Tensor) -> None:
-        """Pass the core set on."""
+        """Pass the change on to the base method."""
         self.base.on_coreset_change(ids)
 
     def classifier(self, model: nn.Module) -> nn.Module:
-        """What predicts at test time, given the averaged model."""
+        """The model that predicts at test time, given the averaged model."""
         return self.base.classifier(model) if isinstance(self.base, Plugin) else model
 
     def class_thresholds(self) -> Tensor | float | None:
-        """The base method's."""
+        """The thresholds of the base method."""
         return self.base.class_thresholds()
 
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
-        """What the base method is told instead of the calibrator's word; memories may change while training."""
+        """Replace the output of the calibrator; memories may change only while `self.training`."""
         return calibrated
 
     def shift(self, strong: Outputs) -> Outputs:
-        """What the base method is told instead of the strong view's outputs."""
+        """Replace the outputs for a strong view."""
         return strong
 
-    def extra(self, step: Seen) -> dict[str, Tensor]:
-        """Further loss terms, from what the step has seen."""
+    def plugin_losses(self, step: PluginStep) -> dict[str, Tensor]:
+        """Losses to add to those of the base method, from the outputs of this step."""
         return {}
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
-        """The base method's rule, applied to the corrected trust."""
+        """The rule of the base method, applied to the corrected probabilities and confidence."""
         return self.base.pseudo_label(self.correct(calibrated, step), step)
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """The base method's losses on the corrected step; further terms where it showed strong views."""
-        seen = Seen.of(step, self)
-        for losses in self.base.losses(seen):
-            if seen.taught:
-                losses.update(self.extra(seen))
+        """The losses of the base method on the corrected step, and those of the plug-in if strong views were used."""
+        wrapped = PluginStep.of(step, self)
+        for losses in self.base.losses(wrapped):
+            if wrapped.outputs:
+                losses.update(self.plugin_losses(wrapped))
             yield losses
 
 
 @dataclass
-class Seen(Step):
-    """A step as the base method of a plug-in sees it. `taught` remembers the outputs: labeled first, then strong."""
+class PluginStep(Step):
+    """The step that the base method of a plug-in receives; `outputs` keeps those of labeled, then strong images."""
 
     outer: Step = field(kw_only=True)
     plugin: Plugin = field(kw_only=True)
-    taught: list[Outputs] = field(kw_only=True, default_factory=list)
+    outputs: list[Outputs] = field(kw_only=True, default_factory=list)
 
     @classmethod
-    def of(cls, step: Step, plugin: Plugin) -> Seen:
-        """`step`, seen through `plugin`."""
+    def of(cls, step: Step, plugin: Plugin) -> PluginStep:
+        """Wrap `step` for the base of `plugin`."""
         return cls(**{f.name: getattr(step, f.name) for f in fields(Step)}, outer=step, plugin=plugin)
 
     def confidence(self, images: Tensor, outputs: Outputs) -> Calibrated:
-        """The calibrator's word, corrected."""
-        self.outer.weak = self.weak  # a base may have set it without `teach`
+        """The corrected output of the calibrator."""
+        self.outer.weak = self.weak  # a base may set it without calling `forward_weak_strong`
         return self.plugin.correct(self.outer.confidence(images, outputs), self)
 
     def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
-        """Outputs of the weak view, of the labeled images, and shifted ones of the strong views."""
-        self.weak, self.taught = self.outer.forward_weak_strong(weak, *inputs)
-        labeled, *strong = self.taught
+        """Outputs for the weak view and the labeled images, and shifted outputs for the strong views."""
+        self.weak, self.outputs = self.outer.forward_weak_strong(weak, *inputs)
+        labeled, *strong = self.outputs
         return self.weak, [labeled, *map(self.plugin.shift, strong)]
