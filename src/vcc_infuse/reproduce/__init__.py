@@ -2,6 +2,6 @@
 
 from .cell import Cell
 from .grid import Outcome, run_grid
-from .table import Column, Row, Table
+from .table import Row, Table, TableColumn
 
-__all__ = ["Cell", "Column", "Outcome", "Row", "Table", "run_grid"]
+__all__ = ["Cell", "Outcome", "Row", "Table", "TableColumn", "run_grid"]

@@ -1,53 +1,109 @@
-"""A cell of a table: one `vcc-infuse train` command and the run folder it fills."""
+"""A cell of a table: the options of one training run, the objects they describe and the run folder it fills."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
+
+from ..algorithms import Algorithm
+from ..calibrators import Calibrator
+from ..data.loading import load_ssl
+from ..data.long_tail import LongTail
+from ..data.ssl_data import SSLData
+from ..models import Backbone
+from ..selectors import Selector
+from ..training.trainer import Trainer
+from ..utils.io import read_json
+from ..utils.serialization import from_config, to_config
+
+Options = Mapping[str, Any]
+PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
+# These three are options of the training as well.
+DATA_OPTIONS = set(inspect.signature(load_ssl).parameters) - {"seed", "all_labels", "progress"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Options of `vcc-infuse train`, named as on the command line. Equal options are one cell, whatever the table."""
+    """Options of a run, named as in its config.yaml; the arguments of a part have dotted names (`selector.keep`).
 
-    options: Mapping[str, Any]
+    Cells with equal options are the same cell, whichever table they belong to.
+    """
+
+    options: Options
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     @property
     def key(self) -> str:
-        """What tells cells apart."""
+        """The options as text, in a fixed order."""
         return json.dumps(self.options, sort_keys=True)
 
     @property
     def name(self) -> str:
-        """A readable folder name; the end keeps equal beginnings apart."""
+        """A readable folder name; a digest of all options makes it unique."""
         options = self.options
         words = [Path(str(options["data"])).stem, options.get("labels", "lt"), options["algorithm"]]
         words += [options.get("calibrator"), options.get("selector"), options.get("selector.keep")]
         stem = "-".join(re.sub(r"[^\w.]+", "_", str(word)) for word in words if word is not None)
         return f"{stem}-s{options['seed']}-{hashlib.sha256(self.key.encode()).hexdigest()[:10]}"
 
-    def arguments(self) -> list[str]:
-        """The words after `vcc-infuse train`."""
-        return [word for name, value in self.options.items() for word in (f"--{name}", text(value))]
-
     def folder(self, cells: Path) -> Path:
         """Its run folder among those in `cells`."""
         return cells / self.name
 
+    def started(self, cells: Path) -> bool:
+        """Whether there is a run to resume."""
+        return (self.folder(cells) / "config.yaml").is_file()
+
     def summary(self, cells: Path) -> dict[str, Any] | None:
-        """The figures of the finished run, or None."""
-        path = self.folder(cells) / "summary.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        """The summary of the finished run; None if it is not finished."""
+        return read_json(self.folder(cells) / "summary.json")
 
 
-def text(value: Any) -> str:
-    """A value as the command line reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def arguments_of(options: Options, part: str) -> dict[str, Any]:
+    """The options `part.name` as {name: value}."""
+    return {key.removeprefix(f"{part}."): value for key, value in options.items() if key.startswith(f"{part}.")}
+
+
+def build_part(options: Options, part: str) -> Any:
+    """The model, algorithm, calibrator or selector; None if it is not given. A dotted class name is imported as is."""
+    name = options.get(part)
+    if name is None:
+        return None
+    path = name if "." in name else f"vcc_infuse.{name}"
+    return from_config({"class_path": path, "init_args": arguments_of(options, part)}, PARTS[part])
+
+
+def build_trainer(options: Options, out: str | None = None) -> Trainer:
+    """The trainer of a run."""
+    parts = {part: build_part(options, part) for part in PARTS}
+    others = {name: v for name, v in options.items() if name.partition(".")[0] not in PARTS.keys() | DATA_OPTIONS}
+    return Trainer(**parts, **{"report": False, **others, "out": out})
+
+
+def load_data(options: Options, trainer: Trainer) -> SSLData:
+    """The data of a run, split with its seed."""
+    named = {name: value for name, value in options.items() if name in DATA_OPTIONS}
+    if tail := arguments_of(options, "long_tail"):
+        named["long_tail"] = LongTail(**tail)
+    return load_ssl(**named, seed=trainer.config.seed, all_labels=trainer.algorithm.all_labels)
+
+
+def config_yaml(options: Options, trainer: Trainer) -> str:
+    """The complete configuration: `vcc-infuse train --config` repeats the run from it, in another folder."""
+    data = {name: value for name, value in options.items() if name in DATA_OPTIONS}
+    if tail := arguments_of(options, "long_tail"):
+        data["long_tail"] = tail
+    parts = {part: getattr(trainer, part) for part in PARTS}
+    described = {name: None if part is None else to_config(part) for name, part in parts.items()}
+    config = {name: value for name, value in asdict(trainer.config).items() if name != "out"}
+    return yaml.safe_dump({**data, **described, **config}, sort_keys=False)

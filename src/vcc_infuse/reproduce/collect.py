@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .statistics import Estimate, estimate, paired
-from .table import Column, Row, Table
+from .table import Row, Table, TableColumn
 
 LABELS = {
     "error": "error %", "error_head": "head error %", "error_tail": "tail error %", "ece": "ECE of softmax",
@@ -15,38 +15,55 @@ LABELS = {
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
     "least_coverage": "least covered class %", "seconds_train": "training s", "seconds_select": "selection s",
 }  # fmt: skip
-
-
+# In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
-"""What the JSON file tells besides the table's own figures."""
+Summaries = dict[int, dict[str, Any]]
+"""The summary of each finished seed."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row in a column: our figures by name, the paper's, and the difference of the first figure to the base."""
+    """One row in one column: our metrics, the paper's, and the difference of the first metric to the base."""
 
     row: Row
-    column: Column
+    column: TableColumn
     ours: dict[str, Estimate | None]
     paper: dict[str, float]
-    gap: Estimate | None
-    paper_gap: float | None
+    difference: Estimate | None
+    paper_difference: float | None
     hours: float
     by_seed: dict[int, float]
     further: dict[str, Estimate | None]
 
+    def to_json(self) -> dict[str, Any]:
+        """The entry as JSON values."""
+        return {
+            "row": self.row.name,
+            "options": dict(self.row.options),
+            "column": self.column.name,
+            "setting": dict(self.column.options),
+            "ours": {name: asdict(value) if value else None for name, value in self.ours.items()},
+            "paper": self.paper,
+            "difference": asdict(self.difference) if self.difference else None,
+            "compared_with": self.row.base,
+            "paper_difference": self.paper_difference,
+            "hours": self.hours,
+            "by_seed": self.by_seed,
+            "further": {name: asdict(value) if value else None for name, value in self.further.items()},
+        }
+
 
 def collect(table: Table, seeds: int, cells: Path) -> list[Entry]:
-    """Entries of all planned cells, column by column."""
-    found: list[Entry] = []
+    """The entries of all planned cells, column by column."""
+    entries: list[Entry] = []
     for column in table.columns:
-        figures = {row.name: read(table, row, column, seeds, cells) for row in table.rows}
-        found += [entry(table, row, column, figures) for row in table.rows if table.cell(row, column, 0) is not None]
-    return found
+        found = {row.name: read(table, row, column, seeds, cells) for row in table.rows}
+        entries += [entry(table, row, column, found) for row in table.rows if table.cell(row, column, 0) is not None]
+    return entries
 
 
-def read(table: Table, row: Row, column: Column, seeds: int, cells: Path) -> dict[int, dict[str, Any]]:
-    """Summaries of the finished seeds."""
+def read(table: Table, row: Row, column: TableColumn, seeds: int, cells: Path) -> Summaries:
+    """The summaries of the finished seeds, with two metrics computed from them."""
     summaries = {}
     for seed in range(seeds):
         cell = table.cell(row, column, seed)
@@ -58,44 +75,48 @@ def read(table: Table, row: Row, column: Column, seeds: int, cells: Path) -> dic
 
 
 def least_coverage(summary: dict[str, Any]) -> float | None:
-    """Coverage of the class with the fewest pseudo labels: the first sign of starvation."""
-    known = [share for share in summary.get("pseudo_label_coverage_per_class") or [] if share is not None]
+    """Coverage of the class with the lowest pseudo-label coverage: it drops first when a class is starved."""
+    known = [value for value in summary.get("pseudo_label_coverage_per_class") or [] if value is not None]
     return min(known, default=None)
 
 
-def entry(table: Table, row: Row, column: Column, figures: dict[str, dict[int, dict[str, Any]]]) -> Entry:
+def entry(table: Table, row: Row, column: TableColumn, found: dict[str, Summaries]) -> Entry:
     """One row of one column."""
-    mine, base = figures[row.name], figures.get(row.base or "", {})
-    first = table.figures[0]
-    paper = printed(table, row, column)
-    base_row = next((other for other in table.rows if other.name == row.base), None)
-    reference = printed(table, base_row, column).get(first) if base_row else None
-    gap = paper[first] - reference if reference is not None and first in paper else None
-    ours = {name: estimate(list(values(mine, name).values())) for name in table.figures if name != "hours"}
-    if "hours" in table.figures:
-        ours["hours"] = ratio(mine, base)
+    ours, base, first = found[row.name], found.get(row.base or "", {}), table.metrics[0]
+    metrics = {name: estimate(list(values(ours, name).values())) for name in table.metrics if name != "hours"}
+    if "hours" in table.metrics:
+        metrics["hours"] = time_ratio(ours, base)
     return Entry(
-        row, column, ours, paper, paired(values(mine, first), values(base, first)), gap,
-        sum(summary["hours"] for summary in mine.values()), values(mine, first),
-        {name: estimate(list(values(mine, name).values())) for name in FURTHER},
+        row, column, metrics, printed(table, row, column), paired(values(ours, first), values(base, first)),
+        printed_difference(table, row, column), sum(summary["hours"] for summary in ours.values()),
+        values(ours, first), {name: estimate(list(values(ours, name).values())) for name in FURTHER},
     )  # fmt: skip
 
 
-def values(summaries: dict[int, dict[str, Any]], name: str) -> dict[int, float]:
-    """A figure by seed, rates in percent."""
+def values(summaries: Summaries, name: str) -> dict[int, float]:
+    """A metric by seed, rates in percent."""
     unit = 100.0 if LABELS[name].endswith("%") else 1.0
     return {seed: unit * s[name] for seed, s in summaries.items() if s.get(name) is not None}
 
 
-def ratio(mine: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]]) -> Estimate | None:
-    """Training time over the base's, seed by seed."""
-    return estimate([mine[s]["hours"] / base[s]["hours"] for s in sorted(mine.keys() & base.keys())])
+def time_ratio(ours: Summaries, base: Summaries) -> Estimate | None:
+    """Training time over that of the base, seed by seed."""
+    return estimate([ours[s]["hours"] / base[s]["hours"] for s in sorted(ours.keys() & base.keys())])
 
 
-def printed(table: Table, row: Row, column: Column) -> dict[str, float]:
-    """What the paper printed for this row and the column ours stands for."""
+def printed(table: Table, row: Row, column: TableColumn) -> dict[str, float]:
+    """The paper's numbers for this row in the column that ours stands for."""
     found = row.paper.get(column.stands_for or "")
     if found is None:
         return {}
     numbers = found if isinstance(found, tuple) else (found,)
-    return dict(zip(table.figures, numbers, strict=False))
+    return dict(zip(table.metrics, numbers, strict=False))
+
+
+def printed_difference(table: Table, row: Row, column: TableColumn) -> float | None:
+    """The paper's difference of the first metric to the base."""
+    base = next((other for other in table.rows if other.name == row.base), None)
+    first = table.metrics[0]
+    ours = printed(table, row, column).get(first)
+    reference = printed(table, base, column).get(first) if base else None
+    return None if ours is None or reference is None else ours - reference

@@ -1,4 +1,4 @@
-"""Where the data of a cell lies: a zip or folder below `--data-root`, or the files torchvision knows."""
+"""Finds the data of a cell: a zip or folder in the data root, or the files torchvision downloads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from ..data.cache import cache_folder
 from ..data.loading import load
-from ..data.sources.torchvision import PUBLIC, find
-from ..errors import UserError
+from ..data.sources.torchvision import SPECS, find
+from ..errors import OptionError, UserError
 from .cell import Cell
 
 BUILT_IN = ("digits",)
 
 
-def locate(data: str, root: str | None) -> dict[str, Any]:
+def locate(data: str, data_root: str | None) -> dict[str, Any]:
     """The options that find a dataset."""
-    home = Path(root).expanduser() if root else None
+    home = Path(data_root).expanduser() if data_root else None
     if data in BUILT_IN or home is None:
         return {"data": data}
     for path in (home / f"{data}.zip", home / data):
@@ -26,20 +26,22 @@ def locate(data: str, root: str | None) -> dict[str, Any]:
     return {"data": data} if data == "fashion_mnist" else {"data": data, "root": str(home)}
 
 
-def check(cells: Iterable[Cell], root: str | None) -> None:
-    """Every dataset must be there before the first cell starts."""
-    if root and not Path(root).expanduser().is_dir():
-        raise UserError(f"--data-root {root}: no such folder; give the one that holds cifar10.zip and the others")
+def check_available(cells: Iterable[Cell], data_root: str | None) -> None:
+    """Refuse a missing dataset before the first cell starts."""
+    if data_root and not Path(data_root).expanduser().is_dir():
+        raise OptionError("data_root", data_root, "must be a folder", "give the one with cifar10.zip and the others")
     for data in dict.fromkeys(str(cell.options["data"]) for cell in cells):
-        found = locate(data, root)
-        if found["data"] in PUBLIC:
-            home = Path(root).expanduser() if root else cache_folder(None) / "datasets"
-            try:
-                find(data, home, download=False)
-            except UserError as fault:
-                raise UserError(
-                    f"--data-root {root or home}: neither {data}.zip nor {data}/ nor torchvision's files of "
-                    f"{data} are there; put one of them there or give another folder"
-                ) from fault
+        if locate(data, data_root)["data"] in SPECS:
+            check_torchvision(data, data_root)
         elif data == "fashion_mnist":
             load(data)
+
+
+def check_torchvision(data: str, data_root: str | None) -> None:
+    """Look for the files of torchvision."""
+    home = Path(data_root).expanduser() if data_root else cache_folder(None) / "datasets"
+    try:
+        find(data, home, download=False)
+    except UserError as error:
+        requirement = f"must hold {data}.zip, a folder {data} or torchvision's files of {data}"
+        raise OptionError("data_root", str(data_root or home), requirement) from error

@@ -1,4 +1,4 @@
-"""How long a grid would take, from one measured step of every column."""
+"""How long a grid would take, from one measured step per setting."""
 
 from __future__ import annotations
 
@@ -11,73 +11,72 @@ import torch
 
 from ..algorithms import FixMatch
 from ..benchmarking import random_images
-from ..models import Backbone, SmallConv, WideResNet
 from ..training.trainer import Trainer
-from .cell import Cell
-from .grid import begun, threads_each
+from .backends import threads_per_job
+from .cell import Cell, build_part
 
 CLASSES = {"cifar100": 100}
-
-
-SIDES = {"digits": 8, "fashion_mnist": 28, "stl10": 96}
-
-
-LABELED = 8
-"""Steps are timed with at most so many labeled images and scaled: a plan is quick for large networks, too."""
+IMAGE_SIZES = {"digits": 8, "fashion_mnist": 28, "stl10": 96}
+# Steps are timed with at most this many labeled images and scaled up: this is quick even for large networks.
+MAX_LABELED = 8
 
 
 def plan(cells: Sequence[Cell], folder: Path, jobs: int) -> list[str]:
-    """Lines: every cell with its state, then the estimate."""
+    """One line per cell with its state, then the estimate."""
     unique = list(dict.fromkeys(cells))
     states = {cell: state(cell, folder) for cell in unique}
     lines = [f"{states[cell]:<10} {cell.name}" for cell in unique]
-    open_cells = [cell for cell in unique if states[cell] != "finished"]
-    steps: dict[str, float] = {}
-    torch.set_num_threads(threads_each(jobs))
-    seconds = 0.0
-    for cell in open_cells:
-        shape = kind(cell)
-        if shape not in steps:
-            steps[shape] = step_seconds(cell)
-        kept = float(cell.options.get("selector.keep", 1)) if "selector" in cell.options else 1.0
-        seconds += steps[shape] * int(cell.options["steps"]) * kept
-    total = f"{len(open_cells)} of {len(unique)} cells to run"
-    hours = f"about {seconds / 3600:.2f} hours of computing, {seconds / 3600 / jobs:.2f} with --jobs {jobs}"
-    return [*lines, f"{total}; {hours} (from a measured step of FixMatch in each setting; evaluation not counted)"]
+    todo = [cell for cell in unique if states[cell] != "finished"]
+    torch.set_num_threads(threads_per_job(jobs))
+    hours = total_seconds(todo) / 3600
+    return [
+        *lines,
+        f"{len(todo)} of {len(unique)} cells to run; about {hours:.2f} hours of computing, {hours / jobs:.2f} with "
+        f"jobs={jobs} (from one measured step of FixMatch per setting, without evaluation)",
+    ]
 
 
 def state(cell: Cell, folder: Path) -> str:
-    """Finished, begun or to do."""
+    """Finished, started or to do."""
     if cell.summary(folder) is not None:
         return "finished"
-    return "begun" if begun(cell, folder) else "to do"
+    return "started" if cell.started(folder) else "to do"
 
 
-def kind(cell: Cell) -> str:
-    """What the time of a step depends on."""
-    names = ("data", "size", "batch", "ratio")
+def total_seconds(cells: Sequence[Cell]) -> float:
+    """Seconds for the steps of all cells; settings of equal cost are measured once."""
+    measured: dict[str, float] = {}
+    seconds = 0.0
+    for cell in cells:
+        key = cost_key(cell)
+        if key not in measured:
+            measured[key] = step_seconds(cell)
+        kept = float(cell.options.get("selector.keep", 1)) if "selector" in cell.options else 1.0
+        seconds += measured[key] * int(cell.options["steps"]) * kept
+    return seconds
+
+
+def cost_key(cell: Cell) -> str:
+    """The options that the time of a step depends on."""
+    names = ("data", "size", "batch_size", "unlabeled_ratio")
     model = [f"{k}={v}" for k, v in cell.options.items() if k.startswith("model")]
     return " ".join([str(cell.options.get(name)) for name in names] + model)
 
 
 def step_seconds(cell: Cell) -> float:
-    """The median step of FixMatch on noise of the same shape, after two to warm up."""
+    """The median time of five FixMatch steps on random images of the same shape, after two warm-up steps."""
     options = cell.options
-    data = str(options["data"])
-    batch, ratio = int(options["batch"]), int(options.get("ratio", FixMatch.ratio))
-    small = min(batch, LABELED)
-    images = random_images(int(options.get("size") or SIDES.get(data, 32)), CLASSES.get(data, 10), 512)
-    trainer = Trainer(network(cell), FixMatch(), steps=10**6, batch=small, ratio=ratio, progress=False)
-    trainer._build(images)
+    data, batch_size = str(options["data"]), int(options["batch_size"])
+    timed = min(batch_size, MAX_LABELED)
+    images = random_images(int(options.get("size") or IMAGE_SIZES.get(data, 32)), CLASSES.get(data, 10), 512)
+    ratio = options.get("unlabeled_ratio")
+    trainer = Trainer(
+        build_part(options, "model"), FixMatch(), steps=10**6, batch_size=timed, unlabeled_ratio=ratio, progress=False
+    )
+    trainer.prepare(images)
     seconds = []
     for number in range(7):
-        began = time.perf_counter()
-        trainer._step(number)
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[2:]) * batch / small
-
-
-def network(cell: Cell) -> Backbone:
-    """The cell's model."""
-    own = {k.removeprefix("model."): v for k, v in cell.options.items() if k.startswith("model.")}
-    return {"WideResNet": WideResNet, "SmallConv": SmallConv}[str(cell.options["model"])](**own)
+        start = time.perf_counter()
+        trainer.train_step(number)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[2:]) * batch_size / timed

@@ -1,50 +1,71 @@
-"""A table as lines of text cells, and as Markdown and HTML."""
+"""A table as text cells, and from these as Markdown and HTML."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
+from ..report.templating import render
+from ..runs.folder import versions
+from ..utils.io import write_json, write_text
 from .collect import LABELS, Entry
-from .statistics import Estimate, Grid, overall
+from .statistics import Estimate, differences
 from .table import Table
 
+OVERALL_HEAD = ["method", "compared with", "columns", "mean Δ error", "runs better", "equal", "worse"]
+# Fewer columns need no summary.
+MIN_COLUMNS = 3
 
-def sections(table: Table, entries: Sequence[Entry]) -> list[tuple[str, Grid, list[str]]]:
-    """Name, text cells (a head line first) and remarks of each column, and of all together."""
+
+class Section(NamedTuple):
+    """One column of the table: text cells, with a head line first, and remarks."""
+
+    name: str
+    lines: list[list[str]]
+    remarks: list[str]
+
+
+def sections(table: Table, entries: Sequence[Entry]) -> list[Section]:
+    """One section per column, and one for all columns together."""
     parts = []
     for column in table.columns:
         own = [entry for entry in entries if entry.column is column]
-        grid = [head(table, own), *(line(table, entry, own) for entry in own)]
-        parts.append((column.name, grid, remarks(own)))
+        lines = [head(table, own), *(line(table, entry, own) for entry in own)]
+        parts.append(Section(column.name, lines, remarks(own)))
     together = overall(entries)
-    return [*parts, ("Over all columns", together, [])] if together else parts
+    return [*parts, Section("Over all columns", together, [])] if together else parts
 
 
 def head(table: Table, entries: Sequence[Entry]) -> list[str]:
-    """Column heads; the paper's figures only where it has any."""
-    figures = [f"{LABELS[name]}{suffix}" for name in table.figures for suffix in paired_heads(name, entries)]
-    gap = [*(["Δ paper"] if any(e.paper_gap is not None for e in entries) else []), "Δ error [95 % interval]"]
-    return ["method", *figures, *gap, "compared with", "seeds", "hours", "by seed"]
+    """The column heads; the paper's only where it has numbers."""
+    metrics = [f"{LABELS[name]}{suffix}" for name in table.metrics for suffix in suffixes(name, entries)]
+    paper = ["Δ paper"] if has_paper_difference(entries) else []
+    return ["method", *metrics, *paper, "Δ error [95 % interval]", "compared with", "seeds", "hours", "by seed"]
 
 
-def paired_heads(name: str, entries: Sequence[Entry]) -> list[str]:
-    """Ours, preceded by the paper's if there is one."""
+def suffixes(name: str, entries: Sequence[Entry]) -> list[str]:
+    """Two heads for a metric that the paper has, too; else one."""
     return [", paper", ", ours"] if any(name in entry.paper for entry in entries) else [""]
 
 
+def has_paper_difference(entries: Sequence[Entry]) -> bool:
+    """Whether the paper's differences need a column."""
+    return any(entry.paper_difference is not None for entry in entries)
+
+
 def line(table: Table, entry: Entry, entries: Sequence[Entry]) -> list[str]:
-    """One method's cells."""
+    """The cells of one method."""
     cells = [entry.row.name]
-    for name in table.figures:
+    for name in table.metrics:
         digits = 2 if LABELS[name].endswith("%") else 3
-        if len(paired_heads(name, entries)) == 2:
+        if len(suffixes(name, entries)) == 2:
             cells.append(number(entry.paper.get(name), digits))
         cells.append(spread(entry.ours.get(name), digits))
-    if any(e.paper_gap is not None for e in entries):
-        cells.append(number(entry.paper_gap, 2, sign=True))
-    cells += [interval(entry.gap), entry.row.base or "–", str(len(entry.by_seed)), f"{entry.hours:.3f}"]
+    if has_paper_difference(entries):
+        cells.append(number(entry.paper_difference, 2, sign=True))
+    cells += [interval(entry.difference), entry.row.base or "–", str(len(entry.by_seed)), f"{entry.hours:.3f}"]
     return [*cells, " ".join(f"{value:.1f}" for value in entry.by_seed.values())]
 
 
@@ -54,7 +75,7 @@ def number(value: float | None, digits: int, sign: bool = False) -> str:
 
 
 def spread(value: Estimate | None, digits: int) -> str:
-    """Mean ± std."""
+    """Mean ± standard deviation."""
     if value is None:
         return "–"
     around = "" if math.isnan(value.std) else f" ± {value.std:.{digits}f}"
@@ -70,53 +91,69 @@ def interval(value: Estimate | None) -> str:
 
 
 def remarks(entries: Sequence[Entry]) -> list[str]:
-    """A sentence where our difference has another sign than the paper's."""
+    """One sentence for each difference whose sign is not the paper's."""
     found = []
     for entry in entries:
-        if entry.gap is None or entry.paper_gap is None or entry.gap.mean * entry.paper_gap >= 0:
+        ours, paper = entry.difference, entry.paper_difference
+        if ours is None or paper is None or ours.mean * paper >= 0:
             continue
-        sure = not math.isnan(entry.gap.low) and entry.gap.low * entry.gap.high > 0
-        weight = "the interval excludes zero" if sure else "the interval includes zero"
+        certain = not math.isnan(ours.low) and ours.low * ours.high > 0
         found.append(
-            f"{entry.row.name} against {entry.row.base}: the paper has {entry.paper_gap:+.2f}, "
-            f"we have {entry.gap.mean:+.2f} ({weight})."
+            f"{entry.row.name} against {entry.row.base}: the paper has {paper:+.2f}, we have {ours.mean:+.2f} "
+            f"(the interval {'excludes' if certain else 'includes'} zero)."
         )
     return found
+
+
+def overall(entries: Sequence[Entry]) -> list[list[str]]:
+    """One line for each row compared with its base in several columns; empty if there is none."""
+    names = dict.fromkeys(entry.row.name for entry in entries if entry.row.base)
+    lines = [overall_line(name, entries) for name in names]
+    found = [line for line in lines if line]
+    return [OVERALL_HEAD, *found] if found else []
+
+
+def overall_line(name: str, entries: Sequence[Entry]) -> list[str]:
+    """The line of one row; every column has the same weight, whatever its number of seeds."""
+    ours = [entry for entry in entries if entry.row.name == name and entry.difference is not None]
+    if len(ours) < MIN_COLUMNS:
+        return []
+    means = [entry.difference.mean for entry in ours if entry.difference]
+    runs = [value for entry in ours for value in differences(entry.by_seed, base_of(entry, entries).by_seed)]
+    signs = [sum(run < 0 for run in runs), sum(run == 0 for run in runs), sum(run > 0 for run in runs)]
+    return [name, ours[0].row.base or "–", str(len(ours)), f"{sum(means) / len(means):+.2f}", *map(str, signs)]
+
+
+def base_of(entry: Entry, entries: Sequence[Entry]) -> Entry:
+    """The entry it is compared with, in the same column."""
+    return next(other for other in entries if other.column is entry.column and other.row.name == entry.row.base)
 
 
 def markdown(table: Table, entries: Sequence[Entry], facts: Sequence[str]) -> str:
     """The table as Markdown."""
     lines = [f"# {table.title}", "", *facts, ""]
     for name, (first, *rest), said in sections(table, entries):
-        lines += [f"## {name}", "", row(first), row(["---"] * len(first)), *map(row, rest), ""]
-        lines += [f"- {sentence}" for sentence in said] + ([""] if said else [])
+        lines += [f"## {name}", "", markdown_row(first), markdown_row(["---"] * len(first))]
+        lines += [*map(markdown_row, rest), "", *(f"- {sentence}" for sentence in said), *([""] if said else [])]
     return "\n".join(lines)
 
 
-def row(cells: Sequence[str]) -> str:
-    """A line of a Markdown table."""
+def markdown_row(cells: Sequence[str]) -> str:
+    """One line of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;display:block;overflow-x:auto}
-td,th{padding:.25rem .75rem;text-align:right;white-space:nowrap}
-td:first-child,th:first-child{text-align:left}tr+tr{border-top:1px solid #8884}pre{overflow-x:auto}
-:root{color-scheme:light dark}"""
-
-
 def page(table: Table, entries: Sequence[Entry], facts: Sequence[str]) -> str:
-    """The table as a page that needs nothing else."""
-    title = html.escape(table.title)
-    body = [f"<h1>{title}</h1>", *(f"<p>{html.escape(fact.strip())}</p>" for fact in facts if fact.strip())]
-    for name, (first, *rest), said in sections(table, entries):
-        lines = [html_row("th", first), *(html_row("td", cells) for cells in rest)]
-        body += [f"<h2>{html.escape(name)}</h2>", f"<table>{''.join(lines)}</table>"]
-        body += [f"<ul>{''.join(f'<li>{html.escape(s)}</li>' for s in said)}</ul>"] if said else []
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
-    return f'<!doctype html><html lang="en">{head}<style>{STYLE}</style>{"".join(body)}</html>\n'
+    """The table as an HTML page without external resources."""
+    paragraphs = [fact.strip() for fact in facts if fact.strip()]
+    return render("table.html", title=table.title, facts=paragraphs, sections=sections(table, entries))
 
 
-def html_row(tag: str, cells: Sequence[str]) -> str:
-    """A line of an HTML table."""
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def write_table(stem: Path, table: Table, entries: Sequence[Entry], facts: Sequence[str], command: str) -> None:
+    """Write STEM.md, STEM.html and STEM.json; the JSON file has the command and the versions as well."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    texts = {".md": markdown(table, entries, facts), ".html": page(table, entries, facts)}
+    for suffix, text in texts.items():
+        write_text(stem.with_name(stem.name + suffix), text)
+    values = {"command": command, "versions": versions(), "entries": [entry.to_json() for entry in entries]}
+    write_json(stem.with_name(f"{stem.name}.json"), values)

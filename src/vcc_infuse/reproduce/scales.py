@@ -1,6 +1,6 @@
-"""The three scales, and what a dataset and a number of labels mean at each.
+"""The three scales, and the options of a dataset and a number of labels at each.
 
-`smoke` is for tests: digits stand in for every dataset and a run is four steps. `cpu` is a small version on
+`smoke` is for tests: digits stand in for every dataset and a run has four steps. `cpu` is a small version on
 subsets of the same datasets. `paper` is the full protocol, for GPUs.
 """
 
@@ -10,82 +10,80 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ..training.presets import preset
-from .table import Column
+from .table import TableColumn
 
 Scale = Literal["smoke", "cpu", "paper"]
-
-
 SCALES: tuple[Scale, ...] = ("smoke", "cpu", "paper")
-
-
-SMOKE = {
-    "steps": 4, "epochs": 2, "eval_every": 1, "batch": 8, "ratio": 2, "model": "SmallConv", "model.width": 4,
+SMOKE: dict[str, Any] = {
+    "steps": 4, "eval_every": 2, "batch_size": 8, "unlabeled_ratio": 2, "model": "SmallConv", "model.width": 4,
 }  # fmt: skip
-
-
-CPU = {
-    "size": 16, "steps": 1000, "epochs": 20, "eval_every": 5, "batch": 32, "ratio": 4, "lr": 0.03, "model": "SmallConv",
-    "model.width": 16,
+CPU: dict[str, Any] = {
+    "size": 16, "steps": 1000, "eval_every": 250, "batch_size": 32, "unlabeled_ratio": 4, "lr": 0.03,
+    "model": "SmallConv", "model.width": 16,
 }  # fmt: skip
-
-
-SPECIAL: dict[str, dict[str, Any]] = {
-    "digits": {"size": 8, "steps": 600, "ratio": 5, "model.width": 24},
-    "fashion_mnist": {"steps": 600, "lr": 0.06},
-    "svhn": {"flip": False},  # a mirrored digit is another sign
+CPU_BY_DATASET: dict[str, dict[str, Any]] = {
+    "digits": {"size": 8, "steps": 600, "eval_every": 150, "unlabeled_ratio": 5, "model.width": 24},
+    "fashion_mnist": {"steps": 600, "eval_every": 150, "lr": 0.06},
+    "svhn": {"flip": False},  # a mirrored digit is not a digit any more
 }
-
-
-NAMES = {
+DATASET_NAMES = {
     "digits": "digits", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
     "svhn": "SVHN", "stl10": "STL-10",
 }  # fmt: skip
 
 
-def setting(scale: Scale, data: str, labels: int | None, **more: Any) -> dict[str, Any]:
-    """Training options of a dataset at a scale."""
+def run_options(scale: Scale, data: str, labels: int | None, **more: Any) -> dict[str, Any]:
+    """The training options of a dataset at a scale."""
     shown = {} if labels is None else {"labels": labels}
     if scale == "smoke":
         return {"data": "digits", **shown, **SMOKE, **more}
-    common = CPU | SPECIAL.get(data, {}) if scale == "cpu" else full(data)
+    common = CPU | CPU_BY_DATASET.get(data, {}) if scale == "cpu" else paper_options(data)
     return {"data": data, **shown, **common, **more}
 
 
-def full(data: str) -> dict[str, Any]:
-    """The paper's protocol, spelt out: its network and weight decay depend on the data."""
+def paper_options(data: str) -> dict[str, Any]:
+    """The paper's protocol, written out: its network and weight decay depend on the data."""
     options = dict(preset("paper", data))
     model = options.pop("model")
-    depth = {f"model.{name}": value for name, value in model["init_args"].items()}
-    mirror = {"flip": False} if data == "svhn" else {}
-    return {**options, "model": model["class_path"].rpartition(".")[2], **depth, "batch": 64, **mirror}
+    arguments = {f"model.{name}": value for name, value in model["init_args"].items()}
+    flip = {"flip": False} if data == "svhn" else {}
+    return {**options, "model": model["class_path"].rpartition(".")[2], **arguments, "batch_size": 64, **flip}
 
 
 def column_name(data: str, labels: int, keep: float | None = None) -> str:
-    """As a reader would say it."""
-    share = "" if keep is None else f", {100 * keep:.0f} % kept"
-    return f"{NAMES[data]}, {labels} labels{share}"
+    """The name of a column, such as `CIFAR-10, 250 labels, 40 % kept`."""
+    kept = "" if keep is None else f", {100 * keep:.0f} % kept"
+    return f"{DATASET_NAMES[data]}, {labels} labels{kept}"
 
 
 def column(
     scale: Scale, data: str, labels: int, keep: float | None = None, rows: tuple[str, ...] | None = None
-) -> Column:
-    """A dataset, a number of labels and, for selectors, a share; at smoke scale 40 labels of digits instead."""
-    share = {} if keep is None else {"selector.keep": keep}
+) -> TableColumn:
+    """A dataset, a number of labels and the fraction that selectors keep; at smoke scale 40 labels of digits."""
+    kept = {} if keep is None else {"selector.keep": keep}
     if scale == "smoke":
-        return Column(column_name("digits", 40, keep), {**setting(scale, data, 40), **share}, None, rows)
+        return TableColumn(column_name("digits", 40, keep), {**run_options(scale, data, 40), **kept}, None, rows)
     name = column_name(data, labels, keep)
-    return Column(name, {**setting(scale, data, labels), **share}, name, rows)
+    return TableColumn(name, {**run_options(scale, data, labels), **kept}, name, rows)
 
 
-def small_or_full(scale: Scale) -> Column:
-    """CIFAR-100 with 2,500 labels; at cpu scale CIFAR-10 with 250, where FlexMatch beats Supervised so early."""
+def with_steps(column: TableColumn, steps: int) -> TableColumn:
+    """The column with another number of steps and, as at cpu scale, four evaluations."""
+    return replace(column, options={**column.options, "steps": steps, "eval_every": steps // 4})
+
+
+def default_column(scale: Scale) -> TableColumn:
+    """CIFAR-100 with 2,500 labels; at cpu scale CIFAR-10 with 250, where FlexMatch beats Supervised in so few steps."""
     if scale != "cpu":
         return column(scale, "cifar100", 2500)
     return replace(column(scale, "cifar10", 250), stands_for=column_name("cifar100", 2500))
 
 
-def ablation(scale: Scale) -> tuple[str, Column]:
-    """The base and the column of an ablation; at cpu scale digits, for so early FlexMatch trusts any pseudo label."""
+def ablation_column(scale: Scale) -> tuple[str, TableColumn]:
+    """The base method and the column of an ablation.
+
+    At cpu scale it is FixMatch on digits: in so few steps FlexMatch would accept every pseudo label.
+    """
     if scale == "cpu":
         return "FixMatch", column(scale, "digits", 20)
-    return "FlexMatch", small_or_full(scale)
+    return "FlexMatch", default_column(scale)

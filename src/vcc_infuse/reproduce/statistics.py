@@ -1,4 +1,4 @@
-"""Mean, spread and paired differences over seeds."""
+"""Mean, standard deviation and paired differences over seeds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from .collect import Entry
-
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, its standard deviation, and the 95 % confidence interval of the mean (Student's t)."""
+    """A mean over seeds, the standard deviation, and the 95 % confidence interval of the mean (Student's t)."""
 
     mean: float
     std: float
@@ -23,8 +21,8 @@ class Estimate:
     seeds: int
 
 
-def estimate(values: list[float]) -> Estimate | None:
-    """Of at least one value; with a single one nothing is known of the spread."""
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """The mean of at least one value; a single one has no spread (NaN)."""
     if not values:
         return None
     mean, n = float(np.mean(values)), len(values)
@@ -35,41 +33,11 @@ def estimate(values: list[float]) -> Estimate | None:
     return Estimate(mean, std, mean - half, mean + half, n)
 
 
+def differences(ours: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
+    """Ours minus the base, for each seed that both have."""
+    return [ours[seed] - base[seed] for seed in sorted(ours.keys() & base.keys())]
+
+
 def paired(ours: Mapping[int, float], base: Mapping[int, float]) -> Estimate | None:
-    """Of the differences on the seeds both have."""
-    return estimate([ours[seed] - base[seed] for seed in sorted(ours.keys() & base.keys())])
-
-
-Grid = list[list[str]]
-
-
-HEAD = ["method", "compared with", "columns", "mean Δ error", "runs better", "equal", "worse"]
-
-
-WORTH = 3
-"""With fewer columns a reader sees it at a glance."""
-
-
-def overall(entries: Sequence[Entry]) -> Grid:
-    """A line for each row with a base that both have in several columns; empty if there is none."""
-    lines = [summary(name, entries) for name in dict.fromkeys(entry.row.name for entry in entries if entry.row.base)]
-    found = [line for line in lines if line]
-    return [HEAD, *found] if found else []
-
-
-def summary(name: str, entries: Sequence[Entry]) -> list[str]:
-    """One row's line; every column weighs the same, however many seeds it has."""
-    mine = [entry for entry in entries if entry.row.name == name and entry.gap is not None]
-    if len(mine) < WORTH:
-        return []
-    means = [entry.gap.mean for entry in mine if entry.gap]
-    gaps = [gap for entry in mine for gap in differences(entry, entries)]
-    signs = [sum(gap < 0 for gap in gaps), sum(gap == 0 for gap in gaps), sum(gap > 0 for gap in gaps)]
-    average = f"{sum(means) / len(means):+.2f}"
-    return [name, mine[0].row.base or "–", str(len(mine)), average, *map(str, signs)]
-
-
-def differences(entry: Entry, entries: Sequence[Entry]) -> list[float]:
-    """To the base in the same column, seed by seed."""
-    base = next(e for e in entries if e.column is entry.column and e.row.name == entry.row.base)
-    return [value - base.by_seed[seed] for seed, value in entry.by_seed.items() if seed in base.by_seed]
+    """The mean of the differences on the same seeds."""
+    return estimate(differences(ours, base))

@@ -1,31 +1,35 @@
-"""What a table is: rows that differ in method, columns that differ in data, and the figures the paper printed."""
+"""What a table is: rows that differ in method, columns that differ in data, and the numbers the paper printed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from .. import algorithms
-from .cell import Cell
+from .cell import Cell, Options
 
-Options = Mapping[str, Any]
+PaperNumbers = Mapping[str, float | tuple[float, ...]]
+"""By column: the error in percent, or one number per metric of the table."""
+PLUGINS = ("selector", "calibrator")
+CORE = ("FixMatch", "FlexMatch", "SimMatch")
+DISPLAY_NAMES = {"PseudoLabel": "Pseudo-Label", "PiModel": "Π-model"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method. `base` names the row its difference is taken to."""
+    """A method. `base` names the row it is compared with."""
 
     name: str
     options: Options
     base: str | None = None
-    paper: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
-    """The paper's figures by column: the error in percent, or one number for each figure of the table."""
+    paper: PaperNumbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Column:
-    """A setting. Options of a selector or calibrator only reach rows that have one."""
+class TableColumn:
+    """A setting. Options of a selector or calibrator only apply to rows that have one."""
 
     name: str
     options: Options
@@ -42,20 +46,24 @@ class Table:
     name: str
     title: str
     rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
-    figures: tuple[str, ...] = ("error",)
+    columns: tuple[TableColumn, ...]
+    metrics: tuple[str, ...] = ("error",)
     remark: str = ""
 
-    def cell(self, row: Row, column: Column, seed: int) -> Cell | None:
-        """The run behind an entry; None where it is not planned."""
+    def cell(self, row: Row, column: TableColumn, seed: int) -> Cell | None:
+        """The run of a row in a column; None if it is not planned."""
         if column.rows is not None and row.name not in column.rows:
             return None
-        plugs = {part for part in ("selector", "calibrator") if part in row.options}
-        fitting = {k: v for k, v in column.options.items() if (p := part_of(k)) is None or p in plugs}
-        return Cell({**fitting, **row.options, "seed": seed})
+        missing = {plugin for plugin in PLUGINS if plugin not in row.options}
+        fitting = {name: v for name, v in column.options.items() if name.partition(".")[0] not in missing}
+        options = {**fitting, **row.options, "seed": seed}
+        if "eval_every" in options and "selector" in options:
+            # A selector shortens the run: it is evaluated as many times as the full run.
+            options["eval_every"] = math.ceil(options["eval_every"] * options.get("selector.keep", 1))
+        return Cell(options)
 
     def cells(self, seeds: int) -> Iterator[Cell]:
-        """Every run of the table, seed by seed, so that a half-finished table is a whole one of fewer seeds."""
+        """Every run of the table, seed by seed: a half-finished grid is a complete table of fewer seeds."""
         for seed in range(seeds):
             for column in self.columns:
                 for row in self.rows:
@@ -64,51 +72,43 @@ class Table:
                         yield cell
 
 
-def part_of(option: str) -> str | None:
-    """`selector.keep` concerns the selector."""
-    head, dot, _ = option.partition(".")
-    return head if dot and head in ("selector", "calibrator") else None
-
-
-NAMES = {"PseudoLabel": "Pseudo-Label", "PiModel": "Π-model"}
-
-
-def shown(name: str) -> str:
+def display_name(algorithm: str) -> str:
     """A method's name in a table."""
-    return NAMES.get(name, name)
+    return DISPLAY_NAMES.get(algorithm, algorithm)
 
 
-def method(name: str, paper: Mapping[str, Any] | None = None) -> Row:
+def method(algorithm: str, paper: PaperNumbers | None = None) -> Row:
     """An algorithm alone."""
-    return Row(shown(name), {"algorithm": name}, None, paper or {})
+    return Row(display_name(algorithm), {"algorithm": algorithm}, None, paper or {})
 
 
-def with_vcc(name: str, paper: Mapping[str, Any] | None = None, **options: Any) -> Row:
-    """The same algorithm with VCC, compared with itself."""
-    own = {f"calibrator.{key}": value for key, value in options.items()}
-    return Row(f"VCC-{shown(name)}", {"algorithm": name, "calibrator": "VCC", **own}, shown(name), paper or {})
+def with_vcc(algorithm: str, paper: PaperNumbers | None = None) -> Row:
+    """The algorithm with VCC, compared with the algorithm alone."""
+    name = display_name(algorithm)
+    return Row(f"VCC-{name}", {"algorithm": algorithm, "calibrator": "VCC"}, name, paper or {})
 
 
-def pair(name: str, papers: Mapping[str, Mapping[str, Any]]) -> tuple[Row, Row]:
-    """A method without and with VCC."""
-    return method(name, papers.get(name)), with_vcc(name, papers.get(f"VCC-{name}"))
+def core_methods(papers: Mapping[str, PaperNumbers]) -> tuple[Row, ...]:
+    """Supervised, then FixMatch, FlexMatch and SimMatch, each alone and with VCC."""
+    pairs = ((method(name, papers.get(name)), with_vcc(name, papers.get(f"VCC-{name}"))) for name in CORE)
+    return method("Supervised"), *(row for pair in pairs for row in pair)
 
 
-def vcc_variant(base: str, name: str, paper: Mapping[str, Any] | None = None, **options: Any) -> Row:
-    """VCC with other options, compared with its default."""
-    own = {f"calibrator.{key}": value for key, value in options.items()}
-    full = f"VCC-{shown(base)}"
-    return Row(f"{full} {name}", {"algorithm": base, "calibrator": "VCC", **own}, full, paper or {})
+def vcc_variant(algorithm: str, name: str, paper: PaperNumbers | None = None, **arguments: Any) -> Row:
+    """VCC with other arguments, compared with its defaults."""
+    own = {f"calibrator.{key}": value for key, value in arguments.items()}
+    base = f"VCC-{display_name(algorithm)}"
+    return Row(f"{base} {name}", {"algorithm": algorithm, "calibrator": "VCC", **own}, base, paper or {})
 
 
-def takes_confidence(name: str) -> bool:
-    """Whether a calibrator has something to do in this method."""
-    return bool(getattr(algorithms, name).uses_confidence)
+def uses_confidence(algorithm: str) -> bool:
+    """Whether a calibrator has an effect in this method."""
+    return bool(getattr(algorithms, algorithm).uses_confidence)
 
 
-def figures(text: str, columns: tuple[str, ...], width: int = 1) -> dict[str, dict[str, Any]]:
-    """The paper's numbers, a line a row: name, then `width` numbers a column; `-` where it has none."""
-    papers: dict[str, dict[str, Any]] = {}
+def paper_numbers(text: str, columns: tuple[str, ...], width: int = 1) -> dict[str, PaperNumbers]:
+    """The paper's numbers by row. Each line is a name, then `width` numbers per column; `-` if there are none."""
+    papers: dict[str, PaperNumbers] = {}
     for line in text.strip().splitlines():
         name, *words = line.split()
         groups = [words[i : i + width] for i in range(0, len(words), width)]

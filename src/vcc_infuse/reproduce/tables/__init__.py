@@ -1,8 +1,9 @@
-"""One short file a table of the paper: its rows, its columns at each scale, and the figures that were printed."""
+"""One short file per table of the paper: its rows, its columns at each scale, and the printed numbers."""
 
 from collections.abc import Callable
 
 from ...errors import UserError
+from ...utils.suggest import did_you_mean
 from ..scales import Scale
 from ..table import Table
 from . import ablation_scores, ablation_vae, calibration, calibrators, coreset, efficiency, imbalance, main, stl10
@@ -21,7 +22,8 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
 
 
 def tables(name: str, scale: Scale) -> list[Table]:
-    """The table of that name, or all."""
+    """The table of that name, or all of them."""
     if name != "all" and name not in TABLES:
-        raise UserError(f"table {name} is unknown; choose {', '.join(TABLES)} or all")
+        known = [*TABLES, "all"]
+        raise UserError(f"table {name} is unknown{did_you_mean(name, known)}; choose {', '.join(TABLES)} or all")
     return [make(scale) for key, make in TABLES.items() if name in ("all", key)]

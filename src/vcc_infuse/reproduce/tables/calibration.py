@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from ..scales import Scale, column, column_name
-from ..table import Table, figures, method, pair
+from ..table import Table, core_methods, paper_numbers
 
 LABELS = (400, 2500, 10000)
-
-
-FIGURES = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
-
-
-PAPER = figures(
+METRICS = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
+PAPER = paper_numbers(
     """
     FixMatch      46.42 .382 .573 .376  28.03 .208 .530 .199  22.20 .127 .322 .128
     VCC-FixMatch  43.29 .359 .560 .345  27.81 .195 .418 .182  22.01 .125 .317 .127
@@ -27,7 +23,6 @@ PAPER = figures(
 
 def table(scale: Scale) -> Table:
     """At cpu scale the middle column; the subset has 10,000 training images."""
-    rows = (method("Supervised"), *(row for name in ("FixMatch", "FlexMatch", "SimMatch") for row in pair(name, PAPER)))
     counts = {"smoke": (40,), "cpu": (2500,), "paper": LABELS}[scale]
     columns = tuple(column(scale, "cifar100", k) for k in counts)
-    return Table("calibration", "Calibration with and without VCC", rows, columns, FIGURES)
+    return Table("calibration", "Calibration with and without VCC", core_methods(PAPER), columns, METRICS)

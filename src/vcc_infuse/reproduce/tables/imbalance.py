@@ -1,16 +1,14 @@
-"""The paper's long-tailed table, with ABC and VCC on top of another method, which it lacks."""
+"""The paper's long-tailed table, with two things the paper does not have: ABC, and VCC on top of another plug-in."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..scales import Scale, setting
-from ..table import Column, Row, Table, figures, method
+from ..scales import Scale, run_options
+from ..table import Row, Table, TableColumn, method, paper_numbers
 
 COLUMN = "CIFAR-10-LT"
-
-
-PAPER = figures(
+PAPER = paper_numbers(
     """
     FixMatch  25.07
     FlexMatch 25.87
@@ -23,14 +21,8 @@ PAPER = figures(
     """,
     (COLUMN,),
 )
-
-
 WITH_VCC = ("DARP", "ABC")
-
-
 PLUGINS = ("DASO", "DebiasPL", "DARP", "Adsh", "ABC")
-
-
 TAIL = {
     "smoke": {"first": 20, "gamma": 4, "beta": 0.5},
     "cpu": {"first": 300, "gamma": 30, "beta": 0.2},
@@ -39,7 +31,7 @@ TAIL = {
 
 
 def table(scale: Scale) -> Table:
-    """At cpu scale 300 labels in the largest class and γ = 30: with γ = 100 the smallest would have three."""
+    """At cpu scale 300 labels in the largest class and γ = 30: with γ = 100 the smallest would have three labels."""
     plugged = (Row(f"FixMatch + {p}", {"algorithm": p}, "FixMatch", PAPER.get(p, {})) for p in PLUGINS)
     both = (Row(f"FixMatch + {p} + VCC", {"algorithm": p, "calibrator": "VCC"}, f"FixMatch + {p}") for p in WITH_VCC)
     rows = (
@@ -50,6 +42,6 @@ def table(scale: Scale) -> Table:
         *both,
     )
     tail: dict[str, Any] = {f"long_tail.{key}": value for key, value in TAIL[scale].items()}
-    columns = (Column(COLUMN, setting(scale, "cifar10", None, **tail), COLUMN),)
-    figures = ("error", "error_head", "error_tail", "ece_calibrated")
-    return Table("imbalance", "Error on long-tailed CIFAR-10", rows, columns, figures)
+    columns = (TableColumn(COLUMN, run_options(scale, "cifar10", None, **tail), COLUMN),)
+    metrics = ("error", "error_head", "error_tail", "ece_calibrated")
+    return Table("imbalance", "Error on long-tailed CIFAR-10", rows, columns, metrics)

@@ -1,18 +1,16 @@
-"""Table 1 of the paper: error of every method; and, beyond it, VCC on every method that asks for a confidence."""
+"""Table 1 of the paper: the error of every method; beyond it, VCC on every method that uses a confidence."""
 
 from __future__ import annotations
 
 from ..scales import Scale, column, column_name
-from ..table import Column, Row, Table, figures, method, shown, takes_confidence, with_vcc
+from ..table import CORE, Row, Table, TableColumn, display_name, method, paper_numbers, uses_confidence, with_vcc
 
 SETTINGS = tuple(
     (data, labels)
     for data, counts in (("cifar10", (40, 250, 2500)), ("cifar100", (400, 2500, 10000)), ("svhn", (40, 250, 1000)))
     for labels in counts
 )
-
-
-PAPER = figures(
+PAPER = paper_numbers(
     """
     PseudoLabel      76.29 48.28 14.90 87.15 59.09 38.86 75.95 16.60  9.33
     UDA               8.01  5.12  4.32 53.44 34.37 27.52  2.03  2.03  1.96
@@ -33,22 +31,15 @@ PAPER = figures(
     """,
     tuple(column_name(*pair) for pair in SETTINGS),
 )
-
-
 ALONE = (
     "Supervised", "PseudoLabel", "PiModel", "MeanTeacher", "VAT", "MixMatch", "ReMixMatch", "UDA", "Dash", "MPL",
     "CoMatch", "SoftMatch", "FreeMatch", "FixMatch", "FlexMatch", "SimMatch", "FullySupervised",
 )  # fmt: skip
-
-
-CORE = ("FixMatch", "FlexMatch", "SimMatch")
-
-
 STRONG = ("UDA", "Dash", "CoMatch", "SoftMatch", "FreeMatch", *CORE)
 
 
 def table(scale: Scale) -> Table:
-    """Rows of all methods; at cpu scale the photo sets have the rows one night allows."""
+    """All methods; at cpu scale the photo datasets have fewer rows, to finish in one night."""
     return Table(
         "main",
         "Error of every method, with and without VCC",
@@ -59,22 +50,22 @@ def table(scale: Scale) -> Table:
 
 
 def rows() -> tuple[Row, ...]:
-    """Each method, followed by itself with VCC where a confidence decides."""
+    """Each method, and the method with VCC if it uses a confidence."""
     found: list[Row] = []
     for name in ALONE:
         found.append(method(name, PAPER.get(name)))
-        if takes_confidence(name):
+        if uses_confidence(name):
             found.append(with_vcc(name, PAPER.get(f"VCC-{name}")))
     return tuple(found)
 
 
 def both(names: tuple[str, ...]) -> tuple[str, ...]:
     """Row names without and with VCC."""
-    return ("Supervised", *(row for name in names for row in (shown(name), f"VCC-{shown(name)}")))
+    return ("Supervised", *(row for name in names for row in (display_name(name), f"VCC-{display_name(name)}")))
 
 
-def columns(scale: Scale) -> tuple[Column, ...]:
-    """The paper's nine; at cpu scale one of each dataset, and two sets on which small runs already say something."""
+def columns(scale: Scale) -> tuple[TableColumn, ...]:
+    """The paper's nine; at cpu scale one per dataset, and two datasets that are easy enough for small runs."""
     if scale == "smoke":
         return (column(scale, "digits", 40),)
     if scale == "paper":
@@ -82,7 +73,7 @@ def columns(scale: Scale) -> tuple[Column, ...]:
         return tuple(column(scale, *pair, rows=known) for pair in SETTINGS)
     return (
         column(scale, "digits", 40),
-        column(scale, "fashion_mnist", 100, rows=(*map(shown, ALONE), *both(CORE))),
+        column(scale, "fashion_mnist", 100, rows=(*map(display_name, ALONE), *both(CORE))),
         column(scale, "cifar10", 250, rows=(*STRONG, *both(CORE))),
         column(scale, "svhn", 1000, rows=both(CORE)),
         column(scale, "cifar100", 2500, rows=both(CORE)),
