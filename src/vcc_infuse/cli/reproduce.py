@@ -5,22 +5,21 @@ from __future__ import annotations
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import UserError
 from ..reproduce import Cell, Table, run_grid
-from ..reproduce.collect import Entry, collect
-from ..reproduce.datasets import check
+from ..reproduce.backends import BACKENDS
+from ..reproduce.collect import collect
+from ..reproduce.datasets import check_available
 from ..reproduce.estimate import plan
-from ..reproduce.grid import BACKENDS
-from ..reproduce.render import markdown, page
+from ..reproduce.render import write_table
 from ..reproduce.scales import SCALES
 from ..reproduce.tables import TABLES, tables
 from ..runs.folder import versions
 from ..training.signals import Interrupted
-from ..utils.io import write_atomic, write_json
 from .parsing import Parser
 
 AGAIN = "interrupted; finished cells are kept: the same command goes on"
@@ -32,7 +31,7 @@ def run(argv: Sequence[str]) -> int:
     chosen = within(tables(options.table, options.scale), "columns", options.columns)
     chosen = within(chosen, "rows", options.rows)
     cells = [cell for table in chosen for cell in table.cells(options.seeds)]
-    check(cells, options.data_root)
+    check_available(cells, options.data_root)
     mine = list(dict.fromkeys(cells))[options.shard[0] :: options.shard[1]]
     folder = Path(options.cells)
     if options.dry_run:
@@ -109,32 +108,5 @@ def write(table: Table, options: Namespace, cells: Path, command: str) -> None:
     ]
     facts += ["", table.remark] if table.remark else []
     stem = Path(options.out) / f"{table.name}-{options.scale}"
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    for suffix, text in ((".md", markdown(table, entries, facts)), (".html", page(table, entries, facts))):
-        save(stem.with_name(stem.name + suffix), text)
-    figures = {"command": command, "versions": versions(), "entries": [plain_entry(entry) for entry in entries]}
-    write_json(stem.with_name(stem.name + ".json"), figures)
+    write_table(stem, table, entries, facts, command)
     print(f"{stem}.md: {finished} of {len(planned)} runs")
-
-
-def save(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def plain_entry(entry: Entry) -> dict[str, object]:
-    """An entry as JSON."""
-    return {
-        "row": entry.row.name,
-        "options": dict(entry.row.options),
-        "column": entry.column.name,
-        "setting": dict(entry.column.options),
-        "ours": {name: asdict(value) if value else None for name, value in entry.ours.items()},
-        "paper": entry.paper,
-        "difference": asdict(entry.gap) if entry.gap else None,
-        "compared_with": entry.row.base,
-        "paper_difference": entry.paper_gap,
-        "hours": entry.hours,
-        "by_seed": entry.by_seed,
-        "further": {name: asdict(value) if value else None for name, value in entry.further.items()},
-    }
