@@ -1,4 +1,4 @@
-"""One self-contained page about one run or several. It reads run folders, and knows nothing of how they came about."""
+"""One self-contained page about one run or several. It reads run folders and knows nothing about methods."""
 
 from .page import write_report
 

@@ -6,16 +6,16 @@
   const hidden = new Set();
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  async function unpack() {
-    const packed = atob(document.getElementById("plotly").textContent.trim());
-    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  async function decompress() {
+    const compressed = atob(document.getElementById("plotly").textContent.trim());
+    const bytes = Uint8Array.from(compressed, (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     const script = document.createElement("script");
     script.textContent = await new Response(stream).text();
     document.head.append(script);
   }
 
-  // A chart inside a closed or hidden part has no width yet: it is drawn when that part is opened.
+  // A chart inside a closed or hidden element has no width yet: it is drawn when that element is opened.
   const seen = (figure) => !figure.closest("details:not([open]), [hidden]");
 
   function draw(figure) {
@@ -46,11 +46,11 @@
   }
 
   try {
-    await unpack();
+    await decompress();
     await drawAll();
   } catch (fault) {
     const line = document.getElementById("fault");
-    line.textContent = `The charts could not be drawn (${fault.message}); a browser of 2023 or later can.`;
+    line.textContent = `The charts could not be drawn (${fault.message}); use a browser from 2023 or later.`;
     line.hidden = false;
     throw fault;
   }

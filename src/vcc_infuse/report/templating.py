@@ -11,8 +11,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 @functools.cache
 def environment() -> Environment:
     """The one environment: templates under `report/templates`, every value escaped, an unknown name is an error."""
-    loader = PackageLoader("vcc_infuse.report", "templates")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found = Environment(
+        loader=PackageLoader("vcc_infuse.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # For `tojson`, which also escapes <, > and &, so that no value can end the script element it stands in.
+    found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return found
 
 
 def render(template_name: str, **values: Any) -> str:

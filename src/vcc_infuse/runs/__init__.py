@@ -1,1 +1,1 @@
-"""What is on disk: run folders, checkpoints and the files beside them. Knows no method."""
+"""What a run has on disk: its folder, checkpoints and thumbnails. Nothing here depends on a method."""

@@ -1,10 +1,9 @@
-"""Checkpoints: written atomically, verified by checksum when read, the last two kept."""
+"""Checkpoints: written atomically, verified by checksum when read; the last two are kept."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import re
 import warnings
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ..utils.io import write_atomic, write_json
+from ..errors import UserError
+from ..utils.io import read_json, write_atomic, write_json
 
 NAME = re.compile(r"step-(\d+)\.pt")
 
@@ -21,7 +21,7 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
     """Write `state` (tensors in plain containers) as the checkpoint of `step`; drop all but the newest `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
-    # Through memory: torch's own writer reports a full disk as a fault of its own making.
+    # Through memory, because torch's own writer does not raise OSError when the disk is full.
     content = io.BytesIO()
     torch.save(state, content)
     write_atomic(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
@@ -34,12 +34,13 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The newest undamaged checkpoint, or None; each damaged one is reported and the previous one tried."""
+    """The newest undamaged checkpoint, or None; a damaged one causes a warning, and the previous one is tried."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         fault = corruption_reason(path)
         if fault is None:
-            return torch.load(path, map_location=device, weights_only=True)
-        warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the one before it", stacklevel=2)
+            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+            return state
+        warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=2)
     return None
 
 
@@ -48,13 +49,13 @@ def corruption_reason(path: Path) -> str | None:
     record = path.with_suffix(".json")
     if NAME.fullmatch(path.name) is None:
         return "its name is not step-<number>.pt"
-    if not record.exists():
-        return "it has no checksum"
     try:
-        expected = json.loads(record.read_text(encoding="utf-8"))["sha256"]
-    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
+        expected = read_json(record)
+    except UserError:
         return "its checksum file cannot be read"
-    return None if digest(path) == expected else "its checksum differs"
+    if expected is None:
+        return "it has no checksum"
+    return None if digest(path) == expected.get("sha256") else "its checksum differs"
 
 
 def digest(path: Path) -> str:

@@ -1,17 +1,16 @@
-"""What a run leaves behind: configuration, a line an evaluation, a summary, the model and checkpoints."""
+"""RunFolder: the configuration, one JSON line per evaluation and per core set, the checkpoints and the summary."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import UserError
-from ..utils.io import append_jsonl, nan_to_none, read_jsonl, write_atomic, write_json
+from ..errors import OptionError
+from ..utils.io import append_jsonl, jsonl_line, read_jsonl, write_json, write_text
 from . import checkpoint
 
 
@@ -25,25 +24,25 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
 
     def check_free(self) -> None:
-        """Refuse a folder that already holds something: a finished result is never overwritten."""
-        if self.path.is_file():
-            raise UserError(f"--out {self.path} is a file; give a folder that does not exist yet")
+        """Refuse a folder that already holds files: results are never overwritten."""
+        problem = "it is a file" if self.path.is_file() else ""
         if self.path.is_dir() and any(self.path.iterdir()):
-            raise UserError(
-                f"--out {self.path} already holds files; give another folder, or continue it with --resume {self.path}"
-            )
+            problem = "it already holds files: use another folder, or resume this run"
+        if problem:
+            raise OptionError("out", str(self.path), "must be a new or empty folder", problem)
 
     def create(self, config: str) -> None:
-        """Make the folder with its configuration."""
+        """Create the folder and write its configuration."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
-            raise UserError(f"--out {self.path} cannot be created: {fault.strerror}") from fault
+            reason = f"it cannot be created: {fault.strerror}"
+            raise OptionError("out", str(self.path), "must be in a writable folder", reason) from fault
         self.write_text("config.yaml", config)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file atomically."""
-        write_atomic(self.path / name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_text(self.path / name, text)
 
     def append(self, line: dict[str, Any]) -> None:
         """Add an evaluation to metrics.jsonl."""
@@ -54,19 +53,12 @@ class RunFolder:
         append_jsonl(self.selections, line)
 
     def rewind(self, step: int) -> None:
-        """Forget what came after the checkpoint a run resumes from: it will come again.
+        """Drop the lines written after the checkpoint a run resumes from: the run writes them again.
 
-        An evaluation is noted after its step, a core set before the step it is for.
+        An evaluation is recorded after its step, a core set before the step it is for.
         """
-        self._keep(self.metrics, step)
-        self._keep(self.selections, step - 1)
-
-    def _keep(self, path: Path, step: int) -> None:
-        if path.exists():
-            kept = [
-                json.dumps(nan_to_none(line), ensure_ascii=False) for line in read_jsonl(path) if line["step"] <= step
-            ]
-            self.write_text(path.name, "".join(f"{line}\n" for line in kept))
+        _keep_until(self.metrics, step)
+        _keep_until(self.selections, step - 1)
 
     def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
         """Store the state after `step` steps."""
@@ -77,12 +69,17 @@ class RunFolder:
         return checkpoint.load(self.checkpoints, device)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """The final figures; their presence marks a finished run."""
+        """Write the final metrics. The presence of summary.json marks a finished run."""
         write_json(self.path / "summary.json", summary)
 
 
+def _keep_until(path: Path, step: int) -> None:
+    if path.exists():
+        write_text(path, "".join(jsonl_line(line) for line in read_jsonl(path) if line["step"] <= step))
+
+
 def versions() -> dict[str, str]:
-    """The versions a figure depends on."""
+    """The versions of everything the metrics depend on."""
     packages = ["vcc-infuse", "torch", "torchvision", "accelerate", "numpy", "scikit-learn"]
     found = {name: _version(name) for name in packages}
     return {"python": platform.python_version(), "platform": platform.platform(), **found}

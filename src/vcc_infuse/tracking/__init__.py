@@ -1,4 +1,4 @@
-"""The live view: metrics and reliability diagrams in TensorBoard or Weights & Biases, through accelerate's trackers."""
+"""Live metrics and reliability diagrams in TensorBoard or Weights & Biases, through accelerate's trackers."""
 
 from .tracker import Tracker
 

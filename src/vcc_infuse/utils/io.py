@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of one."""
+"""JSON, JSON lines, arrays and text on disk. A crash leaves the old file or the new one, never half a file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import numpy as np
 
 from ..errors import UserError
 
+Columns = dict[str, np.ndarray]
+
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it into place."""
@@ -28,8 +30,13 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str, errors: str = "strict") -> None:
+    """Write text atomically; `errors` is for characters that UTF-8 cannot encode, as in `str.encode`."""
+    write_atomic(path, lambda temporary: temporary.write_bytes(text.encode("utf-8", errors)))
+
+
 def nan_to_none(value: Any) -> Any:
-    """JSON has no NaN: unknown numbers become null, all through nested lists and dicts."""
+    """JSON has no NaN: NaN and infinity become null, also inside nested lists and dicts."""
     if isinstance(value, dict):
         return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -39,36 +46,54 @@ def nan_to_none(value: Any) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically."""
-    text = json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n"
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if there is no such file."""
+    return _parse(path.read_bytes(), str(path)) if path.is_file() else None
+
+
+def jsonl_line(value: Any) -> str:
+    """One line of a JSONL file."""
+    return json.dumps(nan_to_none(value), ensure_ascii=False) + "\n"
 
 
 def append_jsonl(path: Path, value: Any) -> None:
     """Append one JSON line and flush it to disk."""
     with open(path, "a", encoding="utf-8") as handle:
-        handle.write(json.dumps(nan_to_none(value), ensure_ascii=False) + "\n")
+        handle.write(jsonl_line(value))
         handle.flush()
         os.fsync(handle.fileno())
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a file; a last line torn by a crash is left out."""
-    lines: list[dict[str, Any]] = []
-    if not path.exists():
-        return lines
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
-    return lines
+    """The JSON objects in a file, one per line; none if there is no such file.
+
+    A crash while writing can cut the last line short. Such a line is left out; any other damage is an error.
+    """
+    if not path.is_file():
+        return []
+    *lines, last = path.read_bytes().split(b"\n")
+    found = [_parse(line, f"{path}, line {number},") for number, line in enumerate(lines, 1) if line.strip()]
+    try:
+        return [*found, _parse(last, str(path))]
+    except UserError:
+        return found
 
 
-Columns = dict[str, np.ndarray]
+def _parse(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except ValueError as fault:
+        raise UserError(f"{where} is damaged: {fault}; restore it from a copy or remove it") from fault
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is damaged: it does not hold a JSON object; restore it from a copy or remove it")
+    return value
 
 
 def save_npz(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """Write the columns."""
+    """Write arrays of any names to one compressed file, atomically."""
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as handle:  # a handle, because numpy adds .npz to a name
@@ -79,11 +104,11 @@ def save_npz(path: Path, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def load_npz(path: Path) -> Columns | None:
-    """Read them back; None where there is no such file."""
+    """The arrays of a file by name; None if there is no such file."""
     if not path.is_file():
         return None
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as fault:
-        raise UserError(f"{path} is damaged ({fault}); remove it, and the report leaves that part out") from fault
+        raise UserError(f"{path} is damaged: {fault}; restore it from a copy or remove it") from fault

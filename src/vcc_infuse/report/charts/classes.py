@@ -1,4 +1,4 @@
-"""Figures a class: pseudo-label precision and coverage and thresholds, as they ended and on the way there."""
+"""Metrics per class: pseudo-label precision, coverage and thresholds, at the last evaluation and over time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..format import known, label, listed, per_cent, scaled
+from ..format import known, label, listed, percent, scaled
 from ..read import Run
 from .chart import Chart, all_classes, axis, class_axis, color, layout
 
@@ -17,22 +17,21 @@ PER_CLASS = {
     "threshold_per_class": "Threshold per class",
 }
 
-
 MANY = 40
 
 
 def last(runs: Sequence[Run], key: str) -> Chart | None:
-    """The figure of each class at the last evaluation."""
+    """The metric of each class at the last evaluation."""
     values = [(run, list(run.metrics[-1].get(key) or [])) for run in runs if run.metrics]
     return bars(all_classes(runs), values, PER_CLASS[key])
 
 
 def bars(classes: list[str], values: Sequence[tuple[Run, list[Any]]], title: str, note: str = "") -> Chart | None:
-    """A bar for each run and class; runs whose classes differ stand side by side on one axis of names."""
+    """One bar per run and class; runs with different classes share one axis."""
     place = {name: number for number, name in enumerate(classes)}
     data, words = [], []
-    for run, figures in values:
-        pairs = [(name, v) for name, v in zip(run.classes, figures, strict=False) if known(v)]
+    for run, shares in values:
+        pairs = [(name, v) for name, v in zip(run.classes, shares, strict=False) if known(v)]
         if not pairs:
             continue
         data.append(dict(
@@ -48,16 +47,16 @@ def bars(classes: list[str], values: Sequence[tuple[Run, list[Any]]], title: str
 
 
 def extremes(pairs: Sequence[tuple[str, float]]) -> str:
-    """Bars in words: all of few classes, else the lowest and the highest."""
+    """The bars in words: each of a few classes, or the lowest and the highest of many."""
     if len(pairs) <= 12:
-        return listed([f"{name} {per_cent(value)}" for name, value in pairs], 12)
+        return listed([f"{name} {percent(value)}" for name, value in pairs], 12)
     ordered = sorted(pairs, key=lambda pair: pair[1])
     low, high = ordered[0], ordered[-1]
-    return f"from {per_cent(low[1])} ({low[0]}) to {per_cent(high[1])} ({high[0]}) over {len(pairs)} classes"
+    return f"from {percent(low[1])} ({low[0]}) to {percent(high[1])} ({high[0]}) over {len(pairs)} classes"
 
 
 def over_time(run: Run, key: str) -> Chart | None:
-    """The figure of each class at every evaluation, as a map; worth drawing from two evaluations on."""
+    """The metric of each class at every evaluation, as a heatmap; None before the second evaluation."""
     lines = [line for line in run.metrics if line.get(key)]
     if len(lines) < 2:
         return None
@@ -73,12 +72,12 @@ def over_time(run: Run, key: str) -> Chart | None:
     shape = layout(xaxis=axis("steps"), yaxis=class_axis(run.classes, type="category"), showlegend=False)
     shape["coloraxis"] = dict(cmin=0, cmax=100, colorbar=dict(thickness=10, ticksuffix=" %", outlinewidth=0))
     title = f"{PER_CLASS[key]}, over time"
-    first, final = (per_cent(mean(values[:, i]) / 100) for i in (0, -1))
+    first, final = (percent(mean(values[:, i]) / 100) for i in (0, -1))
     alt = f"{title}, {run.name}: the mean over classes goes from {first} at step {steps[0]} to {final} at {steps[-1]}."
     return Chart(title, alt, [trace], shape, height=340)
 
 
 def mean(values: np.ndarray) -> float:
-    """Mean of what is known."""
+    """The mean of the finite values, NaN if there are none."""
     seen = values[np.isfinite(values)]
     return float(seen.mean()) if len(seen) else float("nan")

@@ -12,7 +12,7 @@ READABLE = 20
 
 
 def matrix(run: Run) -> np.ndarray | None:
-    """Answers a true class (row) and predicted class (column); None where the run kept none."""
+    """Predictions per true class (row) and predicted class (column); None if the run kept no predictions."""
     if run.predictions is None or not len(run.predictions["truth"]):
         return None
     truth, predicted = (run.predictions[name].astype(np.int64) for name in ("truth", "predicted"))
@@ -21,7 +21,7 @@ def matrix(run: Run) -> np.ndarray | None:
 
 
 def confusion(run: Run) -> Chart | None:
-    """Counts in the cells, color by the share of the true class."""
+    """Counts in the cells, colored by the share of the true class."""
     counts = matrix(run)
     if counts is None:
         return None
@@ -32,7 +32,7 @@ def confusion(run: Run) -> Chart | None:
     trace: Trace = dict(
         type="heatmap", x=full, y=full, z=share.tolist(), customdata=counts.tolist(), zmin=0, zmax=100,
         xgap=gap, ygap=gap, coloraxis="coloraxis", meta=dict(run=run.number),
-        hovertemplate="%{y} taken for %{x}: %{customdata} (%{z:.1f} % of the class)<extra></extra>",
+        hovertemplate="%{y} predicted as %{x}: %{customdata} (%{z:.1f} % of the class)<extra></extra>",
     )  # fmt: skip
     if len(names) <= READABLE:
         cells = [[str(n) if n else "" for n in row] for row in counts.tolist()]
@@ -48,9 +48,9 @@ def confusion(run: Run) -> Chart | None:
 
 
 def describe(run: Run, counts: np.ndarray, names: list[str]) -> str:
-    """The matrix in words: its diagonal, and the pairs confused most."""
+    """The matrix in words: its diagonal and the pairs confused most often."""
     off = counts - np.diag(np.diag(counts))
     worst = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None)[:3]]
-    pairs = [f"{names[a]} taken for {names[b]} {off[a, b]} times" for a, b in worst if off[a, b]]
+    pairs = [f"{names[a]} predicted as {names[b]} {off[a, b]} times" for a, b in worst if off[a, b]]
     most = f" Most confused: {', '.join(pairs)}." if pairs else ""
-    return f"Confusion matrix of {run.name}: {np.trace(counts)} of {counts.sum()} answers are right.{most}"
+    return f"Confusion matrix of {run.name}: {np.trace(counts)} of {counts.sum()} predictions are correct.{most}"

@@ -1,16 +1,16 @@
-"""The gallery: actual images as figures with captions, their scores and labels beneath them."""
+"""The gallery: thumbnails with their scores and labels."""
 
 from __future__ import annotations
 
 import base64
-import html
 import io
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from ...utils.io import Columns
-from ..format import UNKNOWN, name_of, per_cent
+from ..format import UNKNOWN, name_of, percent
 from ..read import Run
 
 PARTS = {
@@ -19,50 +19,65 @@ PARTS = {
     "mistakes": ("Most confident mistakes", "test images, by calibrated confidence"),
 }
 
-
 SMALL = 32
-"""Up to this many pixels a side PNG is as small as JPEG, and exact."""
+"""Up to this many pixels per side, PNG is as small as JPEG and lossless."""
 
 
-def gallery(run: Run) -> str:
-    """Every part of which the run kept images."""
+class Thumbnail(NamedTuple):
+    """One image inside the page; `truth` is ✓ beside a correct label and empty where the true class is unknown."""
+
+    source: str
+    title: str
+    alt: str
+    label: str
+    truth: str
+    value: str
+    is_wrong: bool
+
+
+class Strip(NamedTuple):
+    """A title, the order of the images, and the images."""
+
+    title: str
+    order: str
+    images: list[Thumbnail]
+
+
+def gallery(run: Run) -> list[Strip]:
+    """One strip for each part of which the run kept images."""
     kept = run.gallery or {}
-    return "".join(strip(run, kept, part) for part in PARTS if f"{part}_images" in kept)
+    parts = [part for part in PARTS if f"{part}_images" in kept]
+    return [Strip(*PARTS[part], [thumbnail(run, kept, part, i) for i in rows(kept, part)]) for part in parts]
 
 
-def strip(run: Run, kept: Columns, part: str) -> str:
-    """A heading and a row of images."""
-    title, order = PARTS[part]
-    cells = "".join(cell(run, kept, part, i) for i in range(len(kept[f"{part}_images"])))
-    return f'<h4>{title} <small>{order}</small></h4><div class="gallery">{cells}</div>'
+def rows(kept: Columns, part: str) -> range:
+    """The places of the images of one part."""
+    return range(len(kept[f"{part}_images"]))
 
 
-def cell(run: Run, kept: Columns, part: str, i: int) -> str:
-    """One image with what is known of it."""
+def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
+    """One image with its labels and its score or confidence."""
     name = str(kept[f"{part}_names"][i])
-    truth, guess = (class_name(run, int(kept[f"{part}_{column}"][i])) for column in ("truth", "label"))
-    right = guess == truth
+    truth, label = (int(kept[f"{part}_{column}"][i]) for column in ("truth", "label"))
+    true_name, label_name = class_name(run, truth), class_name(run, label)
     if part == "mistakes":
-        figure, word = per_cent(float(kept["mistakes_confidence"][i])), "predicted"
+        value, word = percent(float(kept["mistakes_confidence"][i])), "predicted"
     else:
-        figure, word = f"{float(kept[f'{part}_score'][i]):+.3g}", "pseudo label"
-    alt = f"{PARTS[part][0]}, number {i + 1}{': ' + name if name else ''}: {word} {guess}, true class {truth}, {figure}"
-    example_columns = "" if truth == UNKNOWN else f'<span class="truth">{"✓" if right else html.escape(truth)}</span>'
+        value, word = f"{float(kept[f'{part}_score'][i]):+.3g}", "pseudo label"
+    place = f"{PARTS[part][0]}, number {i + 1}{': ' + name if name else ''}"
+    alt = f"{place}: {word} {label_name}, true class {true_name}, {value}"
+    mark = "" if truth < 0 else "✓" if truth == label else true_name
     source = data_uri(kept[f"{part}_images"][i])
-    return (
-        f'<figure class="{"hit" if right or truth == UNKNOWN else "miss"}" title="{html.escape(name or alt)}">'
-        f'<img src="{source}" alt="{html.escape(alt)}"><figcaption><b>{html.escape(guess)}</b>'
-        f"{example_columns}<i>{figure}</i></figcaption></figure>"
-    )
+    return Thumbnail(source, name or alt, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)
 
 
 def class_name(run: Run, number: int) -> str:
-    """A class name; a dash where nobody knows the class."""
+    """A class name, or a dash where the class is unknown."""
     return name_of(run.classes, number) if number >= 0 else UNKNOWN
 
 
 def data_uri(image: np.ndarray) -> str:
-    """An image inside the page."""
+    """An image as text that an `src` attribute can hold."""
     kind = "PNG" if max(image.shape[:2]) <= SMALL else "JPEG"
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, quality=85)

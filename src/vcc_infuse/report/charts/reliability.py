@@ -1,4 +1,4 @@
-"""Reliability diagrams, before and after calibration: how often answers of like confidence are right, and how many."""
+"""Reliability diagrams before and after calibration: accuracy and number of predictions per confidence bin."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..format import count, decimal, known, label, scaled
-from ..read import Figures, Run
+from ..read import Metrics, Run
 from .chart import Chart, Trace, axis, color, layout
 
 
 def before(runs: Sequence[Run]) -> Chart | None:
-    """Of the softmax confidence."""
+    """The diagram of the softmax confidence."""
     return diagram(runs, "Before calibration (softmax)", "reliability", "ece")
 
 
 def after(runs: Sequence[Run]) -> Chart | None:
-    """Of the calibrated confidence."""
+    """The diagram of the calibrated confidence."""
     return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated")
 
 
 def diagram(runs: Sequence[Run], title: str, key: str, ece: str) -> Chart | None:
-    """Accuracy against confidence above, the number of answers in each bin below."""
-    drawn = [run for run in runs if run.figures.get(key)]
+    """Accuracy over confidence, and below it the number of predictions per bin."""
+    drawn = [run for run in runs if run.latest.get(key)]
     if not drawn:
         return None
     ideal = dict(type="scatter", mode="lines", x=[0, 100], y=[0, 100], name="ideal", hoverinfo="skip",
                  line=dict(color="#8a93a3", dash="dash", width=1.5))  # fmt: skip
-    data = [*(t for run in drawn for t in traces(run, run.figures[key], len(runs) == 1)), ideal]
+    data = [*(t for run in drawn for t in traces(run, run.latest[key], len(runs) == 1)), ideal]
     shape = layout(
-        xaxis=axis("confidence, percent", range=[0, 100], anchor="y2"), yaxis=axis("right, %", domain=[0.34, 1]),
-        yaxis2=axis("answers", domain=[0, 0.24]), showlegend=False,
+        xaxis=axis("confidence, percent", range=[0, 100], anchor="y2"), yaxis=axis("accuracy, %", domain=[0.34, 1]),
+        yaxis2=axis("predictions", domain=[0, 0.24]), showlegend=False,
     )  # fmt: skip
     shape["yaxis"]["range"] = [0, 104]
-    told = "; ".join(f"{run.name}: ECE {decimal(run.figures.get(ece))}, {spread(run.figures[key])}" for run in drawn)
-    note = " · ".join(f"{run.name}: ECE {decimal(run.figures.get(ece))}" for run in drawn)
-    alt = f"Reliability diagram, {title.lower()}. {told}."
+    summary = "; ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}, {spread(run.latest[key])}" for run in drawn)
+    note = " · ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}" for run in drawn)
+    alt = f"Reliability diagram, {title.lower()}. {summary}."
     return Chart(title, alt, data, shape, note.split(": ", 1)[1] if len(runs) == 1 else note, height=360)
 
 
-def traces(run: Run, bars: Figures, single: bool) -> list[Trace]:
-    """Accuracy of each bin (bars of a single run, else a line), and its count."""
+def traces(run: Run, bars: Metrics, single: bool) -> list[Trace]:
+    """The accuracy per bin (bars for a single run, a line for several) and the count per bin."""
     counts = bars["count"]
     width = 100 / len(counts)
     middle = [(i + 0.5) * width for i in range(len(counts))]
     shared: dict[str, Any] = dict(name=label(run.name), meta=dict(run=run.number))
-    hover = "%{customdata[0]} answers with confidence %{customdata[1]:.1f} %: %{y:.1f} % right<extra></extra>"
+    hover = "%{customdata[0]} predictions with confidence %{customdata[1]:.1f} %: %{y:.1f} % correct<extra></extra>"
     accuracy: Trace = dict(
         **shared, x=middle, y=scaled(bars["accuracy"]), hovertemplate=hover,
         customdata=list(map(list, zip(counts, scaled(bars["confidence"]), strict=True))),
@@ -56,15 +56,17 @@ def traces(run: Run, bars: Figures, single: bool) -> list[Trace]:
     else:
         accuracy |= dict(type="scatter", mode="lines+markers", line=dict(color=tint, width=2), connectgaps=True)
     number = dict(**shared, type="bar", x=middle, y=counts, yaxis="y2", marker=dict(color=tint, opacity=0.6),
-                  hovertemplate="%{y} answers<extra></extra>")  # fmt: skip
+                  hovertemplate="%{y} predictions<extra></extra>")  # fmt: skip
     return [accuracy, number]
 
 
-def spread(bars: Figures) -> str:
-    """Where most answers are, in words."""
+def spread(bars: Metrics) -> str:
+    """The fullest bin in words."""
     counts = bars["count"]
     fullest = max(range(len(counts)), key=counts.__getitem__)
     low, high = (100 * (fullest + i) / len(counts) for i in (0, 1))
-    right = bars["accuracy"][fullest]
-    share = f", {100 * right:.1f} % of them right" if known(right) else ""
-    return f"{count(counts[fullest])} of {count(sum(counts))} answers have {low:.0f} to {high:.0f} % confidence{share}"
+    accuracy = bars["accuracy"][fullest]
+    share = f", {100 * accuracy:.1f} % of them correct" if known(accuracy) else ""
+    return (
+        f"{count(counts[fullest])} of {count(sum(counts))} predictions have {low:.0f} to {high:.0f} % confidence{share}"
+    )
