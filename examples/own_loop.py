@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from vcc_infuse.calibrators.vcc.calibrator import VCC
+from vcc_infuse.calibrators.vcc import VCC
 from vcc_infuse.metrics import ece
 from vcc_infuse.types import Batch, Outputs, Step, Task
 

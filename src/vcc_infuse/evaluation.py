@@ -1,4 +1,4 @@
-"""Run a model over examples in eval mode, and measure what it says."""
+"""Run a model over examples in eval mode and compute its metrics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .types import Outputs
 
 
 def chunks(x: np.ndarray, views: Views, device: torch.device, size: int = 512) -> Iterator[Tensor]:
-    """Plain views of raw rows, a bounded number at a time."""
+    """Plain views of raw rows, at most `size` at a time."""
     for start in range(0, len(x), size):
-        raw = torch.from_numpy(np.array(x[start : start + size]))  # a copy: mapped files are read-only
+        raw = torch.from_numpy(np.array(x[start : start + size]))  # copied, because mapped files are read-only
         yield views("plain", raw.to(device))
 
 
@@ -26,7 +26,7 @@ def chunks(x: np.ndarray, views: Views, device: torch.device, size: int = 512) -
 def infer(
     model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Logits and calibrated confidence of raw rows, on the CPU; training modes are left as found."""
+    """Logits and calibrated confidence of raw rows, on the CPU; training modes are restored."""
     modules = [model, calibrator]
     modes = [module.training for module in modules]
     for module in modules:
@@ -44,9 +44,10 @@ def infer(
 def measure(
     logits: Tensor, calibrated: Tensor, y: Tensor, bins: int = 15, label_counts: Tensor | None = None
 ) -> dict[str, object]:
-    """Every test figure of an evaluation, as plain numbers; `calibrated` is the calibrator's confidence.
+    """Every test metric of an evaluation, as plain numbers; `calibrated` is the calibrator's confidence.
 
-    Given the labels a class had in training, and a long tail among them, the error of its head, middle and tail, too.
+    `label_counts` are the labels per class in training. If they are long-tailed, the errors of head, medium and tail
+    classes are included.
     """
     probs = logits.double().softmax(1)
     confidence, predicted = probs.max(1)
@@ -60,8 +61,8 @@ def measure(
         **({} if label_counts is None else metrics.group_errors(errors, label_counts)),
         "nll": metrics.nll(logits, y),
         "brier": metrics.brier(probs, y),
-        **calibration_figures(confidence, correct, bins),
-        **{f"{name}_calibrated": v for name, v in calibration_figures(calibrated, correct, bins).items()},
+        **calibration_errors(confidence, correct, bins),
+        **{f"{name}_calibrated": v for name, v in calibration_errors(calibrated, correct, bins).items()},
         "ace_classwise": metrics.ace_classwise(probs, y, bins),
         "ece_classwise": metrics.classwise_ece(probs, y, bins),
         "reliability": diagram(confidence, correct, bins),
@@ -69,7 +70,7 @@ def measure(
     }
 
 
-def calibration_figures(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, float]:
+def calibration_errors(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, float]:
     """ECE, MCE, ACE and the unweighted average error of one confidence."""
     return {
         "ece": metrics.ece(confidence, correct, bins),
@@ -80,16 +81,16 @@ def calibration_figures(confidence: Tensor, correct: Tensor, bins: int) -> dict[
 
 
 def diagram(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, list[float | None]]:
-    """A reliability diagram as lists; empty bins have null accuracy and confidence."""
-    bars = metrics.reliability(confidence, correct, bins)
+    """A reliability diagram as lists; empty bins have accuracy and confidence None."""
+    table = metrics.reliability(confidence, correct, bins)
 
-    def known(values: Tensor) -> list[float | None]:
-        return [float(v) if n > 0 else None for v, n in zip(values, bars.count, strict=True)]
+    def or_none(values: Tensor) -> list[float | None]:
+        return [float(v) if n > 0 else None for v, n in zip(values, table.count, strict=True)]
 
     return {
-        "count": [int(n) for n in bars.count],
-        "accuracy": known(bars.accuracy),
-        "confidence": known(bars.confidence),
+        "count": [int(n) for n in table.count],
+        "accuracy": or_none(table.accuracy),
+        "confidence": or_none(table.confidence),
     }
 
 
@@ -102,6 +103,6 @@ def evaluate(
     bins: int = 15,
     label_counts: Tensor | None = None,
 ) -> dict[str, object]:
-    """Measure a model on labeled examples."""
+    """The metrics of a model on labeled examples."""
     logits, confidence = infer(model, calibrator, test.x, views, device)
     return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins, label_counts)

@@ -1,4 +1,4 @@
-"""A calibrator says how far a pseudo label can be trusted; Softmax, the default, takes the classifier's word."""
+"""A calibrator estimates how much a pseudo label can be trusted. `Softmax`, the default, trusts the classifier."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from ..utils.numerics import to_float64
 
 
 class Calibrator(nn.Module):
-    """Turns outputs into trust. `__init__` takes hyper-parameters only; state is buffers and submodules."""
+    """Turns outputs into confidence. `__init__` takes hyperparameters only; state is buffers and submodules."""
 
     labeled_views: tuple[str, ...] = ()
-    """Further views of the labeled images it wants to see, e.g. "strong": `step.batch.views["labeled_strong"]`."""
+    """Extra views of the labeled images: "strong" arrives as `step.batch.views["labeled_strong"]`."""
 
     unlabeled_views: tuple[str, ...] = ()
-    """Views of the unlabeled images it cannot do without: a method that shows none of them is refused."""
+    """Views of the unlabeled images that it requires; an algorithm that does not provide them is rejected."""
 
     @property
     def held_out(self) -> float:
-        """The part of the labeled images to keep out of training.
+        """The fraction of the labeled images to keep out of training.
 
-        Weak views of them come as `step.batch.views["held_out"]`, their labels as `step.batch.held_out_y`.
+        Their weak views arrive as `step.batch.views["held_out"]`, their labels as `step.batch.held_out_y`.
         """
         return 0.0
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Build memories and networks, once the sizes are known."""
+        """Build memories and networks once the sizes are known."""
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
-        """Trust while training; memories may change only while `self.training`."""
+        """Confidence during training; memories may change only while `self.training`."""
         raise NotImplementedError
 
     def predict(self, outputs: Outputs) -> Tensor:
-        """Confidence in the predicted class at inference, without randomness."""
+        """Confidence in the predicted class at inference; deterministic."""
         raise NotImplementedError
 
 
 class Softmax(Calibrator):
-    """The classifier's own probability: what every method uses when nothing is plugged in."""
+    """The classifier's own probability, used when no calibrator is given."""
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
         """Softmax probabilities and their maximum."""
@@ -51,10 +51,10 @@ class Softmax(Calibrator):
         return to_float64(outputs.logits.float()).softmax(1).amax(1)
 
 
-def move(probs: Tensor, confidence: Tensor) -> Tensor:
-    """Set the label's entry to `confidence` and scale the others to fill the rest, in their old proportions.
+def set_top_confidence(probs: Tensor, confidence: Tensor) -> Tensor:
+    """Set the largest probability of each row to `confidence` and scale the others to fill the rest.
 
-    The label stays the largest entry: a confidence too low for that is raised to where the runner-up would overtake.
+    The label stays the largest entry: a confidence too low for that is raised to just above the runner-up.
     """
     labels = probs.argmax(1, keepdim=True)
     others = probs.scatter(1, labels, 0)

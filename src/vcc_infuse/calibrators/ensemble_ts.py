@@ -1,6 +1,6 @@
-"""The smallest value of a quadratic over three weights that are not negative and sum to one, in closed form.
+"""Ensemble temperature scaling (Zhang et al., ICML 2020): mix tempered, plain and uniform probabilities.
 
-The minimum lies inside the triangle, on one of its edges or in a corner: each candidate is a formula, the best wins.
+The mixture keeps the order of the classes. Its weights minimize the Brier score, a quadratic with a closed form.
 """
 
 from __future__ import annotations
@@ -15,49 +15,19 @@ from ..types import Task
 from ..utils.numerics import to_float64
 from .temperature import TemperatureScaling
 
+MAX_UNIFORM_WEIGHT = 0.999  # with uniform probabilities alone there would be no label
 EDGES = ((0, 1), (0, 2), (1, 2))
-
-
-def edge_minimum(matrix: Tensor, vector: Tensor, a: int, b: int) -> Tensor:
-    """The best point between corners `a` and `b`, both included."""
-    slope = vector[a] - vector[b] - matrix[a, b] + matrix[b, b]
-    curvature = matrix[a, a] - 2 * matrix[a, b] + matrix[b, b]
-    share = torch.where(curvature > 0, slope / curvature, (slope >= 0).to(slope)).clamp(0, 1)
-    weights = torch.zeros_like(vector)
-    weights[a], weights[b] = share, 1 - share
-    return weights
-
-
-def inner_minimum(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Where the gradient has no component along the plane of weights that sum to one; NaN if that is not one point."""
-    along = matrix.new_tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
-    corner = matrix.new_tensor([0.0, 0.0, 1.0])
-    (p, q), (_, r) = along.T @ matrix @ along
-    s, t = along.T @ (vector - matrix @ corner)
-    first, second = (r * s - q * t) / (p * r - q * q), (p * t - q * s) / (p * r - q * q)
-    return torch.stack([first, second, 1 - first - second])
-
-
-def simplex_minimum(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Minimise w·Mw − 2 v·w for a positive semi-definite 3×3 `matrix`; of equals the earlier weight is preferred."""
-    candidates = torch.stack([edge_minimum(matrix, vector, a, b) for a, b in EDGES] + [inner_minimum(matrix, vector)])
-    values = ((candidates @ matrix) * candidates).sum(1) - 2 * candidates @ vector
-    allowed = (candidates >= 0).all(1) & values.isfinite()
-    return candidates[torch.where(allowed, values, torch.inf).argmin()]
-
-
-MOST_UNIFORM = 0.999  # some of the network's own word must remain, or there would be no label
 
 
 class EnsembleTS(TemperatureScaling):
     """Fits the temperature first, then three weights that sum to one.
 
     Args:
-        labels: "held_out" keeps labeled images out of training; "labeled_strong" takes strongly augmented labeled
+        labels: "held_out" keeps labeled images out of training; "labeled_strong" uses strongly augmented labeled
             images, "weak_strong" the weak view's pseudo label for the strong view.
-        share: part of the labeled images held out, at least one of each class.
-        every: steps between two fits; a thousandth of the run, but 10 or more, if not given.
-        queue: examples that a fit looks at, the latest.
+        holdout_fraction: fraction of the labeled images held out, at least one per class.
+        every: steps between fits; by default a thousandth of the run, but at least 10.
+        queue_size: number of most recent examples used by a fit.
     """
 
     weights: Tensor
@@ -65,35 +35,67 @@ class EnsembleTS(TemperatureScaling):
     def __init__(
         self,
         labels: Literal["held_out", "labeled_strong", "weak_strong"] = "held_out",
-        share: float = 0.1,
+        holdout_fraction: float = 0.1,
         every: int | None = None,
-        queue: int = 1024,
+        queue_size: int = 1024,
     ) -> None:
-        super().__init__(labels, share, every, queue)
+        super().__init__(labels, holdout_fraction, every, queue_size)
         self.register_buffer("weights", torch.tensor([1.0, 0.0, 0.0]))
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Make the queue, and start from the softmax."""
+        """Create the queue and start from the softmax."""
         super().setup(model, task)
         self.weights.copy_(torch.tensor([1.0, 0.0, 0.0]))
 
     @torch.no_grad()
     def probs(self, logits: Tensor) -> Tensor:
         """Calibrated class probabilities."""
-        return (self.weights[:, None, None] * self._parts(logits)).sum(0)
+        return (self.weights[:, None, None] * self._components(logits)).sum(0)
 
     @torch.no_grad()
     def fit(self, logits: Tensor, labels: Tensor) -> Self:
-        """Take the temperature of the best likelihood, then the weights of the best Brier score."""
+        """Take the temperature with the best likelihood, then the weights with the best Brier score."""
         super().fit(logits, labels)
-        parts = self._parts(logits).flatten(1)
-        truth = F.one_hot(labels, logits.shape[1]).flatten().to(parts)
-        weights = simplex_minimum(parts @ parts.T / len(labels), parts @ truth / len(labels))
-        limit = weights.new_tensor([1 - MOST_UNIFORM, 0, MOST_UNIFORM])
-        self.weights.copy_(torch.where(weights[2] > MOST_UNIFORM, limit, weights))
+        components = self._components(logits).flatten(1)
+        truth = F.one_hot(labels, logits.shape[1]).flatten().to(components)
+        weights = simplex_minimum(components @ components.T / len(labels), components @ truth / len(labels))
+        limit = weights.new_tensor([1 - MAX_UNIFORM_WEIGHT, 0, MAX_UNIFORM_WEIGHT])
+        self.weights.copy_(torch.where(weights[2] > MAX_UNIFORM_WEIGHT, limit, weights))
         return self
 
-    def _parts(self, logits: Tensor) -> Tensor:
+    def _components(self, logits: Tensor) -> Tensor:
         """The tempered, the plain and the uniform probabilities."""
         plain = to_float64(logits.float()).softmax(1)
         return torch.stack([super().probs(logits), plain, torch.full_like(plain, 1 / plain.shape[1])])
+
+
+def simplex_minimum(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Minimize w·Mw − 2 v·w over weights w ≥ 0 with sum 1, for a positive semi-definite 3×3 `matrix`.
+
+    The minimum lies inside the triangle, on an edge or in a corner. Each candidate has a formula. Of equal candidates
+    the one that favors earlier weights wins.
+    """
+    candidates = torch.stack([_edge_minimum(matrix, vector, a, b) for a, b in EDGES] + [_inner_minimum(matrix, vector)])
+    values = ((candidates @ matrix) * candidates).sum(1) - 2 * candidates @ vector
+    allowed = (candidates >= 0).all(1) & values.isfinite()
+    return candidates[torch.where(allowed, values, torch.inf).argmin()]
+
+
+def _edge_minimum(matrix: Tensor, vector: Tensor, a: int, b: int) -> Tensor:
+    """The best point between corners `a` and `b`, both included."""
+    slope = vector[a] - vector[b] - matrix[a, b] + matrix[b, b]
+    curvature = matrix[a, a] - 2 * matrix[a, b] + matrix[b, b]
+    weight = torch.where(curvature > 0, slope / curvature, (slope >= 0).to(slope)).clamp(0, 1)
+    weights = torch.zeros_like(vector)
+    weights[a], weights[b] = weight, 1 - weight
+    return weights
+
+
+def _inner_minimum(matrix: Tensor, vector: Tensor) -> Tensor:
+    """The stationary point in the plane of weights that sum to one; NaN if it is not unique."""
+    along = matrix.new_tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    corner = matrix.new_tensor([0.0, 0.0, 1.0])
+    (p, q), (_, r) = along.T @ matrix @ along
+    s, t = along.T @ (vector - matrix @ corner)
+    first, second = (r * s - q * t) / (p * r - q * q), (p * t - q * s) / (p * r - q * q)
+    return torch.stack([first, second, 1 - first - second])

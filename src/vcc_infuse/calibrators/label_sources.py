@@ -1,8 +1,8 @@
-"""Whose labels a calibrator learns from. Never the network's own word on the same view.
+"""Where a calibrator's labels come from. Never from the network's own prediction for the same view.
 
-Judged by its own argmax a network is always right, and every calibrator then asks for full confidence. Labels that can
-contradict it are those of images held out from training ("held_out"), those of labeled images it has to recognize
-strongly augmented ("labeled_strong"), and the weak view's pseudo label for the strong view ("weak_strong").
+Measured against its own argmax a network is always right, and every calibrator then asks for full confidence. Three
+sources can contradict the network: labeled images held out from training ("held_out"), strongly augmented labeled
+images ("labeled_strong"), and the weak view's pseudo label for the strong view ("weak_strong").
 """
 
 from __future__ import annotations
@@ -13,42 +13,34 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UserError
 from ..types import Outputs, Step
 
 
-class Evidence(NamedTuple):
-    """Images, and labels the network may fail on."""
+class LabeledExamples(NamedTuple):
+    """Images, and labels that the network may get wrong."""
 
     images: Tensor
     labels: Tensor
 
 
-def find(source: str, step: Step, outputs: Outputs) -> Evidence | None:
-    """The step's images with labels from `source`, no more than labeled ones in the batch; None where it has none.
+def collect_examples(sources: tuple[str, ...], step: Step, outputs: Outputs) -> LabeledExamples | None:
+    """The examples of all `sources` together; None, with a warning, if the step has none.
 
     `outputs` are those of the weak view.
     """
+    found = [examples for source in sources if (examples := _from_source(source, step, outputs)) is not None]
+    if not found:
+        warnings.warn(f"labels={'+'.join(sources)}: the batch has none, so nothing is calibrated", stacklevel=2)
+        return None
+    return LabeledExamples(*(torch.cat(column) for column in zip(*found, strict=True)))
+
+
+def _from_source(source: str, step: Step, outputs: Outputs) -> LabeledExamples | None:
+    """The examples of one source, at most as many as the labeled batch has; None if the step has none."""
     batch, name = step.batch, "strong" if source == "weak_strong" else source
     if name not in batch.views:
         return None
     if source == "weak_strong":
-        return Evidence(batch.views[name][: len(batch.y)], outputs.logits[: len(batch.y)].argmax(1))
+        return LabeledExamples(batch.views[name][: len(batch.y)], outputs.logits[: len(batch.y)].argmax(1))
     labels = batch.held_out_y if source == "held_out" else batch.y
-    return None if labels is None else Evidence(batch.views[name], labels)
-
-
-def collect(sources: tuple[str, ...], step: Step, outputs: Outputs) -> Evidence | None:
-    """The evidence of all sources together; None, with a warning, where the step has none of them."""
-    found = [evidence for source in sources if (evidence := find(source, step, outputs)) is not None]
-    if not found:
-        warnings.warn(f"labels={'+'.join(sources)}: the batch brings none, so nothing is calibrated", stacklevel=2)
-        return None
-    return Evidence(*(torch.cat(column) for column in zip(*found, strict=True)))
-
-
-def chosen(value: str, choices: tuple[str, ...]) -> str:
-    """`value` if it is a source of labels among `choices`."""
-    if value not in choices:
-        raise UserError(f"labels={value!r} is not known; choose from {', '.join(choices)}")
-    return value
+    return None if labels is None else LabeledExamples(batch.views[name], labels)

@@ -1,7 +1,7 @@
-"""MMCE (Kumar et al., ICML 2018): a training loss that pulls confidence towards how often it is right.
+"""MMCE (Kumar et al., ICML 2018): a training loss that pulls confidence toward accuracy.
 
 The maximum mean calibration error compares confidence and correctness of every pair of examples under a kernel. It
-changes the network, not the reading of its confidence, which remains the softmax.
+changes the network, not the reported confidence, which remains the softmax.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from torch import Tensor
 
 from ..models.classifier import frozen_statistics
 from ..types import Calibrated, Outputs, Step, identity_gather
-from ..validation import check_range
+from ..validation import check_choice, check_range
 from .base import Softmax
-from .label_sources import chosen, collect
+from .label_sources import collect_examples
 
-WIDTH = 0.4
-
-
+KERNEL_WIDTH = 0.4
 TINY = 1e-12
-
-
 SOURCES = {
     "both": ("labeled_strong", "weak_strong"),
     "labeled_strong": ("labeled_strong",),
@@ -30,53 +26,17 @@ SOURCES = {
 }
 
 
-def kernel(one: Tensor, other: Tensor) -> Tensor:
-    """Laplacian similarity of every pair of confidences."""
-    return (-(one[:, None] - other).abs() / WIDTH).exp()
-
-
-def residuals(confidence: Tensor, correct: Tensor, everyone: Tensor, weighted: bool) -> Tensor:
-    """Correctness (0 or 1) minus confidence, divided by the number of examples, `everyone` telling who is right.
-
-    Weighted, right and wrong ones are averaged apart; with all right or all wrong there is nothing to compare, so 0.
-    """
-    right, wrong = everyone.sum(), (1 - everyone).sum()
-    count = correct * right + (1 - correct) * wrong if weighted else right + wrong
-    return (correct - confidence) * (right * wrong > 0 if weighted else 1) / count.clamp_min(1)
-
-
-def mmce(confidence: Tensor, correct: Tensor, weighted: bool = True) -> Tensor:
-    """The calibration error of a batch, differentiable in the confidence; plain or weighted."""
-    a = residuals(confidence, correct, correct, weighted)
-    # No matrix product: autocast would take it to half precision.
-    return (kernel(confidence, confidence) * a[:, None] * a).sum().clamp_min(TINY).sqrt()
-
-
-def shared_mmce(
-    confidence: Tensor, correct: Tensor, weighted: bool = True, gather: Callable[[Tensor], Tensor] = identity_gather
-) -> Tensor:
-    """`mmce` of the rows of all processes; its gradient, averaged over them, is that of the global batch.
-
-    Gathered rows carry no gradient. In a symmetric sum over pairs the own rows against all fixed ones give half of it.
-    """
-    everyone, right = gather(confidence.detach()), gather(correct)
-    value = mmce(everyone, right, weighted)
-    own, all_ = residuals(confidence, correct, right, weighted), residuals(everyone, right, right, weighted)
-    pairs = (kernel(confidence, everyone) * own[:, None] * all_).sum()
-    return value + len(everyone) / len(confidence) * (pairs - pairs.detach()) / value
-
-
 class MMCE(Softmax):
-    """Adds the error of strongly augmented images to the loss, with labels that the network may miss.
+    """Adds the calibration error on strongly augmented images to the loss, with labels that the network may get wrong.
 
-    Images held out from training are no choice here: the loss would train on them. One further forward of twice the
-    labeled batch a step.
+    Held-out images are not a choice here, because the loss would train on them. Costs one extra forward pass of twice
+    the labeled batch per step.
 
     Args:
-        labels: "labeled_strong" takes strongly augmented labeled images, "weak_strong" the weak view's pseudo label
+        labels: "labeled_strong" uses strongly augmented labeled images, "weak_strong" the weak view's pseudo label
             for the strong view of as many unlabeled images, "both" all of them.
         weight: factor of the loss.
-        weighted: average right and wrong examples apart, which helps where nearly all are right.
+        weighted: average correct and wrong examples separately, which helps where nearly all are correct.
     """
 
     def __init__(
@@ -86,22 +46,60 @@ class MMCE(Softmax):
         weighted: bool = True,
     ) -> None:
         super().__init__()
-        self.labels, self.weighted = chosen(labels, tuple(SOURCES)), weighted
-        self.weight = check_range("weight", weight, 0)
+        self.labels = check_choice("labels", labels, tuple(SOURCES))
+        self.weight, self.weighted = check_range("weight", weight), weighted
         self.labeled_views = () if labels == "weak_strong" else ("strong",)
         self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
-        """Softmax confidence; while training, with the loss."""
+        """Softmax confidence; during training, with the loss."""
         loss = self._loss(step, outputs) if self.training else None
         return super().forward(step, images, outputs)._replace(loss=loss)
 
     def _loss(self, step: Step, outputs: Outputs) -> Tensor | None:
-        seen = collect(SOURCES[self.labels], step, outputs)
-        if seen is None:
+        examples = collect_examples(SOURCES[self.labels], step, outputs)
+        if examples is None:
             return None
         with frozen_statistics(step.model):
-            probs = step.model(seen.images).logits.float().softmax(1)
+            probs = step.model(examples.images).logits.float().softmax(1)
         confidence, predicted = probs.max(1)
-        correct = (predicted == seen.labels).float()
-        return self.weight * shared_mmce(confidence, correct, self.weighted, step.gather)
+        correct = (predicted == examples.labels).float()
+        return self.weight * gathered_mmce(confidence, correct, self.weighted, step.gather)
+
+
+def mmce(confidence: Tensor, correct: Tensor, weighted: bool = True) -> Tensor:
+    """The calibration error of a batch, differentiable in the confidence."""
+    a = _residuals(confidence, correct, correct, weighted)
+    # No matrix product: autocast would run it in half precision.
+    return (_kernel(confidence, confidence) * a[:, None] * a).sum().clamp_min(TINY).sqrt()
+
+
+def gathered_mmce(
+    confidence: Tensor, correct: Tensor, weighted: bool = True, gather: Callable[[Tensor], Tensor] = identity_gather
+) -> Tensor:
+    """`mmce` over the rows of all processes; its gradient, averaged over processes, is that of the global batch.
+
+    Gathered rows carry no gradient. In a symmetric sum over pairs, the own rows against all fixed rows give half of it.
+    """
+    all_confidence, all_correct = gather(confidence.detach()), gather(correct)
+    value = mmce(all_confidence, all_correct, weighted)
+    own = _residuals(confidence, correct, all_correct, weighted)
+    everyone = _residuals(all_confidence, all_correct, all_correct, weighted)
+    pairs = (_kernel(confidence, all_confidence) * own[:, None] * everyone).sum()
+    return value + len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / value
+
+
+def _kernel(one: Tensor, other: Tensor) -> Tensor:
+    """Laplacian similarity of every pair of confidences."""
+    return (-(one[:, None] - other).abs() / KERNEL_WIDTH).exp()
+
+
+def _residuals(confidence: Tensor, correct: Tensor, all_correct: Tensor, weighted: bool) -> Tensor:
+    """Correctness (0 or 1) minus confidence, divided by the number of examples in the global batch.
+
+    If weighted, by the number of correct or of wrong ones. With all correct or all wrong there is nothing to compare,
+    so the result is 0.
+    """
+    right, wrong = all_correct.sum(), (1 - all_correct).sum()
+    count = correct * right + (1 - correct) * wrong if weighted else right + wrong
+    return (correct - confidence) * (right * wrong > 0 if weighted else 1) / count.clamp_min(1)

@@ -11,27 +11,27 @@ from torch import Tensor, nn
 from ..memory import Memory
 from ..types import Calibrated, Outputs, Step, Task
 from ..utils.numerics import to_float64
-from ..validation import check_range
+from ..validation import check_choice, check_integer, check_range
 from .base import Calibrator
-from .label_sources import chosen, collect
-from .newton import LOWEST, fit_temperature
+from .label_sources import collect_examples
+from .newton import MIN_TEMPERATURE, fit_temperature
 
 SOURCES = ("held_out", "labeled_strong", "weak_strong")
 
 
 class TemperatureScaling(Calibrator):
-    """Refits the temperature from time to time; the averaged network is asked, and no label changes.
+    """Refits the temperature at intervals to outputs of the EMA model; labels never change.
 
-    Where no label contradicts the network the likelihood grows as the temperature falls to 0. Such labels prove
-    nothing, and the softmax stays as it is. For the same reason only held-out labels may raise a confidence: the images
-    of the other sources are familiar, so they can prove too much trust, not too little.
+    If every label agrees with the network, the likelihood keeps growing as the temperature falls to 0. Such labels
+    prove nothing, so the softmax stays as it is. For the same reason only held-out labels may raise a confidence:
+    the other sources use images from training, which can reveal too much confidence but not too little.
 
     Args:
-        labels: "held_out" keeps labeled images out of training; "labeled_strong" takes strongly augmented labeled
+        labels: "held_out" keeps labeled images out of training; "labeled_strong" uses strongly augmented labeled
             images, "weak_strong" the weak view's pseudo label for the strong view.
-        share: part of the labeled images held out, at least one of each class.
-        every: steps between two fits; a thousandth of the run, but 10 or more, if not given.
-        queue: examples that a fit looks at, the latest.
+        holdout_fraction: fraction of the labeled images held out, at least one per class.
+        every: steps between fits; by default a thousandth of the run, but at least 10.
+        queue_size: number of most recent examples used by a fit.
     """
 
     temperature: Tensor
@@ -40,15 +40,15 @@ class TemperatureScaling(Calibrator):
     def __init__(
         self,
         labels: Literal["held_out", "labeled_strong", "weak_strong"] = "held_out",
-        share: float = 0.1,
+        holdout_fraction: float = 0.1,
         every: int | None = None,
-        queue: int = 1024,
+        queue_size: int = 1024,
     ) -> None:
         super().__init__()
-        self.labels, self.share, self.every, self.queue = chosen(labels, SOURCES), share, every, queue
-        check_range("share", share, 0.001, 0.9)
-        check_range("every", 1 if every is None else every, 1)
-        check_range("queue", queue, 1)
+        self.labels = check_choice("labels", labels, SOURCES)
+        self.holdout_fraction = check_range("holdout_fraction", holdout_fraction, 0.001, 0.9)
+        self.every = None if every is None else check_integer("every", every)
+        self.queue_size = check_integer("queue_size", queue_size)
         self.labeled_views = ("strong",) if labels == "labeled_strong" else ()
         self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
         self.register_buffer("temperature", torch.ones(()))
@@ -56,22 +56,22 @@ class TemperatureScaling(Calibrator):
 
     @property
     def held_out(self) -> float:
-        """The part of the labeled images that training must not see."""
-        return self.share if self.labels == "held_out" else 0.0
+        """The fraction of the labeled images to keep out of training."""
+        return self.holdout_fraction if self.labels == "held_out" else 0.0
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """Make the queue."""
-        self.memory = Memory(self.queue, {"logits": ((task.classes,), torch.float32), "labels": ((), torch.long)})
+        """Create the queue and start from the softmax."""
+        self.memory = Memory(self.queue_size, {"logits": ((task.classes,), torch.float32), "labels": ((), torch.long)})
         self.period = self.every or max(10, round(task.steps / 1024))
-        self.window = math.ceil(self.queue / task.batch_size)
+        self.window = math.ceil(self.queue_size / task.batch_size)
         self.temperature.fill_(1)
         self.at_bound.fill_(False)
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
-        """In training mode look at some labels, and refit if it is time; then trust at the fitted temperature."""
+        """The softmax at the fitted temperature; in training mode, after collecting labels and refitting if due."""
         if self.training:
             self._learn(step, outputs)
-        probs = with_label(self.probs(outputs.logits).float(), outputs.logits.argmax(1))
+        probs = _with_label_on_top(self.probs(outputs.logits).float(), outputs.logits.argmax(1))
         return Calibrated(probs, probs.amax(1))
 
     @torch.no_grad()
@@ -84,25 +84,25 @@ class TemperatureScaling(Calibrator):
         return self.probs(outputs.logits).amax(1)
 
     def fit(self, logits: Tensor, labels: Tensor) -> Self:
-        """Take the temperature that suits these examples best; `at_bound` says that they name none."""
-        found = fit_temperature(logits, labels, LOWEST if self.labels == "held_out" else 1.0)
-        self.temperature.fill_(1.0 if found.temperature == LOWEST else found.temperature)
+        """Take the temperature that fits these examples best; `at_bound` is set if they determine none."""
+        found = fit_temperature(logits, labels, MIN_TEMPERATURE if self.labels == "held_out" else 1.0)
+        self.temperature.fill_(1.0 if found.temperature == MIN_TEMPERATURE else found.temperature)
         self.at_bound.fill_(found.at_bound)
         return self
 
     @torch.no_grad()
     def _learn(self, step: Step, outputs: Outputs) -> None:
-        left = min(-(step.number + 1) % self.period, step.steps - 1 - step.number)
-        # What the queue would have forgotten by the next fit need not be looked at.
-        if left < self.window and (seen := collect((self.labels,), step, outputs)):
-            logits = step.ema(seen.images).logits.float()
-            self.memory.push(logits=step.gather(logits), labels=step.gather(seen.labels))
-        filled = int(self.memory.filled) if left <= 0 else 0
+        steps_left = min(-(step.number + 1) % self.period, step.steps - 1 - step.number)
+        # Skip examples that the queue would drop before the next fit.
+        if steps_left < self.window and (examples := collect_examples((self.labels,), step, outputs)):
+            logits = step.ema(examples.images).logits.float()
+            self.memory.push(logits=step.gather(logits), labels=step.gather(examples.labels))
+        filled = int(self.memory.filled) if steps_left <= 0 else 0
         if filled:
             self.fit(self.memory["logits"][:filled], self.memory["labels"][:filled])
 
 
-def with_label(probs: Tensor, labels: Tensor) -> Tensor:
+def _with_label_on_top(probs: Tensor, labels: Tensor) -> Tensor:
     """`probs` with `labels` strictly on top where rounding made a tie."""
     top = torch.nextafter(probs.amax(1), torch.full_like(probs[:, 0], 2)).clamp(max=1)
     return probs.scatter(1, labels[:, None], top[:, None])

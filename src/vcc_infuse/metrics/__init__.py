@@ -1,6 +1,6 @@
-"""How right a classifier is, and how well it knows: errors, calibration, pseudo-label quality.
+"""Metrics: classification errors, calibration errors and pseudo-label quality.
 
-Every function takes torch tensors, numpy arrays or lists, computes in float64 and returns fractions of 1.
+Every function accepts torch tensors, NumPy arrays and lists, computes in float64 and returns fractions of 1.
 """
 
 from .calibration import ace, ace_classwise, average_ce, classwise_ece, ece, mce, paper_preset

@@ -7,19 +7,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
-from ._inputs import Values, class_numbers, judged, numbers, positive, same_length, scored
+from ._inputs import Values, class_numbers, correctness, numbers, positive, probs_and_truth, same_length
 
 
 def error(pred: Values, y: Values) -> float:
-    """The share of wrong labels."""
+    """The fraction of wrong labels.
+
+    >>> error([0, 1, 2, 2], [0, 1, 1, 2])
+    0.25
+    """
     _, wrong = _wrong(pred, y)
     return float(wrong.mean())
 
 
 def top_k_error(probs: Values, y: Values, k: int = 5) -> float:
-    """The share of examples whose class is not among the `k` likeliest; of equals the lower class is first.
+    """The fraction of examples whose class is not among the `k` most likely; of equals the lower class comes first.
 
-    Only the order counts, so logits do as well. With `k` from the number of classes on it is 0.
+    Only the order counts, so logits work as well. It is 0 if `k` is at least the number of classes.
+
+    >>> top_k_error([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]], [1, 2], k=2)
+    0.5
     """
     probs, y = _logits("probs", probs, y)
     own = probs.gather(1, y[:, None])
@@ -29,33 +36,55 @@ def top_k_error(probs: Values, y: Values, k: int = 5) -> float:
 
 
 def per_class_error(pred: Values, y: Values, classes: int) -> Tensor:
-    """The share of wrong labels among the examples of each true class, NaN for a class without examples."""
+    """The fraction of wrong labels among the examples of each true class, NaN for a class without examples.
+
+    >>> per_class_error([0, 1, 1, 1], [0, 0, 1, 1], classes=3).tolist()
+    [0.5, 0.0, nan]
+    """
     classes = positive("classes", classes)
     truth, wrong = _wrong(pred, y, classes)
     return torch.bincount(truth, wrong, minlength=classes) / torch.bincount(truth, minlength=classes)
 
 
 def balanced_error(pred: Values, y: Values, classes: int) -> float:
-    """The error averaged over the classes that occur, whatever their sizes."""
+    """The unweighted mean of the errors of the classes that occur.
+
+    >>> balanced_error([0, 1, 1, 1], [0, 0, 1, 1], classes=3)
+    0.25
+    """
     return float(per_class_error(pred, y, classes).nanmean())
 
 
 def nll(logits: Values, y: Values) -> float:
-    """Negative log likelihood: the mean cross entropy of `logits`."""
+    """Negative log-likelihood: the mean cross entropy of `logits`.
+
+    >>> round(nll([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 4)  # log 2
+    0.6931
+    """
     return float(F.cross_entropy(*_logits("logits", logits, y)))
 
 
 def brier(probs: Values, y: Values) -> float:
-    """Brier (1950) score: squared distance to the one-hot truth, summed over classes (0…2), example mean."""
-    probs, y = scored("probs", probs, y)
+    """Brier (1950) score: squared distance to the one-hot truth, summed over classes (0…2), averaged over examples.
+
+    >>> brier([[0.5, 0.5], [1.0, 0.0]], [0, 0])
+    0.25
+    """
+    probs, y = probs_and_truth("probs", probs, y)
     return float((probs - F.one_hot(y, probs.shape[1])).square().sum(1).mean())
 
 
 def auroc(confidence: Values, correct: Values) -> float:
-    """The chance that a right prediction is trusted more than a wrong one (ties half); NaN if all alike."""
+    """The probability that a correct prediction is more confident than a wrong one; ties count half.
+
+    NaN if all predictions are correct or all are wrong.
+
+    >>> auroc([0.9, 0.8, 0.7, 0.6], [True, False, True, False])
+    0.75
+    """
     confidence = numbers("confidence", confidence)
-    right = judged(confidence, correct)
-    _, group, size = confidence.unique(return_inverse=True, return_counts=True)
+    right = correctness(confidence, correct)
+    _, group, size = torch.unique(confidence, return_inverse=True, return_counts=True)
     ranks = (size.cumsum(0).double() - (size - 1) / 2)[group]
     positives = float(right.sum())
     pairs = positives * (len(right) - positives)
@@ -69,7 +98,7 @@ def _logits(name: str, values: Values, y: Values) -> tuple[Tensor, Tensor]:
     truth = class_numbers("y", y, classes=scores.shape[1])
     same_length(**{name: scores, "y": truth})
     if (scores == torch.inf).any():
-        raise UserError(f"{name} holds +inf; the model has diverged")
+        raise UserError(f"{name} must not hold +inf; the model has diverged")
     return scores, truth
 
 

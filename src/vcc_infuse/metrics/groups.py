@@ -1,4 +1,4 @@
-"""Head, medium and tail: a long-tailed test error told for frequent, middling and rare classes."""
+"""Head, medium and tail: the test error of frequent, medium and rare classes of a long-tailed dataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._inputs import Values, class_numbers, same_length
 
 
 class TailGroups(NamedTuple):
-    """Class numbers, the most frequent first."""
+    """Class numbers, the most frequent class first."""
 
     head: list[int]
     medium: list[int]
@@ -18,9 +18,13 @@ class TailGroups(NamedTuple):
 
 
 def tail_groups(label_counts: Values) -> TailGroups:
-    """A third of the classes with most labels, a third with fewest (rounded down, at least one), and the rest.
+    """The third of the classes with the most labels, the third with the fewest, and the rest.
 
-    Of classes with equally many labels, the lower number counts as more frequent.
+    A third is rounded down, but is at least one class. Of classes with equally many labels, the lower number counts as
+    more frequent.
+
+    >>> tail_groups([500, 10, 50])
+    TailGroups(head=[0], medium=[2], tail=[1])
     """
     order = class_numbers("label_counts", label_counts).argsort(descending=True, stable=True).tolist()
     third = max(1, len(order) // 3)
@@ -29,9 +33,12 @@ def tail_groups(label_counts: Values) -> TailGroups:
 
 
 def group_errors(errors: Values, label_counts: Values) -> dict[str, float]:
-    """The mean class error of each group; nothing where no class has twice the labels of another.
+    """The mean class error of each group; empty if no class has twice the labels of another.
 
     Classes without test examples (NaN) do not count; a group without any is left out.
+
+    >>> group_errors([0.25, 0.75, 0.5], [500, 10, 50])
+    {'error_head': 0.25, 'error_medium': 0.5, 'error_tail': 0.75}
     """
     counts = class_numbers("label_counts", label_counts)
     errors = torch.as_tensor(errors, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""How many pseudo labels a method uses, and how many of those are right where the truth is known."""
+"""How many pseudo labels a method uses, and how many of them are right where the truth is known."""
 
 from __future__ import annotations
 
@@ -12,38 +12,46 @@ from ._inputs import Values, class_numbers, numbers, positive, same_length
 
 
 class PseudoLabelQuality(NamedTuple):
-    """`coverage`: mean weight. `precision`: weighted share of right labels, NaN without any known truth."""
+    """`coverage`: mean weight. `precision`: weighted fraction of correct labels, NaN if no truth is known."""
 
     coverage: float
     precision: float
 
 
 class ClassQuality(NamedTuple):
-    """One row a pseudo class, in float64: examples given it, their mean weight, their weighted precision."""
+    """One row per pseudo class, in float64: its examples, their mean weight, their weighted precision."""
 
-    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     coverage: Tensor
     precision: Tensor
 
 
 def pseudo_label_quality(labels: Values, weights: Values, truth: Values) -> PseudoLabelQuality:
-    """Judge labels used with `weights` (0 = left out) against `truth` (-1 = unknown)."""
+    """Compare labels used with `weights` (0 = not used) with `truth` (-1 = unknown).
+
+    >>> pseudo_label_quality(labels=[0, 1, 1, 2], weights=[1, 1, 0, 1], truth=[0, 0, 1, -1])
+    PseudoLabelQuality(coverage=0.75, precision=0.5)
+    """
     pseudo, used, y = _checked(labels, weights, truth)
-    judged = used * (y >= 0)
-    return PseudoLabelQuality(float(used.mean()), float((judged * (pseudo == y)).sum() / judged.sum()))
+    known = used * (y >= 0)
+    return PseudoLabelQuality(float(used.mean()), float((known * (pseudo == y)).sum() / known.sum()))
 
 
 def pseudo_label_quality_per_class(labels: Values, weights: Values, truth: Values, classes: int) -> ClassQuality:
-    """The same for each pseudo class by itself; NaN where a class has nothing to judge."""
+    """The same for each pseudo class; NaN where a class has no example of known truth.
+
+    >>> pseudo_label_quality_per_class([0, 1, 1], [1, 1, 0], [0, 0, 1], classes=2).precision.tolist()
+    [1.0, 0.0]
+    """
     classes = positive("classes", classes)
     pseudo, used, y = _checked(labels, weights, truth, classes)
-    judged = used * (y >= 0)
+    known = used * (y >= 0)
 
     def total(values: Tensor) -> Tensor:
         return torch.bincount(pseudo, values, minlength=classes)
 
     count = total(torch.ones_like(used))
-    return ClassQuality(count, total(used) / count, total(judged * (pseudo == y)) / total(judged))
+    return ClassQuality(count, total(used) / count, total(known * (pseudo == y)) / total(known))
 
 
 def _checked(
@@ -54,5 +62,5 @@ def _checked(
     used = numbers("weights", weights)
     same_length(labels=pseudo, weights=used, truth=y)
     if (used < 0).any() or used.isinf().any():
-        raise UserError("weights must be finite and not below 0: 0 leaves an example out")
+        raise UserError("weights must be finite and at least 0; 0 leaves an example out")
     return pseudo, used, y

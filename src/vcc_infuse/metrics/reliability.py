@@ -1,24 +1,27 @@
-"""The reliability table: how often predictions of like confidence are right. Calibration errors reduce it."""
+"""The reliability table: the accuracy of predictions of similar confidence. Calibration errors reduce it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ._inputs import Values, judged, numbers, positive, unit
+from ..validation import check_choice
+from ._inputs import Values, correctness, numbers, positive, unit
 
 Bins = int | Tensor | np.ndarray | Sequence[float]
+Edges = Literal["width", "mass"]
+Closed = Literal["left", "right"]
 
 
 class Reliability(NamedTuple):
-    """A row a bin, in float64: examples, accuracy and mean confidence (NaN if empty); bounds, one more."""
+    """One row per bin, in float64: examples, accuracy and mean confidence (NaN if empty); one more edge than bins."""
 
-    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     accuracy: Tensor
     confidence: Tensor
     edges: Tensor
@@ -30,24 +33,25 @@ class Reliability(NamedTuple):
 
 
 def reliability(
-    confidence: Values, correct: Values, bins: Bins = 15, edges: str = "width", closed: str = "left"
+    confidence: Values, correct: Values, bins: Bins = 15, edges: Edges = "width", closed: Closed = "left"
 ) -> Reliability:
-    """Sort predictions into bins of equal width (or between the edges given as `bins`), or of equal mass.
+    """Group predictions into bins of equal width (or between the edges given as `bins`), or of equal mass.
 
-    `closed="left"` puts an edge into the bin above, [lo, hi), save the last one: 1.0 is in the last bin.
-    `closed="right"` puts it into the bin below, (lo, hi], save the first one.
+    `closed="left"` means bins [lo, hi), except that the last bin includes 1.0. `closed="right"` means bins (lo, hi],
+    except that the first bin includes 0.0.
+
+    >>> table = reliability([0.25, 0.5, 1.0], [False, True, True], bins=2)
+    >>> table.count.tolist(), table.accuracy.tolist(), table.confidence.tolist()
+    ([1.0, 2.0], [0.0, 1.0], [0.25, 0.75])
     """
     confidence = unit("confidence", confidence)
-    right = judged(confidence, correct)
-    if closed not in ("left", "right"):
-        raise UserError(f"closed={closed!r} is not known; choose 'left' or 'right'")
-    if edges == "mass":
+    right = correctness(confidence, correct)
+    check_choice("closed", closed, get_args(Closed))
+    if check_choice("edges", edges, get_args(Edges)) == "mass":
         return _equal_mass(confidence, right, bins)
-    if edges != "width":
-        raise UserError(f"edges={edges!r} is not known; choose 'width' or 'mass'")
     bounds = _bounds(bins)
     if confidence.min() < bounds[0] or confidence.max() > bounds[-1]:
-        raise UserError(f"bins span [{bounds[0]:.6g}, {bounds[-1]:.6g}] and miss a confidence; widen them")
+        raise UserError(f"bins must cover every confidence, got edges [{bounds[0]:.6g}, {bounds[-1]:.6g}]; widen them")
     index = torch.searchsorted(bounds[1:-1].contiguous(), confidence, right=closed == "left")
     return _table(index, confidence, right, bounds)
 
@@ -59,17 +63,17 @@ def _bounds(bins: Bins) -> Tensor:
         return torch.arange(bins + 1, dtype=torch.float64) / bins
     bounds = numbers("bins", bins)
     if len(bounds) < 2 or (bounds.diff() <= 0).any():
-        raise UserError("bins as edges must be two or more rising numbers, e.g. [0, 0.5, 1]")
+        raise UserError("bins as edges must be two or more increasing numbers, such as [0, 0.5, 1]")
     return bounds
 
 
 def _equal_mass(confidence: Tensor, right: Tensor, bins: Bins) -> Reliability:
     if not isinstance(bins, int | np.integer):
-        raise UserError("bins must be a number with edges='mass': equal mass decides the edges")
+        raise UserError("bins must be an integer with edges='mass', which chooses the edges by itself")
     confidence, order = confidence.sort()
-    # Equals may straddle a boundary. Each takes its group's accuracy, the mean over all orders among them:
+    # Equal confidences may straddle a boundary. Each takes its group's accuracy, the mean over all their orders;
     # otherwise the result would depend on the order of the input.
-    _, group, size = confidence.unique_consecutive(return_inverse=True, return_counts=True)
+    _, group, size = torch.unique_consecutive(confidence, return_inverse=True, return_counts=True)
     right = (torch.zeros_like(size, dtype=torch.float64).index_add_(0, group, right[order]) / size)[group]
     parts = [len(part) for part in confidence.tensor_split(positive("bins", bins))]
     sizes = torch.tensor(parts)
@@ -79,8 +83,8 @@ def _equal_mass(confidence: Tensor, right: Tensor, bins: Bins) -> Reliability:
 
 
 def _table(index: Tensor, confidence: Tensor, right: Tensor, bounds: Tensor) -> Reliability:
-    count, hits, trust = torch.zeros(3, len(bounds) - 1, dtype=torch.float64).unbind()
+    count, correct, total = torch.zeros(3, len(bounds) - 1, dtype=torch.float64).unbind()
     count.index_add_(0, index, torch.ones_like(right))
-    hits.index_add_(0, index, right)
-    trust.index_add_(0, index, confidence)
-    return Reliability(count, hits / count, trust / count, bounds)
+    correct.index_add_(0, index, right)
+    total.index_add_(0, index, confidence)
+    return Reliability(count, correct / count, total / count, bounds)

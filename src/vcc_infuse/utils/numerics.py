@@ -1,4 +1,4 @@
-"""Number formats that depend on the device."""
+"""Floating-point formats that depend on the device."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def to_float64(numbers: Tensor) -> Tensor:
-    """`numbers` in double precision, or in single precision where the device has no double (Apple's)."""
+    """`numbers` in double precision, or in single precision on devices without it (Apple's MPS)."""
     return numbers.to(torch.float32 if numbers.device.type == "mps" else torch.float64)

@@ -1,4 +1,4 @@
-"""VCC: consistency scores, fusion and reconstruction of the confidence."""
+"""VCC: consistency scores, their fusion into a target confidence, and the network that reconstructs it."""
 
 from .calibrator import VCC
 

@@ -1,6 +1,6 @@
 """How stable a prediction is: under dropout (ensemble), over time (temporal) and between two networks (view).
 
-The three scores of VCC (Fang et al., IJCAI 2024), each 0 for a prediction that never wavers. None has a gradient.
+The three scores of VCC (Fang et al., IJCAI 2024), each 0 for a perfectly stable prediction. None has a gradient.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ...types import Outputs
 
 TINY = 1e-7
 
-
 Head = Callable[[Tensor], Tensor]
 
 
@@ -25,26 +24,26 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def kl(probs: Tensor, other: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of `other` from `probs`, row by row; probabilities below 1e-7 count as 1e-7."""
+    """Kullback-Leibler divergence KL(probs ‖ other) of each row; the logarithms take at least 1e-7."""
     return (probs * (probs.clamp_min(TINY).log() - other.clamp_min(TINY).log())).sum(-1).clamp_min(0)
 
 
 @torch.no_grad()
-def ensemble_score(head: Head, features: Tensor, copies: int, dropout: float) -> Tensor:
-    """Entropy of the mean prediction of `copies` heads with dropout, asked in one call."""
-    clones = F.dropout(features.detach().repeat(copies, 1), dropout)
-    logits = head(clones).float()
-    return entropy(logits.softmax(1).unflatten(0, (copies, len(features))).mean(0))
+def ensemble_score(head: Head, features: Tensor, mc_samples: int, dropout: float) -> Tensor:
+    """Entropy of the mean prediction of `mc_samples` dropout samples, computed in one call of the head."""
+    samples = F.dropout(features.detach().repeat(mc_samples, 1), dropout)
+    probs = head(samples).float().softmax(1)
+    return entropy(probs.view(mc_samples, len(features), -1).mean(0))
 
 
 @torch.no_grad()
 def temporal_score(probs: Tensor, before: Tensor, known: Tensor) -> Tensor:
-    """Divergence from what was said `before`; NaN, which means no score, where that is not `known`."""
+    """Divergence from the prediction `before`; NaN, which means no score, where that is not `known`."""
     return torch.where(known, kl(probs, before), torch.nan)
 
 
 @torch.no_grad()
 def view_score(outputs: Outputs, ema_outputs: Outputs, head: Head, ema_head: Head) -> Tensor:
-    """Divergence between two networks that swapped their heads, which widens the difference between the views."""
+    """Divergence between two networks with swapped heads, which amplifies the difference between them."""
     crossed = ema_head(outputs.features.detach()).float().softmax(1)
     return kl(crossed, head(ema_outputs.features).float().softmax(1))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Rows(NamedTuple):
-    """Examples as VCC remembers them: scores (a column each, NaN = none), softmax confidence, pseudo label."""
+    """Examples of the score memory: scores (one column each, NaN = none), softmax confidence, pseudo label."""
 
     scores: Tensor
     confidence: Tensor
@@ -17,7 +17,7 @@ class Rows(NamedTuple):
 
 
 def normalize(scores: Tensor, queue: Tensor) -> Tensor:
-    """Each column to 0…1 by its extremes in the queue; a column without spread, or with NaN, stays neutral."""
+    """Each column scaled to 0…1 by its extremes in the queue; 0 if the column has no spread; NaN stays NaN."""
     low = torch.where(queue.isnan(), torch.inf, queue).amin(0)
     high = torch.where(queue.isnan(), -torch.inf, queue).amax(0)
     spread = high - low
@@ -27,7 +27,7 @@ def normalize(scores: Tensor, queue: Tensor) -> Tensor:
 def fuse(scores: Tensor, confidence: Tensor, fusion: str = "corrected") -> Tensor:
     """Instability 0…1: mean square of the normalized scores and of 1 − confidence; a missing score does not count.
 
-    "paper" squares the confidence itself, as printed, so that a sure prediction counts as unstable.
+    "paper" squares the confidence itself, as printed, so that a confident prediction counts as unstable.
     """
     doubt = 1 - confidence if fusion == "corrected" else confidence
     terms = torch.cat([scores, doubt[:, None]], 1).square()
@@ -35,26 +35,26 @@ def fuse(scores: Tensor, confidence: Tensor, fusion: str = "corrected") -> Tenso
 
 
 def class_counts(labels: Tensor, classes: int) -> Tensor:
-    """How many of each class; unlike bincount it never waits for the device."""
+    """Number of examples per class; unlike bincount it does not synchronize with the device."""
     return torch.zeros(classes, dtype=torch.long, device=labels.device).index_add_(0, labels, torch.ones_like(labels))
 
 
 def class_extremes(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Smallest and largest value of each class (infinities for a class without any)."""
+    """Smallest and largest value of each class (infinities for an empty class)."""
     low = torch.full((classes,), torch.inf, device=values.device).scatter_reduce(0, labels, values, "amin")
     high = torch.full((classes,), -torch.inf, device=values.device).scatter_reduce(0, labels, values, "amax")
     return low, high
 
 
 def interpolate(rows: Rows, queue: Rows, classes: int, fusion: str = "corrected", min_per_class: int = 1) -> Tensor:
-    """The target r̃: the stablest example of a pseudo class takes its highest confidence, the least stable its lowest.
+    """The target r̃: the stablest example of a pseudo class gets its highest confidence, the least stable its lowest.
 
-    Where the queue holds fewer than `min_per_class` of a class, or no spread, the softmax confidence stays.
+    If the queue holds fewer than `min_per_class` examples of a class, or no spread, the softmax confidence stays.
     """
     scores = fuse(normalize(queue.scores, queue.scores), queue.confidence, fusion)
     own = fuse(normalize(rows.scores, queue.scores), rows.confidence, fusion)
     best, worst = (x[rows.labels] for x in class_extremes(scores, queue.labels, classes))
     low, high = (x[rows.labels] for x in class_extremes(queue.confidence, queue.labels, classes))
     enough = class_counts(queue.labels, classes)[rows.labels] >= max(min_per_class, 1)
-    share = ((worst - own) / (worst - best)).clamp(0, 1)
-    return torch.where(enough & (worst > best), share * (high - low) + low, rows.confidence)
+    stability = ((worst - own) / (worst - best)).clamp(0, 1)
+    return torch.where(enough & (worst > best), stability * (high - low) + low, rows.confidence)

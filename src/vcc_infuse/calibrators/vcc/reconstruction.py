@@ -1,7 +1,7 @@
-"""Networks that learn the target r̃ from what comes at no cost: class probabilities and features.
+"""Networks that learn the target r̃ from class probabilities and features, which cost nothing extra.
 
 The VAE of VCC (encoder q(z | c, x), decoder p(r | c, x, z), standard normal prior) and an MLP of the same size
-without z. Both start at the softmax confidence and learn how far to move from it (unless not `residual`).
+without z. With `residual` both start at the softmax confidence and learn a correction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def kl_to_prior(mean: Tensor, log_var: Tensor) -> Tensor:
 
 
 def layers(inputs: int, outputs: int) -> nn.Sequential:
-    """Two hidden layers of 256 and 64; the last starts at zero."""
+    """Two hidden layers of 256 and 64 units; the output layer starts at zero."""
     widths = (inputs, *_HIDDEN)
     net = nn.Sequential()
     for before, after in pairwise(widths):
@@ -32,21 +32,21 @@ def layers(inputs: int, outputs: int) -> nn.Sequential:
     return net.append(last)
 
 
-class MLP(nn.Module):
-    """Class probabilities and features in; out a logit of the confidence, or with "distribution" one a class."""
+class MLPReconstruction(nn.Module):
+    """Maps class probabilities and features to a logit of the confidence, or with "distribution" to one per class."""
 
     def __init__(
-        self, classes: int, features: int, output: str = "scalar", latent: int = 0, residual: bool = True
+        self, classes: int, features: int, output: str = "scalar", latent_dim: int = 0, residual: bool = True
     ) -> None:
         super().__init__()
-        self.output, self.latent, self.residual = output, latent, residual
-        # Features of any scale are brought to one.
-        self.normal = nn.LayerNorm(features, elementwise_affine=False)
-        self.decoder = layers(classes + features + latent, 1 if output == "scalar" else classes)
+        self.output, self.latent_dim, self.residual = output, latent_dim, residual
+        # Features come at any scale.
+        self.normalize = nn.LayerNorm(features, elementwise_affine=False)
+        self.decoder = layers(classes + features + latent_dim, 1 if output == "scalar" else classes)
 
-    def decode(self, probs: Tensor, seen: Tensor) -> Tensor:
-        """Logits: a learned correction of the softmax's own, unless told to start from nothing."""
-        change = self.decoder(seen)
+    def decode(self, probs: Tensor, inputs: Tensor) -> Tensor:
+        """Logits; with `residual`, a learned correction of the softmax's logits."""
+        change: Tensor = self.decoder(inputs)
         if not self.residual:
             return change.squeeze(1) if self.output == "scalar" else change
         if self.output == "distribution":
@@ -54,23 +54,23 @@ class MLP(nn.Module):
         return probs.amax(1).logit(1e-6) + change.squeeze(1)
 
     def forward(self, probs: Tensor, features: Tensor) -> Tensor:
-        """Logits without randomness: z, if there is one, at the prior's mean."""
-        seen = self._condition(probs, features)
-        return self.decode(probs, F.pad(seen, (0, self.latent)))
+        """Deterministic logits: z, if there is one, is at the prior's mean."""
+        inputs = self._condition(probs, features)
+        return self.decode(probs, F.pad(inputs, (0, self.latent_dim)))
 
     def confidence(self, probs: Tensor, features: Tensor) -> Tensor:
         """Reconstructed confidence in the classifier's label."""
-        logits = self(probs, features)
+        logits: Tensor = self(probs, features)
         if self.output == "scalar":
             return logits.sigmoid()
         return logits.softmax(1).gather(1, probs.argmax(1, keepdim=True)).squeeze(1)
 
     def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
-        """Negative log likelihood of the target (a confidence, or a distribution a row)."""
+        """Negative log likelihood of the target (one confidence or one distribution per row)."""
         return self._nll(self(probs, features), target)
 
     def _condition(self, probs: Tensor, features: Tensor) -> Tensor:
-        return torch.cat([probs, self.normal(features.float())], 1)
+        return torch.cat([probs, self.normalize(features.float())], 1)
 
     def _nll(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.output == "scalar":
@@ -78,19 +78,19 @@ class MLP(nn.Module):
         return F.cross_entropy(logits, target)
 
 
-class VAE(MLP):
-    """The MLP with a latent z, drawn from the encoder while learning."""
+class VAEReconstruction(MLPReconstruction):
+    """The MLP with a latent z, sampled from the encoder during training."""
 
     def __init__(
-        self, classes: int, features: int, output: str = "scalar", latent: int = 16, residual: bool = True
+        self, classes: int, features: int, output: str = "scalar", latent_dim: int = 16, residual: bool = True
     ) -> None:
-        super().__init__(classes, features, output, latent, residual)
-        self.encoder = layers(classes + features, 2 * latent)
+        super().__init__(classes, features, output, latent_dim, residual)
+        self.encoder = layers(classes + features, 2 * latent_dim)
 
     def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
-        """The negative ELBO, NLL + KL; with the printed minus it would have no minimum."""
-        seen = self._condition(probs, features)
-        mean, log_var = self.encoder(seen).chunk(2, 1)
-        log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far from any use and near to overflow
+        """The negative ELBO, NLL + KL; with the minus sign as printed it would have no minimum."""
+        inputs = self._condition(probs, features)
+        mean, log_var = self.encoder(inputs).chunk(2, 1)
+        log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far beyond any use and still safe from overflow
         z = mean + torch.randn_like(mean) * (log_var / 2).exp()
-        return self._nll(self.decode(probs, torch.cat([seen, z], 1)), target) + kl_to_prior(mean, log_var).mean()
+        return self._nll(self.decode(probs, torch.cat([inputs, z], 1)), target) + kl_to_prior(mean, log_var).mean()

@@ -1,16 +1,16 @@
-"""How over-confident the classifier is: a temperature (Guo et al., ICML 2017) from labeled images it finds hard.
+"""How overconfident the classifier is: a temperature (Guo et al., ICML 2017) from hard labeled images.
 
-On labeled images as trained the network is always right and shows no doubt, so it is asked about harder ones whose
-truth is known: strongly augmented, and mixed with another in feature space. Neither is the right question. Strong views
-ask for too much doubt where the network has not learned them yet and for too little where it knows the image by heart;
-mixtures do the opposite. Their geometric mean came close to the test set's own temperature in both cases. It is never
-below 1, for images that were trained on cannot prove too little trust.
+On the labeled images of training the network is always right, so they cannot reveal overconfidence. Harder images with
+known labels can: strong views, and mixtures of two images in feature space. Strong views give too high a temperature
+while the network has not learned them, and too low a one once it has memorized the images. Mixtures do the opposite.
+The geometric mean of the two came close to the temperature of the test set in both cases. It is never below 1, because
+images from training cannot prove that confidence is too low.
 
-It counts as far as accuracy on the labeled images differs from confidence in unlabeled ones. A network that is right
-on labeled images as often as it believes to be on others has learned nothing by heart, and its softmax is left alone;
-one that is always right on them can only be judged by harder ones, and one that is right less often is too sure. All
-miss a network that is sure of itself on images it has never seen: only labels held out from training show that, and
-where there are some, they alone decide. The averaged network is asked, as at inference.
+The temperature is applied in proportion to the gap between accuracy on labeled images and confidence in unlabeled ones.
+Without a gap nothing was memorized, and the softmax stays as it is. A network that is always right on labeled images
+can only be judged by harder ones; a network that is right less often than it expects is overconfident. None of this
+detects overconfidence that is limited to unseen images. Only held-out labels do: if there are any, they alone decide.
+All outputs come from the EMA model, as at inference.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from torch import Tensor, nn
 
 from ...memory import Memory
 from ...types import Step
-from ..newton import LOWEST, derivatives
+from ..newton import MIN_TEMPERATURE, derivatives
 
 VIEW = "labeled_strong"
 
 
 def newton_step(inverse: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
-    """One Newton step for the inverse temperature, in which the cross entropy with `targets` is convex."""
+    """One Newton step on the cross entropy with `targets`, which is convex in the inverse temperature."""
     slope, curvature = derivatives(inverse, logits, (targets * logits).sum(1))
     return torch.clamp(inverse - slope / curvature.clamp_min(1e-6), inverse / 2, inverse * 2)
 
 
-class Temperature(nn.Module):
-    """The inverse temperature that suits the last `size` examples, followed step by step; 1 before any."""
+class RunningTemperature(nn.Module):
+    """The inverse temperature of the last `size` examples, updated by Newton steps; 1 before any example."""
 
     inverse: Tensor
 
@@ -43,48 +43,49 @@ class Temperature(nn.Module):
         self.register_buffer("inverse", torch.ones(()))
 
     def observe(self, logits: Tensor, targets: Tensor) -> None:
-        """Remember examples and refit. An unfilled row is all zeros and says nothing of the temperature."""
+        """Store examples and refit. An unfilled row is all zeros and has no effect on the temperature."""
         self.memory.push(logits=logits, targets=targets)
         for _ in range(2):
             step_to = newton_step(self.inverse, self.memory["logits"], self.memory["targets"])
-            self.inverse.copy_(step_to.clamp(LOWEST, 1 / LOWEST))
+            self.inverse.copy_(step_to.clamp(MIN_TEMPERATURE, 1 / MIN_TEMPERATURE))
 
 
-class Scale(nn.Module):
-    """The temperatures of strongly augmented, of mixed and of held-out labeled images, and what is made of them."""
+class TemperatureEstimate(nn.Module):
+    """Divides logits by one temperature, estimated from strong, mixed or held-out labeled images."""
 
     def __init__(self, classes: int, held_out: bool = False, memorization_gate: bool = True, size: int = 1024) -> None:
         super().__init__()
         self.classes, self.memorization_gate = classes, memorization_gate
-        self.strong, self.mixed = Temperature(classes, size), Temperature(classes, size)
-        self.known = Memory(size, dict.fromkeys(("right", "confidence"), ((), torch.float32)))
-        self.held_out = Temperature(classes, size) if held_out else None
+        self.strong, self.mixed = RunningTemperature(classes, size), RunningTemperature(classes, size)
+        self.gap_memory = Memory(size, dict.fromkeys(("correct", "confidence"), ((), torch.float32)))
+        self.held_out = RunningTemperature(classes, size) if held_out else None
 
     @property
     def inverse(self) -> Tensor:
         """One over the temperature."""
         if self.held_out is not None:
             return self.held_out.inverse
-        mean = (self.strong.inverse * self.mixed.inverse).sqrt().clamp(LOWEST, 1)
-        return mean**self.departure if self.memorization_gate else mean
+        mean = (self.strong.inverse * self.mixed.inverse).sqrt().clamp(MIN_TEMPERATURE, 1)
+        return mean**self.memorization_gap if self.memorization_gate else mean
 
     @property
-    def departure(self) -> Tensor:
-        """Accuracy on labeled images against confidence in unlabeled ones: from 0, equal, to 1, as far as can be."""
-        right, confidence = (self.known[name].sum() / self.known.filled.clamp(min=1) for name in self.known.names)
-        room = torch.where(right > confidence, 1 - confidence, confidence)
-        return ((right - confidence).abs() / room.clamp(min=1e-6)).clamp(max=1)
+    def memorization_gap(self) -> Tensor:
+        """Distance of accuracy on labeled images from confidence in unlabeled ones: 0 if equal, 1 if maximal."""
+        filled = self.gap_memory.filled.clamp(min=1)
+        accuracy, confidence = (self.gap_memory[name].sum() / filled for name in self.gap_memory.names)
+        largest = torch.where(accuracy > confidence, 1 - confidence, confidence)
+        return ((accuracy - confidence).abs() / largest.clamp(min=1e-6)).clamp(max=1)
 
     @torch.no_grad()
     def observe(self, step: Step, rows: Tensor, unlabeled: Tensor) -> None:
-        """Ask the averaged network about held-out examples, or `rows` of the labeled and as many unlabeled; refit."""
+        """Refit to the held-out examples, or to `rows` of the labeled ones and as many unlabeled ones."""
         if self.held_out is not None:
             y = step.batch.held_out_y
             assert y is not None, "held-out labels come with the view"
             logits = step.ema(step.batch.views["held_out"]).logits.float()
             self.held_out.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
             return
-        # A method that never trains on strong views fails on them, which says nothing of its doubt elsewhere.
+        # A method that never trains on strong views fails on them, whatever its confidence elsewhere.
         hard = step.batch.views[VIEW] if "strong" in step.batch.views else step.batch.x
         parts = (hard[rows], step.batch.x[rows], unlabeled[: len(rows)])
         outputs = step.ema(torch.cat(parts))
@@ -92,15 +93,15 @@ class Scale(nn.Module):
         truth = F.one_hot(step.batch.y[rows], self.classes).float()
         self.strong.observe(step.gather(strong), step.gather(truth))
         self._observe_mixed(step, outputs.features[len(strong) : len(strong) + len(weak)], truth)
-        right, confidence = weak.argmax(1) == step.batch.y[rows], pool.softmax(1).amax(1)
-        self.known.push(right=step.gather(right[: len(pool)]), confidence=step.gather(confidence))
+        correct, confidence = weak.argmax(1) == step.batch.y[rows], pool.softmax(1).amax(1)
+        self.gap_memory.push(correct=step.gather(correct[: len(pool)]), confidence=step.gather(confidence))
 
     def _observe_mixed(self, step: Step, features: Tensor, truth: Tensor) -> None:
-        """Features of labeled images, each blended with another's."""
+        """Refit to features of labeled images, each mixed with those of another."""
         partner = torch.randperm(len(truth), device=truth.device)
-        share = torch.rand(len(truth), 1, device=truth.device)
-        mixed = step.ema.head(torch.lerp(features[partner], features, share.to(features.dtype))).float()  # type: ignore[operator]
-        self.mixed.observe(step.gather(mixed), step.gather(torch.lerp(truth[partner], truth, share)))
+        weight = torch.rand(len(truth), 1, device=truth.device)
+        mixed = step.ema.head(torch.lerp(features[partner], features, weight.to(features.dtype))).float()  # type: ignore[operator]
+        self.mixed.observe(step.gather(mixed), step.gather(torch.lerp(truth[partner], truth, weight)))
 
     def forward(self, logits: Tensor) -> Tensor:
         """Logits at the learned temperature."""
