@@ -1,4 +1,4 @@
-"""From a folder of pictures to labeled predictions, all in Python. Here the pictures are made on the spot.
+"""From a folder of images to predicted labels, all in Python. This example draws its own images.
 
 python examples/own_images.py
 """
@@ -12,11 +12,11 @@ from PIL import Image, ImageDraw
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load
 from vcc_infuse.data.sources.folder import read_images
-from vcc_infuse.data.split import given
+from vcc_infuse.data.split import from_given_labels
 
 
 def draw(shape, rng):
-    """A disc or a square somewhere on a noisy ground."""
+    """A disc or a square somewhere on a noisy background."""
     image = Image.fromarray(rng.integers(0, 90, (24, 24, 3), dtype=np.uint8))
     x, y, side = *rng.integers(2, 12, 2), rng.integers(7, 11)
     box = [int(x), int(y), int(x + side), int(y + side)]
@@ -27,7 +27,7 @@ def draw(shape, rng):
 
 
 def make_folder(root, unlabeled=200):
-    """labeled/<class>/, unlabeled/ and test/<class>/: the layout for pictures of your own."""
+    """labeled/<class>/, unlabeled/ and test/<class>/: the layout for images of your own."""
     rng = np.random.default_rng(0)
     for part, count in (("labeled", 10), ("test", 40)):
         for shape in ("disc", "square"):
@@ -45,8 +45,8 @@ def main(steps):
         root = Path(folder)
         make_folder(root)
         dataset = load(str(root))
-        data = SSLData(dataset, given(dataset.train.y))
-        trainer = Trainer(SmallConv(16), FixMatch(), steps=steps, epochs=2, eval_every=1, batch=20, ratio=5)
+        data = SSLData(dataset, from_given_labels(dataset.train.y))
+        trainer = Trainer(SmallConv(16), FixMatch(), steps=steps, eval_every=100, batch_size=20, unlabeled_ratio=5)
         trainer.fit(data)
         images, names, _ = read_images(root / "test" / "disc")
         found = trainer.predictor().predict(images)

@@ -11,7 +11,7 @@ import torch
 import vcc_infuse
 from vcc_infuse import Calibrator, Examples, FixMatch, FlexMatch, Selector, SSLData, Trainer, load
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
-from vcc_infuse.data.long_tail import long_tail
+from vcc_infuse.data.long_tail import LongTail, long_tailed
 from vcc_infuse.imbalance import Plugin
 
 ABSTRACT = (Algorithm, PseudoLabeling, Plugin, Calibrator, Selector)
@@ -82,7 +82,8 @@ def few_digits(train: int = 200, test: int = 50) -> SSLData:
     whole = load("digits")
     parts = {"train": whole.train, "test": whole.test}
     cut = {key: Examples(parts[key].x[:n], parts[key].y[:n]) for key, n in (("train", train), ("test", test))}
-    split = long_tail(cut["train"].y, 10, 0, 6, 3, unlabeled_first=train // 16, gamma_u=2, include_labeled=True)
+    tail = LongTail(6, 3, unlabeled_first=train // 16, gamma_u=2)
+    split = long_tailed(cut["train"].y, 10, 0, tail, include_labeled=True)
     return SSLData(replace(whole, **cut), split)
 
 

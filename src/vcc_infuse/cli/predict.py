@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ..data.image_stream import Broken, decoded, open_images
+from ..data.image_stream import SkippedImages, image_chunks, open_images
 from ..data.images.file_store import Store
 from ..errors import UserError
 from ..predictor import Predictor
@@ -32,9 +32,9 @@ def run(argv: Sequence[str]) -> None:
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
     predictor = image_predictor(options.run)
     with open_images(options.images) as store:
-        broken = Broken()
+        broken = SkippedImages()
         write(label(predictor, store, broken), predictor.classes, kind, options.output)
-    broken.tell()
+    broken.report()
 
 
 def image_predictor(run: str) -> Predictor:
@@ -45,9 +45,9 @@ def image_predictor(run: str) -> Predictor:
     return predictor
 
 
-def label(predictor: Predictor, store: Store, broken: Broken) -> Iterator[dict[str, Any]]:
+def label(predictor: Predictor, store: Store, broken: SkippedImages) -> Iterator[dict[str, Any]]:
     """A row an image; unreadable ones go to `broken`."""
-    for chunk in decoded(store, predictor.shape, broken, CHUNK):
+    for chunk in image_chunks(store, predictor.shape, broken, CHUNK):
         if len(chunk.x):
             yield from rows(predictor, chunk.x, [chunk.names[row] for row in chunk.rows])
 

@@ -16,7 +16,7 @@ from typing import TextIO
 import numpy as np
 import torch
 
-from ..data.image_stream import Broken, decoded, open_images
+from ..data.image_stream import SkippedImages, image_chunks, open_images
 from ..data.images.file_store import Store
 from ..data.sources.layout import is_image
 from ..errors import UserError
@@ -86,14 +86,14 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 def scan(predictor: Predictor, store: Store, spill: DiskTable, names: DiskNames, threshold: float) -> None:
     """A row for every readable image into `spill`, all names into `names`."""
-    broken = Broken()
+    broken = SkippedImages()
     with preserve_mode_and_rng(predictor.model, predictor.calibrator, device=predictor.device):
-        for chunk in decoded(store, predictor.shape, broken, CHUNK):
+        for chunk in image_chunks(store, predictor.shape, broken, CHUNK):
             names.extend(chunk.names)
             if len(chunk.x):
                 seed_chunk(chunk.start // CHUNK)
                 spill.add(judge(predictor, chunk.start + chunk.rows, chunk.x, threshold))
-    broken.tell()
+    broken.report()
     if not spill.count:
         raise UserError(f"--pool: none of its {broken.count} images can be read")
 

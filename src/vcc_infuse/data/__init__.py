@@ -1,7 +1,8 @@
-"""Where examples come from, which labels are visible, and how examples are augmented."""
+"""Where examples come from, which labels are shown, and how examples are augmented."""
 
 from .dataset import Dataset, Examples
-from .loading import load
+from .loading import load, load_ssl
+from .long_tail import LongTail
 from .ssl_data import SSLData
 
-__all__ = ["Dataset", "Examples", "SSLData", "load"]
+__all__ = ["Dataset", "Examples", "LongTail", "SSLData", "load", "load_ssl"]

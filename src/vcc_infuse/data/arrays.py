@@ -1,4 +1,4 @@
-"""A dataset from arrays or lists already in memory."""
+"""Arrays and lists in memory: as a Dataset, and labels of any type as class numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import UserError
-from .dataset import Dataset, Examples, check_examples, moments
+from .dataset import Dataset, Examples, channel_mean_std, check_examples
+
+UNLABELED = -1
 
 
 def from_arrays(
@@ -27,21 +29,21 @@ def from_arrays(
     if test_x is not None and test_y is not None:
         test = Examples(as_rows(test_x, "test_x"), _labels(test_y, "test_y"))
     elif test_x is not None or test_y is not None:
-        raise UserError("test_x and test_y belong together; give both, or neither for no test set")
+        raise UserError("test_x and test_y belong together; give both or neither")
     check_examples(train.x, train.y, None, "train")
     names = range(int(train.y.max()) + 1) if classes is None else classes
-    return Dataset(train, test, tuple(str(c) for c in names), *moments(train.x))
+    return Dataset(train, test, tuple(str(c) for c in names), *channel_mean_std(train.x))
 
 
 def _labels(y: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(y)
     if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.array_equal(array, np.trunc(array)):
-        raise UserError(f"{name}: labels must be whole numbers from 0 (−1 = unlabeled), one per example")
+        raise UserError(f"{name}: labels must be integers from 0 (−1 = unlabeled), one per example")
     return array.astype(np.int64)
 
 
 def as_rows(x: ArrayLike, name: str) -> np.ndarray:
-    """What training and prediction read: uint8 N×H×W×C images or float32 N×D vectors."""
+    """`x` as training and prediction read it: uint8 N×H×W×C images or float32 N×D vectors."""
     array = np.asarray(x)
     if array.dtype.kind not in "iuf" or array.ndim not in (2, 3, 4):
         raise UserError(f"{name}: {array.dtype} of shape {array.shape}; give numbers N×H×W, N×H×W×C or N×D")
@@ -63,11 +65,8 @@ def _as_bytes(array: np.ndarray, name: str) -> np.ndarray:
     return np.rint(array * 255).astype(np.uint8) if top == 1 else array.astype(np.uint8)
 
 
-UNLABELED = -1
-
-
 def has_label(y: np.ndarray) -> np.ndarray:
-    """Which rows have a label: all but those that hold the number −1."""
+    """Which rows have a label: all except those that hold the number −1."""
     if y.dtype.kind in "US":
         return np.ones(len(y), dtype=bool)
     if y.dtype.kind == "O":
@@ -76,7 +75,7 @@ def has_label(y: np.ndarray) -> np.ndarray:
 
 
 def encode(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The classes in ascending order, and for every row the number of its class or −1."""
+    """The sorted classes, and for every row the number of its class or −1."""
     known = has_label(y)
     if not known.any():
         raise UserError("y: every label is −1, which means unlabeled; label some examples of each class")
@@ -89,15 +88,15 @@ def encode(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _checked(labels: np.ndarray) -> np.ndarray:
-    """Labels that can be told apart and sorted; what looks like a missing label is refused, not made a class."""
+    """Labels that can be compared and sorted; a value that looks like a missing label is refused, not made a class."""
     if labels.dtype.kind in "USO":
         _refuse_missing(labels.tolist())
     if labels.dtype.kind == "O":
         labels = _uniform(labels)
     if labels.dtype.kind not in "biufUSO":
-        raise UserError(f"Unknown label type: y is {labels.dtype}; give whole numbers or text")
+        raise UserError(f"Unknown label type: y is {labels.dtype}; give integers or text")
     if labels.dtype.kind == "f" and (labels != np.trunc(labels)).any():
-        raise UserError("Unknown label type: y holds fractions; a classifier needs whole numbers or text")
+        raise UserError("Unknown label type: y holds fractions; a classifier needs integers or text")
     return labels
 
 
@@ -115,5 +114,5 @@ def _uniform(labels: np.ndarray) -> np.ndarray:
         return labels
     if any(text) or not all(isinstance(v, numbers.Real | np.bool_) for v in labels):
         kinds = ", ".join(sorted({type(v).__name__ for v in labels}))
-        raise UserError(f"Unknown label type: y mixes {kinds}; give only whole numbers or only text beside −1")
+        raise UserError(f"Unknown label type: y mixes {kinds}; give only integers or only text beside −1")
     return np.array(labels.tolist())

@@ -1,4 +1,4 @@
-"""Decoded arrays kept on disk under a key made from their content, and memory-mapped on the next start."""
+"""Decoded arrays kept on disk under a key made from their content, and memory-mapped in later runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1  # raise it when decoding or layout changes, so that old entries are no longer found
-
-
-Allocate = Callable[[str, tuple[int, ...]], np.ndarray]
-
-
+Allocate = Callable[[str, tuple[int, ...]], np.ndarray]  # name, shape
 Entry = tuple[dict[str, np.ndarray], dict[str, Any]]  # uint8 arrays by name, and facts that JSON can hold
 
 
@@ -45,7 +41,7 @@ def cached(key: list[Any], folder: str | None, build: Callable[[Allocate], dict[
 
 
 def _read(target: Path) -> Entry | None:
-    """None when the entry is absent or damaged."""
+    """None if the entry is absent or damaged."""
     try:
         facts = json.loads((target / "facts.json").read_text())
         shapes = facts["shapes"]
@@ -57,7 +53,7 @@ def _read(target: Path) -> Entry | None:
 
 
 def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]) -> None:
-    """Build in a temporary folder and rename it, so that nobody ever sees half an entry."""
+    """Build in a temporary folder and rename it, so that no process ever sees half an entry."""
     home.mkdir(parents=True, exist_ok=True)
     _sweep(home)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=home, ignore_cleanup_errors=True) as temporary:
@@ -82,7 +78,7 @@ def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     array = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
-    if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash on writing a page
+    if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash when a page is written
         with open(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
@@ -100,7 +96,7 @@ def _in_memory(build: Callable[[Allocate], dict[str, Any]]) -> Entry:
 
 
 def _sweep(home: Path) -> None:
-    """Remove what processes killed more than a day ago left behind."""
+    """Remove folders left behind more than a day ago by processes that were killed."""
     for leftover in os.scandir(home):
         if leftover.name.startswith(".building-") and time.time() - os.path.getmtime(leftover) > 86400:
             shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What training reads: images or feature vectors with labels (−1 = unlabeled), checked once when made."""
+"""What training reads: images or feature vectors with labels (−1 = unlabeled), checked when a Dataset is made."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UserError
+
+MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel or feature
+CHUNK = 1024  # rows read at a time, because the array may be a file larger than memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +27,11 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples of the same shape and classes; without a test set no test figure is taken.
+    """Training and test examples of the same shape and classes; without a test set no test metric is computed.
 
-    `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with
-    the reason; `fixed` says that the source itself decides which examples are labeled.
-    `flip` says that a mirrored image keeps its class, so that augmentation may mirror it.
+    `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with reasons.
+    `fixed`: the source itself decides which examples are labeled. `flip`: a mirrored image keeps its class, so that
+    augmentation may mirror it.
     """
 
     train: Examples
@@ -45,7 +48,9 @@ class Dataset:
         check_examples(self.train.x, self.train.y, self.train.names, "train")
         if self.test is not None:
             check_examples(self.test.x, self.test.y, self.test.names, "test")
-            check_same_shape(self.train.x, self.test.x)
+            if self.train.x.shape[1:] != self.test.x.shape[1:]:
+                shapes = f"test examples have shape {self.test.x.shape[1:]}, training examples {self.shape}"
+                raise UserError(f"{shapes}; give both the same shape")
         check_labels(self.train.y, None if self.test is None else self.test.y, self.classes)
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
@@ -57,31 +62,25 @@ class Dataset:
 
 
 def check_examples(x: np.ndarray, y: np.ndarray, names: Sequence[str] | None, part: str) -> None:
-    """Images or vectors of a known kind, finite, one label (and name) each."""
+    """Images or vectors of a supported type, finite, with one label (and name) per example."""
     if not len(x):
         raise UserError(f"{part}: no examples; at least one is needed")
-    if (x.ndim, x.dtype) not in ((4, np.uint8), (2, np.float32)):
+    if (x.ndim, x.dtype) not in ((4, np.dtype(np.uint8)), (2, np.dtype(np.float32))):
         raise UserError(f"{part}: x is {x.dtype} {x.shape}; give uint8 N×H×W×C images or float32 N×D vectors")
     if x.ndim == 4 and x.shape[3] not in (1, 3):
         raise UserError(f"{part}: images of shape {x.shape[1:]}; the last axis must be 1 (gray) or 3 (RGB)")
     if not x.size:
-        raise UserError(f"{part}: examples of shape {x.shape[1:]} are empty; give at least one value each")
+        raise UserError(f"{part}: examples of shape {x.shape[1:]} are empty; give at least one value per example")
     if y.shape != (len(x),):
-        raise UserError(f"{part}: {len(x)} examples but labels of shape {y.shape}; give one label for each")
+        raise UserError(f"{part}: {len(x)} examples but labels of shape {y.shape}; give one label per example")
     if names is not None and len(names) != len(x):
-        raise UserError(f"{part}: {len(x)} examples but {len(names)} names; give one name for each")
+        raise UserError(f"{part}: {len(x)} examples but {len(names)} names; give one name per example")
     if x.ndim == 2 and not all(np.isfinite(x[i : i + 4096]).all() for i in range(0, len(x), 4096)):
         raise UserError(f"{part}: x holds NaN or infinite values; remove or fill them first")
 
 
-def check_same_shape(train: np.ndarray, test: np.ndarray) -> None:
-    """Test examples look like training examples."""
-    if train.shape[1:] != test.shape[1:]:
-        raise UserError(f"test has shape {test.shape[1:]}, train {train.shape[1:]}: make the examples equal")
-
-
 def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[str]) -> None:
-    """Class numbers in range (−1 = unlabeled, in training only), and a labeled example of every class."""
+    """Labels in range (−1 = unlabeled, in training only), and at least one labeled example of every class."""
     k = len(classes)
     if k < 2:
         raise UserError(f"only {k} class found ({', '.join(classes) or 'none'}); at least 2 are needed")
@@ -96,21 +95,15 @@ def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[s
         raise UserError(f"class {classes[empty[0]]!r} has no labeled training example; add some")
 
 
-CHUNK = 1024
-
-
-Moments = tuple[tuple[float, ...], tuple[float, ...]]
-
-
-def moments(x: np.ndarray) -> Moments:
-    """Per channel in units of [0, 1] for uint8 images, per feature for vectors; std is never 0."""
-    mean, std = _of_images(x) if x.ndim == 4 else _of_vectors(x)
+def channel_mean_std(x: np.ndarray) -> MeanStd:
+    """Mean and standard deviation per channel, in units of [0, 1], or per feature of vectors; std is never 0."""
+    mean, std = _image_mean_std(x) if x.ndim == 4 else _vector_mean_std(x)
     std = np.where(std > 0, std, 1.0)  # a constant column is only shifted
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _of_images(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """From the histogram of the 256 values, which is exact whatever the number of pixels."""
+def _image_mean_std(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """From the histogram of the 256 values, which is exact for any number of pixels."""
     counts = np.zeros((x.shape[-1], 256))
     for start in range(0, len(x), CHUNK):
         for c in range(x.shape[-1]):
@@ -120,8 +113,8 @@ def _of_images(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
 
 
-def _of_vectors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two passes, because E[x²] − E[x]² loses all digits when the mean is large."""
+def _vector_mean_std(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """In two passes, because E[x²] − E[x]² loses all digits if the mean is large."""
     starts = range(0, len(x), CHUNK)
     mean = sum(x[i : i + CHUNK].sum(0, dtype=np.float64) for i in starts) / len(x)
     square = sum(((x[i : i + CHUNK].astype(np.float64) - mean) ** 2).sum(0) for i in starts) / len(x)

@@ -1,74 +1,91 @@
-"""TODO."""
+"""Long-tailed splits: class sizes that fall geometrically, as in the imbalanced benchmarks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import UserError
-from .split import _BETA, _FIRST, _GAMMA, _GAMMA_U, _HEAD, Split, _names, _rng, _shuffled, _split
+from ..errors import OptionError, UserError
+from ..validation import check_integer, check_range
+from .split import Split, class_names, make_split, random_state, shuffled_rows
 
 
-def long_tail(
-    y: np.ndarray,
-    classes: int | Sequence[str],
-    seed: int,
-    first: int,
-    gamma: float,
-    beta: float | None = None,
-    unlabeled_first: int | None = None,
-    gamma_u: float | None = None,
-    include_labeled: bool = False,
-) -> Split:
-    """Class sizes that fall from `first` to first/gamma, disjoint for the labeled images and the pool.
+@dataclass(frozen=True)
+class LongTail:
+    """Class sizes that fall geometrically from the first class to the last.
 
-    The pool's largest class is `unlabeled_first`, or first·(1−beta)/beta given the labeled share `beta`.
-    Rows without a label always belong to the pool; with neither argument they are all of it. A negative
-    `gamma_u` makes the labeled tail the pool's head.
+    Args:
+        first: labeled images of the largest class (required).
+        gamma: size of the largest class divided by the size of the smallest.
+        beta: labeled fraction of all images kept of a class.
+        unlabeled_first: unlabeled images of the largest class, instead of beta.
+        gamma_u: gamma of the unlabeled images; negative reverses the order of the classes; gamma if not given.
     """
-    names, rng = _names(classes), _rng(seed)
-    _check_tail(first, gamma, unlabeled_first, gamma_u)
-    head = _pool_head(y, first, beta, unlabeled_first)
-    sizes = tail_sizes(first, gamma, len(names))
-    pool_sizes = tail_sizes(head, gamma if gamma_u is None else gamma_u, len(names))
-    rows = _shuffled(y, len(names), rng)
-    for name, have, n, m in zip(names, rows, sizes, pool_sizes, strict=True):
+
+    first: int | None = None
+    gamma: float = 100.0
+    beta: float | None = None
+    unlabeled_first: int | None = None
+    gamma_u: float | None = None
+
+
+def long_tailed(
+    y: np.ndarray, classes: int | Sequence[str], seed: int, tail: LongTail, include_labeled: bool = False
+) -> Split:
+    """Labeled images and a disjoint pool, both with the class sizes of `tail`.
+
+    The largest class of the pool has `unlabeled_first` images, or first·(1−beta)/beta. Rows without a label always
+    belong to the pool; without `unlabeled_first` and `beta` they are all of it.
+    """
+    names, rng = class_names(classes), random_state(seed)
+    first, gamma_u = _check(tail), tail.gamma if tail.gamma_u is None else tail.gamma_u
+    sizes = tail_sizes(first, tail.gamma, len(names))
+    pool_sizes = tail_sizes(_pool_first(y, first, tail), gamma_u, len(names))
+    rows = shuffled_rows(y, len(names), rng)
+    for name, available, n, m in zip(names, rows, sizes, pool_sizes, strict=True):
         if not n:
-            raise UserError(f"{_FIRST} {first}: class {name!r} gets no label; raise it or lower {_GAMMA} {gamma:g}")
-        if len(have) < n + m:
-            remedy = f"lower it or make the pool smaller ({_HEAD}, or a larger {_BETA})"
-            raise UserError(f"{_FIRST} {first}: class {name!r} has {len(have)} of {n}+{m} images; {remedy}")
+            reason = f"must be larger, because class {name!r} gets no label"
+            raise OptionError("long_tail.first", first, reason, f"or lower long_tail.gamma ({tail.gamma:g})")
+        if len(available) < n + m:
+            reason = f"must be smaller, because class {name!r} has {len(available)} images and needs {n}+{m}"
+            remedy = "or make the pool smaller (long_tail.unlabeled_first, or a larger long_tail.beta)"
+            raise OptionError("long_tail.first", first, reason, remedy)
     labeled = np.concatenate([r[:n] for r, n in zip(rows, sizes, strict=True)])
     rest = [r[n : n + m] for r, n, m in zip(rows, sizes, pool_sizes, strict=True)]
-    return _split(labeled, np.sort(np.concatenate([*rest, np.flatnonzero(y < 0)])), include_labeled)
+    return make_split(labeled, np.sort(np.concatenate([*rest, np.flatnonzero(y < 0)])), include_labeled)
 
 
 def tail_sizes(first: int, gamma: float, classes: int) -> list[int]:
     """⌊first·|gamma|^(−c/(classes−1))⌋ for c = 0 … classes−1, in reverse order for a negative gamma."""
-    # The tiny factor keeps a whole number whole: 27·27^(−1/3) must be 9, not ⌊8.999…⌋.
+    # The tiny factor keeps an integer an integer: 27·27^(−1/3) must be 9, not ⌊8.999…⌋.
     sizes = [math.floor(first * abs(gamma) ** (-c / (classes - 1)) * (1 + 1e-12)) for c in range(classes)]
     return sizes if gamma > 0 else sizes[::-1]
 
 
-def _check_tail(first: int, gamma: float, unlabeled_first: int | None, gamma_u: float | None) -> None:
-    if first < 1:
-        raise UserError(f"{_FIRST} {first}: the largest class needs a label; give at least 1")
-    if unlabeled_first is not None and unlabeled_first < 0:
-        raise UserError(f"{_HEAD} {unlabeled_first}: give a number of images of at least 0")
-    for option, ratio in ((_GAMMA, gamma), (_GAMMA_U, gamma_u)):
+def _check(tail: LongTail) -> int:
+    if tail.first is None:
+        raise OptionError(
+            "long_tail.first", None, "must be the number of labels of the largest class", "for example 60"
+        )
+    for name, ratio in (("gamma", tail.gamma), ("gamma_u", tail.gamma_u)):
         if ratio is not None and not 1 <= abs(ratio) < math.inf:
-            raise UserError(f"{option} {ratio}: give a number of at least 1, or at most -1 to turn the order round")
+            rule = "must be at least 1, or at most -1 to reverse the order of the classes"
+            raise OptionError(f"long_tail.{name}", ratio, rule)
+    return check_integer("long_tail.first", tail.first)
 
 
-def _pool_head(y: np.ndarray, first: int, beta: float | None, unlabeled_first: int | None) -> int:
-    if beta is not None and unlabeled_first is not None:
-        raise UserError(f"{_BETA} {beta} and {_HEAD} {unlabeled_first} say the same; give one of them")
-    if beta is not None:
-        if not 0 < beta < 1:
-            raise UserError(f"{_BETA} {beta}: the labeled share must lie between 0 and 1")
+def _pool_first(y: np.ndarray, first: int, tail: LongTail) -> int:
+    if tail.beta is not None and tail.unlabeled_first is not None:
+        raise UserError("long_tail.beta and long_tail.unlabeled_first exclude each other; give one of them")
+    if tail.beta is not None:
+        beta = check_range("long_tail.beta", tail.beta, 0, 1, open_low=True, open_high=True)
         return round(first * (1 - beta) / beta)
-    if not unlabeled_first and not (y < 0).any():
-        raise UserError(f"all images have labels: give {_BETA} or {_HEAD} to say how many form the pool")
-    return unlabeled_first or 0
+    size = check_integer("long_tail.unlabeled_first", tail.unlabeled_first or 0, low=0)
+    if not size and not (y < 0).any():
+        raise UserError(
+            "all images have labels; set long_tail.beta or long_tail.unlabeled_first to the size of the pool"
+        )
+    return size

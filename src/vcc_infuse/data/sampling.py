@@ -1,7 +1,7 @@
 """Batches of a run as a function of the step number, drawn from endless random permutations.
 
-Every example is seen equally often, and a resumed run needs no saved position: element `i` depends on the seed
-and `i` alone.
+Every example is seen equally often. A resumed run needs no saved position, because element `i` depends only on the seed
+and `i`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ..types import Batch, Coreset
 from .ssl_data import SSLData
+
+Views = Callable[[str, Tensor], Tensor]  # name of a view, raw rows
 
 
 class Stream:
@@ -36,11 +38,8 @@ class Stream:
         return joined[start - first * size :][:count]
 
 
-Views = Callable[[str, Tensor], Tensor]
-
-
 class Batches:
-    """Step number in, Batch out. Each process takes its slice of the global batch."""
+    """Maps a step number to its Batch. Each process takes its slice of the global batch."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Batches:
         self.restrict(None)
 
     def restrict(self, coreset: Coreset | None, start: int = 0) -> None:
-        """Draw unlabeled examples from a core set from step `start` on (None: from the whole pool)."""
+        """From step `start` on, draw unlabeled examples from a core set (None: from the whole pool)."""
         pool = len(self.data.split.pool)
         ids = np.arange(pool) if coreset is None else np.sort(coreset.ids.cpu().numpy())
         self.start = start

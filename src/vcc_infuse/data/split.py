@@ -1,6 +1,6 @@
-"""Which training images keep their label and which form the unlabeled pool.
+"""Which training examples keep their label and which form the unlabeled pool.
 
-All draws come from numpy's RandomState, whose stream is frozen: a seed means the same split on any machine.
+All draws come from numpy's RandomState, whose stream is frozen: a seed gives the same split on any machine.
 """
 
 from __future__ import annotations
@@ -10,18 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import UserError
-
-# As the command line spells them, where most users are.
-_FIRST, _HEAD, _BETA = "--long_tail.first", "--long_tail.unlabeled_first", "--long_tail.beta"
-
-
-_GAMMA, _GAMMA_U = "--long_tail.gamma", "--long_tail.gamma_u"
+from ..errors import OptionError, UserError
+from ..validation import check_integer
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training rows: the labeled ones by class, and the pool (labeled ones first, then ascending).
+    """Row numbers of the training set: the labeled rows by class, and the pool (labeled rows first, then ascending).
 
     `held_out` are labeled rows kept out of both.
     """
@@ -34,67 +29,52 @@ class Split:
 def balanced(
     y: np.ndarray, labels: int, classes: int | Sequence[str], seed: int, include_labeled: bool = True
 ) -> Split:
-    """`labels` in all, spread evenly; what does not divide goes to randomly chosen classes, one each.
+    """`labels` labels in total, spread evenly over the classes; a remainder goes to random classes, one each.
 
-    With the same seed, fewer labels are a subset of more when both numbers divide by the number of classes.
+    With the same seed, fewer labels are a subset of more if both numbers are multiples of the number of classes.
     """
-    names, rng = _names(classes), _rng(seed)
+    names, rng = class_names(classes), random_state(seed)
     if labels < len(names):
-        raise UserError(f"--labels {labels}: fewer than the {len(names)} classes; give at least {len(names)}")
-    rows = _shuffled(y, len(names), rng)
+        raise OptionError("labels", labels, f"must be at least {len(names)}, one per class")
+    rows = shuffled_rows(y, len(names), rng)
     sizes = np.full(len(names), labels // len(names))
     sizes[rng.permutation(len(names))[: labels % len(names)]] += 1
-    for name, have, need in zip(names, rows, sizes, strict=True):
-        if len(have) < need:
-            raise UserError(f"--labels {labels}: class {name!r} has {len(have)} of {need} images; give fewer")
+    for available, size in zip(rows, sizes, strict=True):
+        if len(available) < size:
+            least, name = min((len(r), name) for r, name in zip(rows, names, strict=True))
+            limit = f"must be at most {least * len(names)}, because class {name!r} has {least} labeled images"
+            raise OptionError("labels", labels, limit)
     labeled = np.concatenate([r[:n] for r, n in zip(rows, sizes, strict=True)])
-    return _split(labeled, np.setdiff1d(np.arange(len(y)), labeled), include_labeled)
+    return make_split(labeled, np.setdiff1d(np.arange(len(y)), labeled), include_labeled)
 
 
-def given(y: np.ndarray, include_labeled: bool = True) -> Split:
-    """Every label is shown: for sources that themselves say what is labeled (labeled/ + unlabeled/)."""
+def from_given_labels(y: np.ndarray, include_labeled: bool = True) -> Split:
+    """Every label in `y` is shown (−1 = unlabeled), as for a folder with labeled/ and unlabeled/."""
     rows = np.flatnonzero(y >= 0)
-    return _split(rows[np.argsort(y[rows], kind="stable")], np.flatnonzero(y < 0), include_labeled)
+    return make_split(rows[np.argsort(y[rows], kind="stable")], np.flatnonzero(y < 0), include_labeled)
 
 
-def hold_out(split: Split, y: np.ndarray, share: float, classes: Sequence[str]) -> Split:
-    """Keep `share` of every class's labeled rows, at least one, out of both parts; the same rows each time."""
-    rng, held = _rng(0), []
+def hold_out(split: Split, y: np.ndarray, fraction: float, classes: Sequence[str]) -> Split:
+    """Remove `fraction` of the labeled rows of every class, at least one, from both parts; always the same rows."""
+    rng, held = random_state(0), []
     for number, name in enumerate(classes):
         rows = split.labeled[y[split.labeled] == number]
         if len(rows) < 2:
             raise UserError(
                 f"class {name!r} has {len(rows)} label, so none can be held out for the calibrator; "
-                "raise --labels or give --calibrator.labels labeled_strong"
+                "raise labels, or set the calibrator's option labels to labeled_strong"
             )
-        count = min(max(1, round(share * len(rows))), len(rows) - 1)
+        count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
         held.append(rng.permutation(rows)[:count])
     out = np.concatenate(held)
     return Split(split.labeled[~np.isin(split.labeled, out)], split.pool[~np.isin(split.pool, out)], out)
 
 
-def _names(classes: int | Sequence[str]) -> list[str]:
-    return [str(c) for c in (range(classes) if isinstance(classes, int) else classes)]
+def train_test_rows(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers of a stratified training and test part, both ascending; always the same rows.
 
-
-def _rng(seed: int) -> np.random.RandomState:
-    if not 0 <= seed < 2**32:
-        raise UserError(f"--seed {seed}: must lie between 0 and 2³²−1")
-    return np.random.RandomState(seed)
-
-
-def _shuffled(y: np.ndarray, classes: int, rng: np.random.RandomState) -> list[np.ndarray]:
-    return [rng.permutation(np.flatnonzero(y == c)) for c in range(classes)]
-
-
-def _split(labeled: np.ndarray, rest: np.ndarray, include_labeled: bool) -> Split:
-    return Split(labeled, np.concatenate([labeled, rest]) if include_labeled else rest)
-
-
-def holdout(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers (train, test), both ascending; every class keeps at least one training row.
-
-    Test sizes follow the largest remainders, so that ⌈fraction·N⌉ rows are held out in all.
+    Test sizes follow the largest remainders, so that ⌈fraction·N⌉ rows are taken in total. Every class keeps at least
+    one training row.
     """
     rows = [np.flatnonzero(y == c) for c in np.unique(y)]
     exact = np.array([fraction * len(r) for r in rows])
@@ -105,3 +85,23 @@ def holdout(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, np.ndarra
     rng = np.random.RandomState(0)
     test = np.sort(np.concatenate([rng.permutation(r)[:n] for r, n in zip(rows, sizes, strict=True)]))
     return np.setdiff1d(np.arange(len(y)), test), test
+
+
+def class_names(classes: int | Sequence[str]) -> list[str]:
+    """The names, or 0, 1, 2, … if only their number is given."""
+    return [str(c) for c in (range(classes) if isinstance(classes, int) else classes)]
+
+
+def random_state(seed: int) -> np.random.RandomState:
+    """The generator of a split."""
+    return np.random.RandomState(check_integer("seed", seed, 0, 2**32 - 1))
+
+
+def shuffled_rows(y: np.ndarray, classes: int, rng: np.random.RandomState) -> list[np.ndarray]:
+    """The rows of each class in random order."""
+    return [rng.permutation(np.flatnonzero(y == c)) for c in range(classes)]
+
+
+def make_split(labeled: np.ndarray, unlabeled: np.ndarray, include_labeled: bool) -> Split:
+    """A split whose pool is `unlabeled`, after the labeled rows if they are included."""
+    return Split(labeled, np.concatenate([labeled, unlabeled]) if include_labeled else unlabeled)

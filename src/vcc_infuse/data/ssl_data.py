@@ -1,4 +1,4 @@
-"""SSLData: a dataset together with the split that says which of its labels may be seen."""
+"""SSLData: a dataset and the split that decides which of its labels a method may see."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike
 
 from .arrays import from_arrays
 from .dataset import Dataset
-from .split import Split, given, hold_out
+from .split import Split, from_given_labels, hold_out
 
 
 @dataclass(frozen=True)
 class SSLData:
-    """Labeled rows, the unlabeled pool (whose labels, where known, serve only to measure), and a test set if any."""
+    """Labeled rows, the unlabeled pool (whose labels, where known, only serve for metrics), and the test set if any."""
 
     dataset: Dataset
     split: Split
@@ -28,25 +28,36 @@ class SSLData:
         test_y: ArrayLike | None = None,
         classes: tuple[str, ...] | None = None,
     ) -> SSLData:
-        """Arrays of images (N,H,W or N,H,W,C) or features (N,D); −1 in `y` means unlabeled; a test set is optional."""
+        """Data from arrays of images (N,H,W or N,H,W,C) or feature vectors (N,D); −1 in `y` means unlabeled.
+
+        Example:
+            >>> import numpy as np
+            >>> from vcc_infuse import SSLData
+            >>> images = np.zeros((6, 8, 8), dtype=np.uint8)
+            >>> data = SSLData.from_arrays(images, [0, 1, -1, -1, -1, -1], classes=("cat", "dog"))
+            >>> data.labeled_y.tolist(), len(data.split.pool)
+            ([0, 1], 6)
+        """
         dataset = from_arrays(x, y, test_x, test_y, classes)
-        return cls(dataset, given(dataset.train.y))
+        return cls(dataset, from_given_labels(dataset.train.y))
 
     @property
     def labeled_y(self) -> np.ndarray:
         """The labels the method may see."""
-        return self.dataset.train.y[self.split.labeled]
+        labels: np.ndarray = self.dataset.train.y[self.split.labeled]
+        return labels
 
     @property
     def pool_truth(self) -> np.ndarray:
-        """The hidden labels of the pool, −1 where nobody knows."""
-        return self.dataset.train.y[self.split.pool]
+        """The hidden labels of the pool, −1 where they are unknown."""
+        labels: np.ndarray = self.dataset.train.y[self.split.pool]
+        return labels
 
-    def hold_out(self, share: float) -> SSLData:
-        """The same data with `share` of the labeled images kept out of training."""
-        return replace(self, split=hold_out(self.split, self.dataset.train.y, share, self.dataset.classes))
+    def hold_out(self, fraction: float) -> SSLData:
+        """The same data with `fraction` of the labeled examples kept out of training."""
+        return replace(self, split=hold_out(self.split, self.dataset.train.y, fraction, self.dataset.classes))
 
     def with_all_labels(self) -> SSLData:
-        """The same data with every known label shown (for the fully supervised reference)."""
+        """The same data with every known label shown (for the fully supervised baseline)."""
         known = np.flatnonzero(self.dataset.train.y >= 0)
         return replace(self, split=Split(labeled=known, pool=self.split.pool))

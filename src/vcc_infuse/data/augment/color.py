@@ -1,6 +1,6 @@
-"""Tone operations: a pixel's new value depends on its old value and a few numbers of its image.
+"""Color operations of RandAugment, on uint8 images B,C,H,W with one magnitude per image.
 
-Each takes uint8 images B,C,H,W and one magnitude per image, and gives PIL's result exactly.
+Each gives exactly the result of PIL.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def color(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Blend with the smoothed image (3×3 mean, the centre counted five times); the outermost pixels stay."""
+    """Blend with the smoothed image (3×3 mean, the center counted five times); the outermost pixels stay."""
     if min(images.shape[2:]) < 3:
         return images
     values = images.float()
@@ -117,5 +117,5 @@ def luma(images: Tensor) -> Tensor:
     """The gray version B,1,H,W in PIL's 16-bit fixed point, as int32."""
     if images.shape[1] == 1:
         return images.int()
-    red, green, blue = images.int().split(1, dim=1)
+    red, green, blue = torch.split(images.int(), 1, dim=1)
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16

@@ -1,4 +1,4 @@
-"""Cutout (DeVries & Taylor, 2017): a square of random size and place is covered with a flat gray."""
+"""Cutout (DeVries & Taylor, 2017): a square of random size and position is filled with gray."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 RGB_FILL = (125, 123, 114)
-
-
 GRAY_FILL = 123  # the luma of RGB_FILL
 
 
@@ -30,7 +28,7 @@ def sample_boxes(batch: int, height: int, width: int, device: torch.device) -> B
 
 def boxes(side: Tensor, x: Tensor, y: Tensor) -> Boxes:
     """Squares around (x, y), with the border and rounding rules of PIL's ``ImageDraw.rectangle``."""
-    left, top = ((centre - side / 2).clamp(min=0).floor() for centre in (x, y))
+    left, top = ((center - side / 2).clamp(min=0).floor() for center in (x, y))
     return Boxes(*(edge.int() for edge in (left, top, left + side, top + side)))
 
 
@@ -40,12 +38,12 @@ def cut(images: Tensor, covered: Boxes) -> Tensor:
     down = _between(covered.top, covered.bottom, images.shape[2])[:, None, :, None]
     hidden = across * down
     color = RGB_FILL if images.shape[1] == 3 else (GRAY_FILL,)
-    for plane, value in zip(images.mul_(1 - hidden).split(1, dim=1), color, strict=True):
+    for plane, value in zip(torch.split(images.mul_(1 - hidden), 1, dim=1), color, strict=True):
         plane.add_(hidden * value)
     return images
 
 
 def _between(first: Tensor, last: Tensor, side: int) -> Tensor:
-    """1 from the first to the last place of each row, else 0: B,side."""
-    place = torch.arange(side, device=first.device, dtype=torch.int32)
-    return ((place >= first.unsqueeze(1)) & (place <= last.unsqueeze(1))).to(torch.uint8)
+    """1 from the first to the last position of each row, else 0: B,side."""
+    position = torch.arange(side, device=first.device, dtype=torch.int32)
+    return ((position >= first.unsqueeze(1)) & (position <= last.unsqueeze(1))).to(torch.uint8)

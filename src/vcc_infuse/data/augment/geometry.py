@@ -1,7 +1,9 @@
-"""Affine warps, nearest neighbor, black outside, on uint8 images B,C,H,W with one magnitude per image.
+"""Warps of RandAugment and random crops, on uint8 images B,C,H,W.
+
+A warp is affine with nearest-neighbor sampling and black outside, with one magnitude per image.
 
 A matrix holds the six numbers a, b, c, d, e, f of PIL's ``Image.transform``: the output at (x, y) shows the input at
-(ax + by + c, dx + ey + f), both measured at pixel centres.
+(ax + by + c, dx + ey + f), both measured at pixel centers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ...utils.numerics import to_float64
 
 
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
-    """Matrices B,6 that turn counter-clockwise about the centre."""
+    """Matrices B,6 that turn counter-clockwise about the center."""
     angle = torch.deg2rad(-(to_float64(degrees) % 360.0))
     cos, sin = angle.cos(), angle.sin()
     x, y = width / 2, height / 2
@@ -24,12 +26,12 @@ def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
 
 
 def slope_x(slope: Tensor, height: int, width: int) -> Tensor:
-    """Matrices B,6 that slide the rows against each other; the top stays."""
+    """Matrices B,6 that shear the rows; the top stays."""
     return _displaced(1, to_float64(slope))
 
 
 def slope_y(slope: Tensor, height: int, width: int) -> Tensor:
-    """Matrices B,6 that slide the columns against each other; the left stays."""
+    """Matrices B,6 that shear the columns; the left stays."""
     return _displaced(3, to_float64(slope))
 
 
@@ -61,7 +63,7 @@ def warp(images: Tensor, matrix: Tensor) -> Tensor:
     y = torch.arange(height, device=images.device, dtype=torch.int32).unsqueeze(1)
     column = ((c + y * b) + x * a).bitwise_right_shift_(16).clamp_(-1, width)
     row = ((f + y * e) + x * d).bitwise_right_shift_(16).clamp_(-1, height)
-    return pick(pad(images, (1, 1, 1, 1)), row.add_(1), column.add_(1))  # what lies outside meets the black frame
+    return pick(pad(images, (1, 1, 1, 1)), row.add_(1), column.add_(1))  # positions outside fall on the black frame
 
 
 def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Number formats: the widest float of a device, and the way back to bytes."""
+"""Shared by the batched image operations: conversion to bytes, broadcasting, single-thread execution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def to_bytes(values: Tensor) -> Tensor:
-    """Floats in 0…255, truncated to uint8; by way of int32, which on CPU is three times faster."""
+    """Floats in 0…255, truncated to uint8; via int32, which is three times faster on a CPU."""
     return values.to(torch.int32).to(torch.uint8)
 
 
@@ -21,7 +21,7 @@ def per_image(numbers: Tensor) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch's CPU kernels on the calling thread alone; work on other devices is not touched."""
+    """Run torch's CPU kernels on the calling thread only; work on other devices is not affected."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -8,9 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import color as blend
-from . import color as tone
-from . import geometry as warp
+from . import color, geometry
 
 
 class Operation(NamedTuple):
@@ -23,25 +21,25 @@ class Operation(NamedTuple):
 
 
 POOL: dict[str, Operation] = {
-    "Identity": Operation(tone.identity),
-    "AutoContrast": Operation(tone.autocontrast),
-    "Equalize": Operation(tone.equalize),
-    "Posterize": Operation(tone.posterize, 4, 9),  # truncated: 4…8 bits, each as likely
-    "Solarize": Operation(tone.solarize, 0, 256),
-    "Brightness": Operation(blend.brightness, 0.05, 0.95),
-    "Contrast": Operation(blend.contrast, 0.05, 0.95),
-    "Color": Operation(blend.color, 0.05, 0.95),
-    "Sharpness": Operation(blend.sharpness, 0.05, 0.95),
-    "Rotate": Operation(warp.rotate, -30, 30, warp.rotation),
-    "ShearX": Operation(warp.shear_x, -0.3, 0.3, warp.slope_x),
-    "ShearY": Operation(warp.shear_y, -0.3, 0.3, warp.slope_y),
-    "TranslateX": Operation(warp.translate_x, -0.3, 0.3, warp.shift_x),
-    "TranslateY": Operation(warp.translate_y, -0.3, 0.3, warp.shift_y),
+    "Identity": Operation(color.identity),
+    "AutoContrast": Operation(color.autocontrast),
+    "Equalize": Operation(color.equalize),
+    "Posterize": Operation(color.posterize, 4, 9),  # truncated: 4…8 bits, each equally likely
+    "Solarize": Operation(color.solarize, 0, 256),
+    "Brightness": Operation(color.brightness, 0.05, 0.95),
+    "Contrast": Operation(color.contrast, 0.05, 0.95),
+    "Color": Operation(color.color, 0.05, 0.95),
+    "Sharpness": Operation(color.sharpness, 0.05, 0.95),
+    "Rotate": Operation(geometry.rotate, -30, 30, geometry.rotation),
+    "ShearX": Operation(geometry.shear_x, -0.3, 0.3, geometry.slope_x),
+    "ShearY": Operation(geometry.shear_y, -0.3, 0.3, geometry.slope_y),
+    "TranslateX": Operation(geometry.translate_x, -0.3, 0.3, geometry.shift_x),
+    "TranslateY": Operation(geometry.translate_y, -0.3, 0.3, geometry.shift_y),
 }
 
 
 class Plan(NamedTuple):
-    """What happens to each image: draws×B operations (places in POOL) and their magnitudes."""
+    """The operations of each image: draws×B indices into POOL, and their magnitudes."""
 
     operations: Tensor
     magnitudes: Tensor
@@ -56,12 +54,12 @@ def sample_plan(batch: int, device: torch.device, draws: int = 3) -> Plan:
 
 
 def apply_plan(images: Tensor, plan: Plan) -> Tensor:
-    """Carry the plan out on uint8 images B,C,H,W, one draw after the other.
+    """Apply the plan to uint8 images B,C,H,W, one draw after the other.
 
     Before each draw the images are sorted by operation, so that every operation runs once, on a slice.
     """
     kinds = torch.arange(len(POOL), device=images.device).view(-1, 1)
-    counts = (plan.operations.unsqueeze(1) == kinds).sum(2).tolist()  # all that the host has to wait for
+    counts = (plan.operations.unsqueeze(1) == kinds).sum(2).tolist()  # the only synchronization with the device
     home = torch.arange(len(images), device=images.device)
     for operations, magnitudes, sizes in zip(plan.operations, plan.magnitudes, counts, strict=True):
         order = operations[home].argsort()
@@ -73,11 +71,12 @@ def apply_plan(images: Tensor, plan: Plan) -> Tensor:
 def _apply_sorted(images: Tensor, magnitudes: Tensor, sizes: list[int]) -> Tensor:
     """Apply each operation to its slice; the warps, the last in the pool, share one call."""
     height, width = images.shape[2:]
+    parts, strengths = torch.split(images, sizes), torch.split(magnitudes, sizes)
     done, matrices = [], []
-    for operation, part, strength in zip(POOL.values(), images.split(sizes), magnitudes.split(sizes), strict=True):
+    for operation, part, strength in zip(POOL.values(), parts, strengths, strict=True):
         if operation.matrix is not None:
             matrices.append(operation.matrix(strength, height, width))
         elif len(part):
             done.append(operation.apply(part, strength))
     matrix = torch.cat(matrices)
-    return torch.cat([*done, warp.warp(images[len(images) - len(matrix) :], matrix)])
+    return torch.cat([*done, geometry.warp(images[len(images) - len(matrix) :], matrix)])

@@ -1,4 +1,4 @@
-"""The views a method asks for: plain (evaluation), weak and strong versions of a raw batch, normalized."""
+"""The views of a raw batch, normalized: plain (evaluation), weak and strong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .randaugment import apply_plan, sample_plan
 
 
 class _Views:
-    """Chooses a view by name; mean and deviation follow the batch to its device."""
+    """Selects a view by name; mean and std follow the batch to its device."""
 
     def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
         self.mean = torch.as_tensor(mean, dtype=torch.float32)
@@ -23,7 +23,7 @@ class _Views:
         self.std = torch.where(std > 0, std, 1.0)  # a constant feature has nothing to scale
 
     def __call__(self, name: str, raw: Tensor) -> Tensor:
-        """The view called ``name``; what follows an underscore only tells fresh draws apart (weak_2)."""
+        """The view called ``name``; a suffix such as _2 only names another random draw (weak_2)."""
         kind = name.split("_")[0]
         if kind not in ("plain", "weak", "strong"):
             raise UserError(f"view {name!r} is unknown: use plain, weak, strong, or a numbered one like weak_2")

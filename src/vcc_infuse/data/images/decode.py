@@ -1,4 +1,4 @@
-"""Pictures decoded in parallel: first all headers, then the pixels straight into the array that is kept."""
+"""Decode images in parallel: first all headers, then the pixels straight into the final array."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
-from ...errors import UserError
+from ...errors import OptionError
 from .convert import Size, fit, height_width, is_gray, upright_size
 from .file_store import Store
 
 T = TypeVar("T")
-
-
 CHUNK = 64
-
-
 LARGE = 128 * 128  # pixels
-
-
 # What Pillow and zipfile raise on damaged files.
 BROKEN = (
     OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError,
@@ -38,7 +32,7 @@ BROKEN = (
 
 
 class Header(NamedTuple):
-    """What the first bytes tell of a picture; `reason` is set when they cannot be read."""
+    """Size and color of an image; `reason` is set if the header cannot be read."""
 
     size: tuple[int, int] = (0, 0)
     gray: bool = False
@@ -46,7 +40,7 @@ class Header(NamedTuple):
 
 
 def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> list[Header]:
-    """The header of every picture, in order."""
+    """The header of every image, in order."""
 
     def read(row: int) -> Header:
         try:
@@ -59,12 +53,13 @@ def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> 
 
 
 def common_shape(headers: Iterable[Header], size: Size, mode: str) -> tuple[int, int, int]:
-    """(H, W, C) that all pictures will have; mixed sizes need `size`."""
+    """The common (H, W, C) of all images; mixed sizes need `size`."""
     sizes = Counter(h.size for h in headers if not h.reason)
     if size is None and len(sizes) > 1:
         shown = ", ".join(f"{w}×{h} ({n} files)" for (h, w), n in sizes.most_common(3))
         more = f" and {len(sizes) - 3} more sizes" if len(sizes) > 3 else ""
-        raise UserError(f"images of different sizes: {shown}{more}; give --size, for instance --size 32")
+        reason = f"must be set, because the images have different sizes: {shown}{more}"
+        raise OptionError("size", None, reason, "for example 32")
     gray = mode == "gray" or (mode == "auto" and all(h.gray for h in headers if not h.reason))
     return (*(height_width(size) or next(iter(sizes))), 1 if gray else 3)
 
@@ -72,7 +67,7 @@ def common_shape(headers: Iterable[Header], size: Size, mode: str) -> tuple[int,
 def decode(
     store: Store, names: Sequence[str], out: np.ndarray, threads: int = 1, progress: bool = False
 ) -> dict[int, str]:
-    """Fill row i of `out` with picture i; returns the reason for each row that could not be decoded."""
+    """Fill row i of `out` with image i; returns the reason for each row that could not be decoded."""
 
     def read(row: int) -> str:
         try:
@@ -88,7 +83,7 @@ def decode(
 
 
 def refit(x: np.ndarray, out: np.ndarray) -> None:
-    """Copy the uint8 images `x` into `out`, made to its size and number of channels."""
+    """Copy the uint8 images `x` into `out`, converted to its size and number of channels."""
     if x.shape == out.shape:
         for i in range(0, len(x), 4096):
             out[i : i + 4096] = x[i : i + 4096]
@@ -102,7 +97,7 @@ def refit(x: np.ndarray, out: np.ndarray) -> None:
 
 
 def threads_for(pixels: float) -> int:
-    """One for small pictures, where Python's lock makes two slower than one; else one for each core."""
+    """One for small images, where Python's lock makes two slower than one; else one per core."""
     return 1 if pixels < LARGE else os.cpu_count() or 1
 
 
@@ -122,6 +117,6 @@ def run(work: Callable[[int], T], n: int, title: str, progress: bool, threads: i
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, Image.UnidentifiedImageError):
-        return "not an image file"  # the message of Pillow shows an object's address
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image file"  # Pillow's message contains a memory address
     return " ".join(str(error).split()) or type(error).__name__

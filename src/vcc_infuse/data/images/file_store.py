@@ -1,4 +1,4 @@
-"""The files of a folder, a zip, or a single picture, under one small interface that threads may share."""
+"""One interface to the files of a folder, a zip or a single image; threads may share it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..sources.layout import EXTENSIONS, is_hidden, is_image
 
 
 class Store:
-    """`stamps` maps each visible name (a folder's ends in '/'), in order, to what changes when its content does."""
+    """`stamps` maps each visible name (folders end in '/'), in order, to a text that changes with the content."""
 
     stamps: Mapping[str, str]
 
     def images(self) -> Iterator[str]:
-        """Names of the pictures, in order."""
+        """Names of the images, in order."""
         return (name for name in self.stamps if is_image(name))
 
     def fingerprint(self) -> str:
@@ -34,7 +34,7 @@ class Store:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of open files."""
+        """Close open files."""
 
     def __enter__(self) -> Self:
         return self
@@ -44,18 +44,18 @@ class Store:
 
 
 class FolderStore(Store):
-    """A folder with all below it, links followed; the stamp is size and time of change."""
+    """A folder and everything below it, links included; the stamp is size and modification time."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @cached_property
     def stamps(self) -> Mapping[str, str]:  # type: ignore[override]
-        """Read when first asked for: the names of a huge folder need not be in memory at once."""
+        """Computed on first use, because the names of a huge folder need not be in memory at once."""
         return {name: "" if name.endswith("/") else _stamp(os.stat(self.root / name)) for name in self._names()}
 
     def images(self) -> Iterator[str]:
-        """Names of the pictures, in order, as they are found: at most one folder's names are held."""
+        """Names of the images, in order, while the folder is walked: only one folder's names are in memory."""
         return (name for name in self._names() if is_image(name))
 
     def _names(self) -> Iterator[str]:
@@ -67,7 +67,7 @@ class FolderStore(Store):
 
 
 class FileStore(FolderStore):
-    """A single picture."""
+    """A single image."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.parent)
@@ -78,7 +78,7 @@ class FileStore(FolderStore):
 
 
 class ZipStore(Store):
-    """A zip file; the stamp is size and checksum. Each thread reads through a handle of its own."""
+    """A zip file; the stamp is size and checksum. Each thread has its own handle."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._local, self._open = path, threading.local(), list[zipfile.ZipFile]()
@@ -87,7 +87,7 @@ class ZipStore(Store):
         except (zipfile.BadZipFile, EOFError, ValueError) as error:
             raise UserError(f"{path}: damaged zip file ({error}); copy or download it again") from error
         if any(entry.flag_bits & 1 for entry in entries):
-            raise UserError(f"{path}: the zip file has a password; unpack it and give the folder instead")
+            raise UserError(f"{path}: the zip file has a password; unpack it and use the folder instead")
         seen = {e.filename: f"{e.file_size} {e.CRC:08x}" for e in entries}
         self.stamps = {name: seen[name] for name in sorted(seen) if not is_hidden(name)}
 
@@ -95,7 +95,8 @@ class ZipStore(Store):
         if not hasattr(self._local, "zip"):
             self._local.zip = zipfile.ZipFile(self.path)
             self._open.append(self._local.zip)
-        return self._local.zip
+        handle: zipfile.ZipFile = self._local.zip
+        return handle
 
     def open(self, name: str) -> BinaryIO:
         """The named file, for reading."""
@@ -108,9 +109,9 @@ class ZipStore(Store):
 
 
 def open_store(path: Path) -> Store:
-    """The store for a folder, a zip, or a single picture."""
+    """The store for a folder, a zip or a single image."""
     if not path.exists():
-        raise UserError(f"{path}: no such file or folder; {did_you_mean_path(str(path)) or 'check the path'}")
+        raise UserError(f"{path}: no such file or folder{did_you_mean_path(str(path)) or '; check the path'}")
     try:
         if path.is_dir():
             return FolderStore(path)
@@ -120,7 +121,7 @@ def open_store(path: Path) -> Store:
             return FileStore(path)
     except PermissionError as error:
         raise UserError(f"{error.filename}: permission denied; make it readable") from error
-    raise UserError(f"{path}: neither a folder, a zip file nor a picture ({' '.join(EXTENSIONS)})")
+    raise UserError(f"{path}: neither a folder, a zip file nor an image ({' '.join(EXTENSIONS)})")
 
 
 def _stamp(stat: os.stat_result) -> str:
@@ -128,11 +129,11 @@ def _stamp(stat: os.stat_result) -> str:
 
 
 def _walk(folder: Path, prefix: str, seen: set[str]) -> Iterator[str]:
-    """Visible names below a folder, as if all were sorted: what is in `a/` comes after `a.png`."""
+    """Visible names below a folder in sorted order: the content of `a/` comes after `a.png`."""
     for name in sorted(_listed(folder)):
         if name.endswith("/"):
             real = os.path.realpath(folder / name)
-            if real not in seen:  # a link may lead back up
+            if real not in seen:  # a link may point to a folder above
                 yield prefix + name
                 yield from _walk(folder / name, prefix + name, seen | {real})
         else:

@@ -1,4 +1,4 @@
-"""The IDX format of MNIST and its successors: magic number, dimensions, then the bytes; plain or gzipped."""
+"""Fashion-MNIST, from files in the IDX format of MNIST: magic number, dimensions, then the bytes; plain or gzipped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,55 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UserError
+from ..dataset import Examples
+
+CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+_TORCHVISION = Path("FashionMNIST", "raw")  # where torchvision puts the files
+
+
+def read_fashion_mnist(root: str | None, fallback: Path, download: bool) -> tuple[Examples, Examples]:
+    """Training and test examples, from `root` if given, else from Debian's package or the `fallback` folder."""
+    home = Path(root).expanduser() if root else fallback
+    folders = [home, home / _TORCHVISION] if root else [DEBIAN, home / _TORCHVISION]
+    found = next((f for f in folders if _file(f, "train-images-idx3-ubyte")), None)
+    if found is None and download:
+        _download(home)
+        found = home / _TORCHVISION
+    if found is None:
+        raise UserError(
+            f"fashion_mnist: no IDX files in {folders[0]}; apt-get install dataset-fashion-mnist, "
+            "or set root to their folder, or set download to true"
+        )
+    return _read(found, "train"), _read(found, "t10k")
+
+
+def _read(folder: Path, prefix: str) -> Examples:
+    arrays = []
+    for kind in ("images-idx3", "labels-idx1"):
+        path = _file(folder, f"{prefix}-{kind}-ubyte")
+        if path is None:
+            raise UserError(f"fashion_mnist: {folder} lacks {prefix}-{kind}-ubyte(.gz); set root to another folder")
+        arrays.append(read_idx(path))
+    images, labels = arrays
+    if images.ndim != 3 or labels.shape != (len(images),):
+        raise UserError(f"fashion_mnist: {folder} has {labels.shape} labels for {images.shape} images; get new files")
+    return Examples(images[..., None], labels.astype(np.int64))
+
+
+def _file(folder: Path, stem: str) -> Path | None:
+    return next((p for p in (folder / stem, folder / f"{stem}.gz") if p.is_file()), None)
+
+
+def _download(home: Path) -> None:
+    from torchvision.datasets import FashionMNIST
+
+    try:
+        FashionMNIST(str(home), download=True)
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"fashion_mnist: download to {home} failed ({error}); set root to its folder") from error
 
 
 def read_idx(path: str | Path) -> np.ndarray:
@@ -20,7 +69,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     shape = tuple(np.frombuffer(raw[4:start], ">u4").astype(int).tolist()) if len(raw) >= start else ()
     expected = start + int(np.prod(shape, dtype=object))
     if len(shape) != raw[3] or len(raw) != expected:
-        raise UserError(f"{path}: damaged IDX file ({len(raw)} bytes instead of {expected}); fetch it again")
+        raise UserError(f"{path}: damaged IDX file ({len(raw)} bytes instead of {expected}); download it again")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
@@ -31,60 +80,4 @@ def _bytes(path: Path) -> bytes:
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: damaged gzip file ({error}); fetch it again") from error
-
-
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-
-
-CLASSES = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
-
-
-_RAW = Path("FashionMNIST", "raw")  # where torchvision puts them
-
-
-Part = tuple[np.ndarray, np.ndarray]
-
-
-def read_fashion_mnist(root: str | None, fallback: Path, download: bool) -> tuple[Part, Part]:
-    """Training and test parts, from `root` if given, else from Debian's package or the `fallback` folder."""
-    home = Path(root).expanduser() if root else fallback
-    folders = [home, home / _RAW] if root else [DEBIAN, home / _RAW]
-    found = next((f for f in folders if _file(f, "train-images-idx3-ubyte")), None)
-    if found is None and download:
-        _download(home)
-        found = home / _RAW
-    if found is None:
-        raise UserError(
-            f"--data fashion_mnist: no IDX files in {folders[0]}; apt-get install dataset-fashion-mnist, "
-            "or give their folder with --root, or add --download"
-        )
-    return _part(found, "train"), _part(found, "t10k")
-
-
-def _file(folder: Path, stem: str) -> Path | None:
-    return next((p for p in (folder / stem, folder / f"{stem}.gz") if p.is_file()), None)
-
-
-def _part(folder: Path, prefix: str) -> Part:
-    arrays = []
-    for kind in ("images-idx3", "labels-idx1"):
-        path = _file(folder, f"{prefix}-{kind}-ubyte")
-        if path is None:
-            raise UserError(f"--data fashion_mnist: {folder} lacks {prefix}-{kind}-ubyte(.gz); give --root")
-        arrays.append(read_idx(path))
-    images, labels = arrays
-    if images.ndim != 3 or labels.shape != (len(images),):
-        raise UserError(f"--data fashion_mnist: {folder} has {labels.shape} labels for {images.shape} images")
-    return images[..., None], labels.astype(np.int64)
-
-
-def _download(home: Path) -> None:
-    from torchvision.datasets import FashionMNIST
-
-    try:
-        FashionMNIST(str(home), download=True)
-    except (RuntimeError, OSError) as error:
-        raise UserError(f"--data fashion_mnist: download to {home} failed ({error}); give --root") from error
+        raise UserError(f"{path}: damaged gzip file ({error}); download it again") from error

@@ -1,4 +1,4 @@
-"""Groups of pictures read into one array each, leaving out those that are broken."""
+"""A dataset from a folder or zip of image files; unreadable files are skipped and listed."""
 
 from __future__ import annotations
 
@@ -10,32 +10,84 @@ import numpy as np
 
 from ...errors import UserError
 from ..cache import Allocate, cached
-from ..dataset import Dataset, Examples, moments
+from ..dataset import Dataset, Examples, channel_mean_std
 from ..images.convert import Size, check_options
 from ..images.decode import Header, common_shape, decode, read_headers, threads_for
 from ..images.file_store import Store, open_store
 from .layout import EXTENSIONS, Item, read_layout
 
 Groups = dict[str, list[Item]]
-
-
 Skipped = list[tuple[str, str]]  # name, reason
 
 
-class Pictures(NamedTuple):
-    """What could be read: an array and the items of its rows for every group; and what could not."""
+class DecodedGroups(NamedTuple):
+    """For every group the decoded array and the items of its rows; and the files that could not be read."""
 
     arrays: dict[str, np.ndarray]
     groups: Groups
     skipped: Skipped
 
 
+def load_folder(
+    path: str | Path,
+    size: int | None = None,
+    mode: str = "auto",
+    cache: str | None = None,
+    progress: bool = False,
+) -> Dataset:
+    """A dataset from train/<class> + test/<class>, labeled/<class> + unlabeled + test/<class>, or <class>.
+
+    Class folders alone give one fifth of every class to the test set, the same fifth for every seed.
+    Images are decoded once and kept in the cache folder; unreadable ones are listed in `skipped`.
+    """
+    with open_store(Path(path)) as store:
+        key = [type(store).__name__, store.fingerprint(), size, mode]
+        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), size, mode, make, progress))
+    return Dataset(
+        _examples(arrays["train"], facts["train"]),
+        _examples(arrays["test"], facts["test"]),
+        tuple(facts["classes"]),
+        tuple(facts["mean"]),
+        tuple(facts["std"]),
+        name=Path(path).resolve().name.removesuffix(".zip"),
+        skipped=tuple((name, reason) for name, reason in facts["skipped"]),
+        fixed=facts["fixed"],
+    )
+
+
+def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tuple[np.ndarray, list[str], Skipped]:
+    """All images of a folder, zip or file, of any class: uint8 N×H×W×C array, names, skipped files with reasons."""
+    check_options(size, mode)
+    with open_store(Path(path)) as store:
+        groups: Groups = {"all": [(name, None) for name in store.images()]}
+        read = read_groups(store, groups, str(path), size, mode, lambda _, shape: np.empty(shape, np.uint8))
+    return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
+
+
+def _build(store: Store, path: str, size: int | None, mode: str, allocate: Allocate, progress: bool) -> dict[str, Any]:
+    """Decode everything; the result holds a (name, label) pair per row."""
+    layout = read_layout(store.stamps, path)
+    groups = {"train": layout.train, "test": layout.test}
+    read = read_groups(store, groups, path, size, mode, allocate, progress)
+    mean, std = channel_mean_std(read.arrays["train"])
+    number = {None: -1} | {c: i for i, c in enumerate(layout.classes)}
+    rows = {group: [(name, number[c]) for name, c in items] for group, items in read.groups.items()}
+    facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std}
+    return rows | facts | {"skipped": read.skipped}
+
+
+def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:
+    """The array may be longer than `rows`, by the images that could not be decoded."""
+    names, y = zip(*rows, strict=True)
+    return Examples(x[: len(rows)], np.array(y, np.int64), names)
+
+
 def read_groups(
     store: Store, groups: Groups, path: str, size: Size, mode: str, allocate: Allocate, progress: bool = False
-) -> Pictures:
-    """Decode every group into an array of its own, all of one size and mode."""
+) -> DecodedGroups:
+    """Decode each group into its own array; all groups get the same size and mode."""
     headers: list[Header] = []
-    read = Pictures({}, {}, [])
+    read = DecodedGroups({}, {}, [])
     for group, items in groups.items():
         found = read_headers(store, [name for name, _ in items], progress)
         headers += found
@@ -66,8 +118,8 @@ def _move_up(x: np.ndarray, bad: dict[int, str]) -> np.ndarray:
     return x[: len(x) - len(bad)]
 
 
-def _check_enough(before: Groups, read: Pictures, path: str) -> None:
-    """A few broken files are left out; losing a whole class or most files is a mistake worth stopping for."""
+def _check_enough(before: Groups, read: DecodedGroups, path: str) -> None:
+    """A few unreadable files are skipped; losing a whole class or most files is an error."""
     total = sum(map(len, before.values()))
     if not total:
         raise UserError(f"{path}: no images found (looked for {' '.join(EXTENSIONS)})")
@@ -79,58 +131,3 @@ def _check_enough(before: Groups, read: Pictures, path: str) -> None:
         for _, c in before[group]:
             if not left[c]:
                 raise UserError(f"{path}: no {c or 'unlabeled'!r} image ({group}) can be read; replace them")
-
-
-def load_folder(
-    path: str | Path,
-    size: int | None = None,
-    mode: str = "auto",
-    cache: str | None = None,
-    progress: bool = False,
-) -> Dataset:
-    """A dataset from train/<class> + test/<class>, labeled/<class> + unlabeled + test/<class>, or <class>.
-
-    Class folders alone give one fifth of every class to the test set, the same fifth whatever the seed.
-    Pictures are decoded once and kept in the cache folder; unreadable ones are listed in `skipped`.
-    """
-    check_options(size, mode)
-    with open_store(Path(path)) as store:
-        key = [type(store).__name__, store.fingerprint(), size, mode]
-        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), size, mode, make, progress))
-    return Dataset(
-        _examples(arrays["train"], facts["train"]),
-        _examples(arrays["test"], facts["test"]),
-        tuple(facts["classes"]),
-        tuple(facts["mean"]),
-        tuple(facts["std"]),
-        name=Path(path).resolve().name.removesuffix(".zip"),
-        skipped=tuple((name, reason) for name, reason in facts["skipped"]),
-        fixed=facts["fixed"],
-    )
-
-
-def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tuple[np.ndarray, list[str], Skipped]:
-    """All pictures of a folder, zip or file, whatever the class: uint8 N×H×W×C, names, those left out."""
-    check_options(size, mode)
-    with open_store(Path(path)) as store:
-        groups: Groups = {"all": [(name, None) for name in store.images()]}
-        read = read_groups(store, groups, str(path), size, mode, lambda _, shape: np.empty(shape, np.uint8))
-    return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
-
-
-def _build(store: Store, path: str, size: int | None, mode: str, allocate: Allocate, progress: bool) -> dict[str, Any]:
-    """Decode everything; the facts hold a (name, label) pair for every row."""
-    layout = read_layout(store.stamps, path)
-    groups = {"train": layout.train, "test": layout.test}
-    read = read_groups(store, groups, path, size, mode, allocate, progress)
-    mean, std = moments(read.arrays["train"])
-    number = {None: -1} | {c: i for i, c in enumerate(layout.classes)}
-    rows = {group: [(name, number[c]) for name, c in items] for group, items in read.groups.items()}
-    facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std}
-    return rows | facts | {"skipped": read.skipped}
-
-
-def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:
-    """The array may be longer than its rows, by the pictures that turned out broken."""
-    names, y = zip(*rows, strict=True)
-    return Examples(x[: len(rows)], np.array(y, np.int64), names)

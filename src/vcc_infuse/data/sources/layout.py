@@ -1,4 +1,4 @@
-"""Names of files: which are pictures, what they consist of, and what a mistyped one may have meant."""
+"""The layout of a folder or zip: which files are images, and the role and class their folders give them."""
 
 from __future__ import annotations
 
@@ -9,37 +9,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import UserError
-from ..split import holdout
+from ..split import train_test_rows
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Folder names are the user's, so both spellings count.
+_ROLES = {"train": "train", "test": "test", "labeled": "labeled", "labelled": "labeled"}
+_ROLES |= {"unlabeled": "unlabeled", "unlabelled": "unlabeled"}
+Item = tuple[str, str | None]  # name in the store, class (None = unlabeled)
 
 
 def is_image(name: str) -> bool:
-    """Whether the name is that of a picture."""
+    """Whether the file name is that of an image."""
     return name.lower().endswith(EXTENSIONS)
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """The folders and the file of a name inside a folder or zip, also when written with backslashes."""
+    """The folders and the file name of a path inside a folder or zip, also if written with backslashes."""
     return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 
 def is_hidden(name: str) -> bool:
-    """Whether the file, or a folder it is in, is one that systems create for themselves."""
+    """Whether the file, or a folder above it, is hidden or made by the operating system."""
     return any(part.startswith(".") or part == "__MACOSX" for part in parts(name))
-
-
-# Folder names are the user's, so both spellings count.
-_ROLES = {"train": "train", "test": "test", "labeled": "labeled", "labelled": "labeled"}
-_ROLES |= {"unlabeled": "unlabeled", "unlabelled": "unlabeled"}
-
-
-Item = tuple[str, str | None]  # name in the store, class (None = unlabeled)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Training and test items, the sorted class names, and whether the folders say what is labeled."""
+    """Training and test items, the sorted class names, and whether the folders decide what is labeled."""
 
     train: list[Item]
     test: list[Item]
@@ -70,7 +66,7 @@ def read_layout(names: Iterable[str], path: str) -> Layout:
 
 
 def _unwrap(paths: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Take off one folder that is wrapped around everything."""
+    """Remove a single folder that contains everything else."""
     tops = {p[0] for name, p in paths if is_image(name)}
     top = next(iter(tops), "")
     wrapped = len(tops) == 1 and top.lower() not in _ROLES and any(len(p) > 2 for _, p in paths)
@@ -78,25 +74,25 @@ def _unwrap(paths: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[s
 
 
 def _base(roles: set[str], path: str) -> str:
-    """The folder that holds the labeled training images, once the folders found go together."""
+    """The folder of the labeled training images; folders that do not fit together are an error."""
     if {"train", "labeled"} <= roles:
-        raise UserError(f"{path}: both train/ and labeled/ are there; keep one of them")
+        raise UserError(f"{path}: both train/ and labeled/ exist; keep one of them")
     base = "labeled" if roles & {"labeled", "unlabeled"} and "train" not in roles else "train"
     needed = {"labeled", "unlabeled", "test"} if base == "labeled" else {"train", "test"}
-    missing = [role.replace("labeled", "labeled") + "/" for role in sorted(needed - roles)]
+    missing = sorted(needed - roles)
     if missing:
         raise UserError(
-            f"{path}: {missing[0]} is missing; give train/<class> and test/<class>, "
+            f"{path}: {missing[0]}/ is missing; give train/<class> and test/<class>, "
             "or labeled/<class>, unlabeled and test/<class>"
         )
     return base
 
 
 def _by_class(paths: list[tuple[str, tuple[str, ...]]], path: str) -> list[Item]:
-    """Every file and folder under a role with its class; folders are kept to notice empty classes."""
+    """Every file and folder under a role with its class; folders are kept so that empty classes are noticed."""
     for name, p in paths:
         if len(p) == 1 and is_image(name):
-            raise UserError(f"{path}: {name} lies in no class folder; move it into one")
+            raise UserError(f"{path}: {name} is in no class folder; move it into one")
     return [(name, p[0]) for name, p in paths if len(p) > 1 or (len(p) == 1 and name.endswith("/"))]
 
 
@@ -116,5 +112,5 @@ def _class_folders(paths: list[tuple[str, tuple[str, ...]]], path: str) -> Layou
     items = _by_class(paths, path)
     classes = _classes(items, "", path)
     items = _images(items)
-    train, test = holdout(np.array([classes.index(str(c)) for _, c in items]))
+    train, test = train_test_rows(np.array([classes.index(str(c)) for _, c in items]))
     return Layout([items[i] for i in train], [items[i] for i in test], classes, fixed=False)

@@ -1,4 +1,4 @@
-"""The public sets that torchvision knows how to download and check: CIFAR-10, CIFAR-100, SVHN and STL-10."""
+"""The datasets that torchvision downloads and checks: CIFAR-10, CIFAR-100, SVHN and STL-10."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ..dataset import Moments
+from ..dataset import Examples, MeanStd
 
 
 @dataclass(frozen=True)
 class TorchvisionSpec:
-    """Where torchvision keeps a set, which splits train and test, its usual mean and std, whether to mirror it."""
+    """How torchvision stores a dataset, its training and test splits, its usual mean and std, whether to mirror it."""
 
     factory: str
     files: tuple[str, ...]
     train: tuple[dict[str, Any], ...]
     test: dict[str, Any]
-    moments: Moments
+    mean_std: MeanStd
     flip: bool = True
 
 
@@ -29,15 +29,10 @@ def _bytes(*values: float) -> tuple[float, ...]:
 
 
 _SVHN = ((0.4380, 0.4440, 0.4730), (0.1751, 0.1771, 0.1744))
-
-
 _STL = tuple(f"stl10_binary/{f}.bin" for f in ("train_X", "train_y", "unlabeled_X", "test_X", "test_y"))
-
-
 _CIFAR = (*(f"cifar-10-batches-py/data_batch_{i}" for i in range(1, 6)), "cifar-10-batches-py/test_batch")
 
-
-PUBLIC = {
+SPECS = {
     "cifar10": TorchvisionSpec(
         "CIFAR10", _CIFAR,
         ({"train": True},), {"train": False}, (_bytes(125.3, 123.0, 113.9), _bytes(63.0, 62.1, 66.7)),
@@ -61,27 +56,24 @@ PUBLIC = {
 }  # fmt: skip
 
 
-Part = tuple[np.ndarray, np.ndarray]
-
-
 def find(name: str, root: Path, download: bool) -> list[tuple[str, int, int]]:
-    """(name, size, time) of the files of a set, downloaded first if asked for and absent."""
-    public = PUBLIC[name]
-    missing = [f for f in public.files if not (root / f).is_file()]
+    """(name, size, time) of the files of a dataset; missing files are downloaded if `download`."""
+    spec = SPECS[name]
+    missing = [f for f in spec.files if not (root / f).is_file()]
     if missing and not download:
-        raise UserError(f"--data {name}: {root / missing[0]} is missing; give --root, or add --download")
+        raise UserError(f"{name}: {root / missing[0]} is missing; set root to its folder, or set download to true")
     if missing:
-        for options in (*public.train, public.test):
+        for options in (*spec.train, spec.test):
             _open(name, root, options, download=True)
-    stats = [(f, (root / f).stat()) for f in public.files]
+    stats = [(f, (root / f).stat()) for f in spec.files]
     return [(f, s.st_size, s.st_mtime_ns) for f, s in stats]
 
 
-def read(name: str, root: Path) -> tuple[list[Part], Part, tuple[str, ...]]:
-    """The training parts, the test part (images N×H×W×3, labels) and the class names."""
-    public = PUBLIC[name]
-    sets = [_open(name, root, options) for options in (*public.train, public.test)]
-    parts = [(_channels_last(np.asarray(s.data)), _labels(s, len(s.data))) for s in sets]
+def read(name: str, root: Path) -> tuple[list[Examples], Examples, tuple[str, ...]]:
+    """The training parts, the test part and the class names."""
+    spec = SPECS[name]
+    sets = [_open(name, root, options) for options in (*spec.train, spec.test)]
+    parts = [Examples(_channels_last(np.asarray(s.data)), _labels(s, len(s.data))) for s in sets]
     return parts[:-1], parts[-1], tuple(getattr(sets[0], "classes", map(str, range(10))))
 
 
@@ -89,10 +81,10 @@ def _open(name: str, root: Path, options: dict[str, Any], download: bool = False
     from torchvision import datasets
 
     try:
-        return getattr(datasets, PUBLIC[name].factory)(str(root), download=download, **options)
+        return getattr(datasets, SPECS[name].factory)(str(root), download=download, **options)
     except (RuntimeError, OSError) as error:
-        remedy = "try again later, or give --root" if download else "remove them and add --download"
-        raise UserError(f"--data {name}: files in {root} are not usable ({error}); {remedy}") from error
+        remedy = "try again later, or set root" if download else "remove them and set download to true"
+        raise UserError(f"{name}: files in {root} are not usable ({error}); {remedy}") from error
 
 
 def _channels_last(x: np.ndarray) -> np.ndarray:
@@ -100,7 +92,7 @@ def _channels_last(x: np.ndarray) -> np.ndarray:
 
 
 def _labels(dataset: Any, n: int) -> np.ndarray:
-    """CIFAR says targets, the others labels; STL-10's unlabeled part has −1."""
+    """CIFAR calls them targets, the others labels; the unlabeled part of STL-10 has −1."""
     labels = getattr(dataset, "targets", None)
     labels = dataset.labels if labels is None else labels
     return np.full(n, -1, np.int64) if labels is None else np.asarray(labels, np.int64)
