@@ -11,7 +11,7 @@ from vcc_infuse.errors import UserError
 
 
 class Builder:
-    """Counts how often it is asked to build."""
+    """Counts its calls."""
 
     def __init__(self, value=7):
         self.value, self.calls = value, 0
@@ -27,7 +27,7 @@ def entry_of(folder):
     return entry
 
 
-def test_second_time_is_mapped_not_built(tmp_path):
+def test_the_second_call_maps_and_does_not_build(tmp_path):
     build = Builder()
     for _ in range(2):
         arrays, facts = cached(["key"], str(tmp_path), build)
@@ -61,7 +61,7 @@ def truncate(path):
         lambda entry: (entry / "facts.json").write_text("[]"),
     ],
 )
-def test_a_damaged_entry_is_built_again(tmp_path, damage):
+def test_a_damaged_entry_is_rebuilt(tmp_path, damage):
     build = Builder()
     cached(["key"], str(tmp_path), build)
     damage(entry_of(tmp_path))
@@ -81,14 +81,14 @@ def test_a_failed_build_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unusable_folder_costs_a_warning_only(tmp_path):
+def test_an_unusable_folder_only_warns(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="not usable"):
         arrays, _ = cached(["key"], str(tmp_path / "file" / "cache"), Builder())
     assert (arrays["train"] == 7).all()
 
 
-def test_a_full_disk_costs_a_warning_only(tmp_path, monkeypatch):
+def test_a_full_disk_only_warns(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -124,7 +124,7 @@ def test_two_processes_may_build_at_once(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_leftovers_of_killed_processes_are_swept_after_a_day(tmp_path):
+def test_leftovers_of_killed_processes_are_removed_after_a_day(tmp_path):
     for name, age in (("old", 2 * 86400), ("young", 60)):
         (tmp_path / f".building-{name}").mkdir()
         os.utime(tmp_path / f".building-{name}", times=(time.time() - age,) * 2)
@@ -132,7 +132,7 @@ def test_leftovers_of_killed_processes_are_swept_after_a_day(tmp_path):
     assert [p.name for p in tmp_path.glob(".building-*")] == [".building-young"]
 
 
-def test_where_the_cache_is(monkeypatch, tmp_path):
+def test_cache_folder_follows_argument_then_environment_then_home(monkeypatch, tmp_path):
     monkeypatch.setenv("VCC_INFUSE_CACHE", str(tmp_path))
     assert cache_folder() == tmp_path
     assert cache_folder("/elsewhere").as_posix() == "/elsewhere"

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given as over
+from hypothesis import given
 from hypothesis import strategies as st
 
-from vcc_infuse.data.long_tail import long_tail, tail_sizes
-from vcc_infuse.data.split import balanced, given
+from vcc_infuse.data.long_tail import LongTail, long_tailed, tail_sizes
+from vcc_infuse.data.split import balanced, from_given_labels, train_test_rows
 from vcc_infuse.errors import UserError
 
 CIFAR = np.arange(50_000) % 10
@@ -27,14 +27,14 @@ def test_balanced_can_leave_the_labeled_images_out_of_the_pool():
     assert not set(split.pool) & set(split.labeled)
 
 
-def test_seed_zero_gives_these_very_rows():
+def test_seed_zero_gives_exactly_these_rows():
     y = np.array([0, 1, 2] * 4 + [-1, -1])
     split = balanced(y, 7, 3, seed=0)
     assert split.labeled.tolist() == [6, 9, 1, 7, 4, 11, 2]
     assert split.pool.tolist() == [6, 9, 1, 7, 4, 11, 2, 0, 3, 5, 8, 10, 12, 13]
 
 
-@over(st.integers(0, 2**32 - 1), st.integers(3, 30), st.booleans())
+@given(st.integers(0, 2**32 - 1), st.integers(3, 30), st.booleans())
 def test_balanced_invariants(seed, labels, include):
     y = np.random.RandomState(1).permutation([0] * 10 + [1] * 10 + [2] * 10 + [-1] * 5)
     split = balanced(y, labels, 3, seed, include)
@@ -58,7 +58,10 @@ def test_fewer_labels_are_a_subset_of_more():
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(2, "--labels 2: fewer than the 3 classes"), (12, "class 'cat' has 2 of 4 images")],
+    [
+        (2, "labels must be at least 3, one per class, got 2"),
+        (12, "labels must be at most 6, because class 'cat' has 2 .*, got 12"),
+    ],
 )
 def test_impossible_numbers_of_labels_are_one_line(labels, message):
     with pytest.raises(UserError, match=message):
@@ -66,7 +69,7 @@ def test_impossible_numbers_of_labels_are_one_line(labels, message):
 
 
 def test_a_seed_out_of_range_is_one_line():
-    with pytest.raises(UserError, match="--seed -1"):
+    with pytest.raises(UserError, match="seed must be .*, got -1"):
         balanced(CIFAR, 40, 10, seed=-1)
 
 
@@ -101,29 +104,29 @@ def test_tail_sizes_of_a_hundred_classes(first, head, last, total):
 
 
 @pytest.mark.parametrize("base", range(2, 12))
-def test_whole_sizes_survive_rounding(base):
+def test_integer_sizes_survive_rounding(base):
     for power in range(1, 6):
         whole = [base ** (power - c) for c in range(power + 1)]
         assert tail_sizes(base**power, base**power, power + 1) == whole
 
 
 def test_long_tail_of_the_paper():
-    split = long_tail(CIFAR, 10, seed=0, first=1000, gamma=100, beta=0.2)
+    split = long_tailed(CIFAR, 10, 0, LongTail(first=1000, gamma=100, beta=0.2))
     assert counts(CIFAR, split.labeled) == TAILS[4][2]
     assert counts(CIFAR, split.pool) == TAILS[3][2]
     assert not set(split.labeled) & set(split.pool)
 
 
 def test_long_tail_reversed_and_with_the_labeled_images():
-    split = long_tail(CIFAR, 10, 0, 500, 100, unlabeled_first=4000, gamma_u=-100, include_labeled=True)
+    split = long_tailed(CIFAR, 10, 0, LongTail(500, 100, unlabeled_first=4000, gamma_u=-100), include_labeled=True)
     assert np.array_equal(split.pool[:1236], split.labeled)
     assert counts(CIFAR, split.pool[1236:]) == TAILS[3][2][::-1]
     assert len(np.unique(split.pool)) == 1236 + 9922
 
 
-def test_long_tail_with_a_pool_of_unknown_truth():
+def test_long_tail_with_an_unlabeled_pool():
     y = np.concatenate([np.arange(5000) % 10, np.full(700, -1)])
-    split = long_tail(y, 10, seed=0, first=150, gamma=10)
+    split = long_tailed(y, 10, 0, LongTail(first=150, gamma=10))
     assert counts(y, split.labeled) == TAILS[5][2]
     assert np.array_equal(split.pool, np.arange(5000, 5700))
 
@@ -131,34 +134,53 @@ def test_long_tail_with_a_pool_of_unknown_truth():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"first": 3000, "gamma": 100, "beta": 0.2}, "first 3000: class '0' has 5000 of 3000\\+12000"),
-        ({"first": 50, "gamma": 100, "beta": 0.2}, "first 50: class '8' gets no label; .* lower --long_tail.gamma 100"),
-        ({"first": 0, "gamma": 10, "beta": 0.5}, "first 0:"),
-        ({"first": 50, "gamma": 10, "beta": 1.5}, "beta 1.5:"),
-        ({"first": 50, "gamma": 0.5, "beta": 0.5}, "gamma 0.5:"),
-        ({"first": 50, "gamma": float("nan"), "beta": 0.5}, "gamma nan:"),
-        ({"first": 50, "gamma": 10, "beta": 0.5, "gamma_u": 0.3}, "gamma_u 0.3:"),
-        ({"first": 50, "gamma": 10, "unlabeled_first": -5}, "unlabeled_first -5:"),
-        ({"first": 50, "gamma": 10}, "give --long_tail.beta or --long_tail.unlabeled_first"),
-        ({"first": 50, "gamma": 10, "unlabeled_first": 0}, "give --long_tail.beta or --long_tail.unlabeled_first"),
-        ({"first": 50, "gamma": 10, "beta": 0.5, "unlabeled_first": 50}, "unlabeled_first 50 say the same"),
+        (
+            {"first": 3000, "gamma": 100, "beta": 0.2},
+            "first must be smaller, because class '0' has 5000 images and needs 3000\\+12000, got 3000",
+        ),
+        (
+            {"first": 50, "gamma": 100, "beta": 0.2},
+            "first must be larger, because class '8' gets no label, got 50; or lower long_tail.gamma",
+        ),
+        ({"gamma": 10, "beta": 0.5}, "first must be the number of labels of the largest class, got None"),
+        ({"first": 0, "gamma": 10, "beta": 0.5}, "first must be an integer of at least 1, got 0"),
+        ({"first": 50, "gamma": 10, "beta": 1.5}, "beta must be .*, got 1.5"),
+        ({"first": 50, "gamma": 0.5, "beta": 0.5}, "gamma must be .*, got 0.5"),
+        ({"first": 50, "gamma": float("nan"), "beta": 0.5}, "gamma must be .*, got nan"),
+        ({"first": 50, "gamma": 10, "beta": 0.5, "gamma_u": 0.3}, "gamma_u must be .*, got 0.3"),
+        ({"first": 50, "gamma": 10, "unlabeled_first": -5}, "unlabeled_first must be .*, got -5"),
+        ({"first": 50, "gamma": 10}, "set long_tail.beta or long_tail.unlabeled_first"),
+        ({"first": 50, "gamma": 10, "unlabeled_first": 0}, "set long_tail.beta or long_tail.unlabeled_first"),
+        ({"first": 50, "gamma": 10, "beta": 0.5, "unlabeled_first": 50}, "exclude each other"),
     ],
 )
 def test_impossible_tails_are_one_line(options, message):
-    """Every option under the name that the command line knows it by."""
+    """Every option has the dotted name that the command line knows."""
     with pytest.raises(UserError, match=message) as caught:
-        long_tail(CIFAR, 10, 0, **options)
-    said = str(caught.value)
-    assert "\n" not in said
-    assert "--long_tail." in said
+        long_tailed(CIFAR, 10, 0, LongTail(**options))
+    assert "\n" not in str(caught.value)
+    assert "long_tail." in str(caught.value)
 
 
-def test_a_pool_of_nothing_but_unknown_truth_may_be_asked_for():
+def test_the_pool_may_be_only_the_unlabeled_rows():
     y = np.concatenate([np.arange(5000) % 10, np.full(700, -1)])
-    assert len(long_tail(y, 10, 0, first=150, gamma=10, unlabeled_first=0).pool) == 700
+    assert len(long_tailed(y, 10, 0, LongTail(first=150, gamma=10, unlabeled_first=0)).pool) == 700
 
 
-def test_given_shows_every_label():
-    split = given(np.array([1, -1, 0, -1, 1]))
+def test_given_labels_are_all_shown():
+    split = from_given_labels(np.array([1, -1, 0, -1, 1]))
     assert split.labeled.tolist() == [2, 0, 4]
     assert split.pool.tolist() == [2, 0, 4, 1, 3]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.sampled_from([0.1, 0.2, 0.5]))
+def test_train_and_test_rows_are_stratified_and_disjoint(sizes, fraction):
+    y = np.random.RandomState(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    train, test = train_test_rows(y, fraction)
+    assert sorted([*train, *test]) == list(range(len(y)))
+    assert train.tolist() == sorted(train)
+    assert len(test) <= np.ceil(fraction * len(y))
+    for number, size in enumerate(sizes):
+        taken = (y[test] == number).sum()
+        assert taken <= size - 1
+        assert taken in (size - 1, np.floor(fraction * size), np.floor(fraction * size) + 1)
