@@ -1,6 +1,6 @@
-"""Forty labels of handwritten digits: FixMatch against plain supervision and scikit-learn's semi-supervised methods.
+"""Forty labels of handwritten digits: FixMatch, supervised training and scikit-learn's semi-supervised methods.
 
-Same splits for everyone, several seeds, mean ± standard deviation and paired differences:
+The same splits for all methods, several seeds, mean ± standard deviation and paired differences:
 
     python examples/digits_baselines.py --seeds 5 --out results/digits_baselines.md
 """
@@ -12,12 +12,11 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
-from vcc_infuse import FixMatch, SmallConv, SSLData, Supervised, Trainer, load
-from vcc_infuse.data.split import balanced
+from vcc_infuse import FixMatch, SmallConv, Supervised, Trainer, load_ssl
 
 
 def train(method, data, seed, steps):
-    trainer = Trainer(SmallConv(), method, steps=steps, epochs=4, eval_every=4, seed=seed, progress=False)
+    trainer = Trainer(SmallConv(), method, steps=steps, seed=seed, progress=False)
     return trainer.fit(data)["error"]
 
 
@@ -31,8 +30,7 @@ def scikit_learn(method, data):
 
 
 def errors(labels, seed, steps):
-    dataset = load("digits")
-    data = SSLData(dataset, balanced(dataset.train.y, labels, 10, seed))
+    data = load_ssl("digits", labels=labels, seed=seed)
     return {
         "Supervised": train(Supervised(), data, seed, steps),
         "LabelSpreading, rbf 0.25 (scikit-learn)": scikit_learn(LabelSpreading(gamma=0.25, max_iter=200), data),

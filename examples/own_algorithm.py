@@ -6,13 +6,12 @@ vcc-infuse train --data digits --labels 40 --algorithm own_algorithm.RisingMatch
 
 import sys
 
-from vcc_infuse import PseudoLabeling, SmallConv, SSLData, Trainer, load
-from vcc_infuse.data.split import balanced
+from vcc_infuse import PseudoLabeling, SmallConv, Trainer, load_ssl
 from vcc_infuse.types import Calibrated, PseudoLabels, Step
 
 
 class RisingMatch(PseudoLabeling):
-    """Trust easily at first, be strict at the end.
+    """Accept unsure pseudo labels at first and only sure ones at the end.
 
     Args:
         low: threshold at the first step.
@@ -30,7 +29,6 @@ class RisingMatch(PseudoLabeling):
 
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    dataset = load("digits")
-    data = SSLData(dataset, balanced(dataset.train.y, labels=40, classes=10, seed=0))
-    summary = Trainer(SmallConv(), RisingMatch(), steps=steps, epochs=3, eval_every=1).fit(data)
+    data = load_ssl("digits", labels=40)
+    summary = Trainer(SmallConv(), RisingMatch(), steps=steps, eval_every=100).fit(data)
     print(f"error {100 * summary['error']:.1f} %, ECE {summary['ece']:.3f}")

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load
+from vcc_infuse import FixMatch, SmallConv, Trainer, load_ssl
 from vcc_infuse.data.sources.folder import read_images
-from vcc_infuse.data.split import from_given_labels
 
 
 def draw(shape, rng):
@@ -44,14 +43,13 @@ def main(steps):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         make_folder(root)
-        dataset = load(str(root))
-        data = SSLData(dataset, from_given_labels(dataset.train.y))
+        data = load_ssl(str(root))
         trainer = Trainer(SmallConv(16), FixMatch(), steps=steps, eval_every=100, batch_size=20, unlabeled_ratio=5)
         trainer.fit(data)
         images, names, _ = read_images(root / "test" / "disc")
         found = trainer.predictor().predict(images)
         for name, label, confidence in list(zip(names, found.labels, found.confidence, strict=True))[:5]:
-            print(f"{name}: {dataset.classes[label]} ({100 * confidence:.0f} %)")
+            print(f"{name}: {data.dataset.classes[label]} ({100 * confidence:.0f} %)")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,22 @@
 """A plain PyTorch FixMatch loop on scikit-learn's digits, with VCC in place of the softmax confidence.
 
-VCC needs a model that returns Outputs(logits, features) and has a linear `head`, an averaged copy of it, and the
-numbers of the unlabeled examples. Run: python examples/own_loop.py
+VCC needs a model that returns Outputs(logits, features) and has a linear `head`, an averaged copy of that model, and
+the numbers of the unlabeled examples within their pool. Run: python examples/own_loop.py [steps]
 """
 
 import copy
+import sys
 
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from vcc_infuse.calibrators.vcc import VCC
+from vcc_infuse import VCC
 from vcc_infuse.metrics import ece
 from vcc_infuse.types import Batch, Outputs, Step, Task
 
-STEPS, BATCH, UNLABELED, CLASSES, PER_CLASS = 300, 32, 160, 10, 4
+BATCH, UNLABELED, CLASSES, PER_CLASS = 32, 160, 10, 4
 
 
 class Net(nn.Module):
@@ -50,7 +51,7 @@ def digits():
     return x[order[:1400]], y[order[:1400]], x[order[1400:]], y[order[1400:]]
 
 
-def main():
+def main(steps):
     torch.manual_seed(0)
     pool, truth, test_x, test_y = digits()
     labeled = torch.cat([(truth == c).nonzero().flatten()[:PER_CLASS] for c in range(CLASSES)])
@@ -59,25 +60,25 @@ def main():
 
     vcc = VCC()
     counts = torch.full((CLASSES,), PER_CLASS)
-    vcc.setup(model, Task(CLASSES, len(labeled), len(pool), counts, STEPS, 50, BATCH, UNLABELED))
+    vcc.setup(model, Task(CLASSES, len(labeled), len(pool), counts, steps, BATCH, UNLABELED))
     parameters = [*model.parameters(), *vcc.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
-    for number in range(STEPS):
+    for number in range(steps):
         ids, pool_ids = torch.randint(len(labeled), (BATCH,)), torch.randint(len(pool), (UNLABELED,))
         rows = labeled[ids]
         x, y, u = weak(pool[rows]), truth[rows], weak(pool[pool_ids])
         views = {"labeled_strong": strong(pool[rows])}
         batch = Batch(x, y, ids, views, pool_ids, torch.ones(UNLABELED))
-        step = Step(batch, model, ema, vcc, number, STEPS)
+        step = Step(batch, model, ema, vcc, number, steps)
 
         with torch.no_grad():
             outputs = model(u)
-        trust = step.confidence(u, outputs)
-        chosen = (trust.confidence >= 0.95).float()
+        calibrated = step.confidence(u, outputs)
+        selected = (calibrated.confidence >= 0.95).float()
         logits = model(torch.cat([x, strong(pool[pool_ids])])).logits
-        loss = F.cross_entropy(logits[:BATCH], y) + trust.loss
-        loss = loss + (F.cross_entropy(logits[BATCH:], trust.labels, reduction="none") * chosen).mean()
+        loss = F.cross_entropy(logits[:BATCH], y) + calibrated.loss
+        loss = loss + (F.cross_entropy(logits[BATCH:], calibrated.labels, reduction="none") * selected).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -92,4 +93,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

@@ -30,7 +30,7 @@ def main(steps):
     x, test_x, y, test_y = train_test_split(digits.images / 16, digits.target, stratify=digits.target, random_state=0)
     shown = hide(y, per_class=4)
 
-    images = SSLClassifier(steps=steps, flip=False)  # a mirrored 2 is no 2
+    images = SSLClassifier(steps=steps, flip=False)  # a mirrored 2 is not a 2
     print(f"SSLClassifier, images:   accuracy {images.fit(x, shown).score(test_x, test_y):.3f}")
 
     flat, test_flat = x.reshape(len(x), -1), test_x.reshape(len(test_x), -1)
