@@ -1,4 +1,4 @@
-"""Strong views of a batch: ours against the same recipe in PIL, image by image, measured in turns."""
+"""Speed of strong views of a batch: ours against the same recipe in PIL, image by image, timed alternately."""
 
 import random
 import statistics
@@ -45,7 +45,7 @@ def pil_cutout(image):
 
 
 def pil_strong(array, reflected, scale, shift):
-    """One image: reflected crop by index in numpy (faster than padding), operations in PIL, then a tensor."""
+    """One image: reflected crop by indexing in numpy (faster than padding), operations in PIL, then a tensor."""
     size, margin = len(array), len(array) // 8
     top, left = random.randint(0, 2 * margin), random.randint(0, 2 * margin)
     rows, columns = reflected[top : top + size], reflected[left : left + size]
@@ -72,7 +72,7 @@ def milliseconds(work):
 
 
 def compare(images: int = 448, size: int = 32, rounds: int = 10, threads: int | None = None) -> dict:
-    """Medians over alternating rounds: ms per image of both, and how many times faster ours is."""
+    """Medians over alternating rounds: ms per image of both, and the ratio of PIL to ours."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     raw = torch.randint(0, 256, (images, size, size, 3), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Whose BatchNorm statistics should judge the weak view? Three answers, FixMatch on digits, same seeds and steps.
+"""Which BatchNorm statistics should normalize the weak view? Three answers, FixMatch on digits, same seeds and steps.
 
 python benchmarks/batchnorm.py --seeds 3 --out results/batchnorm.md
 """
@@ -13,11 +13,11 @@ from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load
 from vcc_infuse.data.split import balanced
 from vcc_infuse.types import Step
 
-RUNNING = Step.teach
+RUNNING = Step.forward_weak_strong
 
 
 def own(step, weak, *inputs):
-    """The weak view normalized by itself, the labeled and strong views together."""
+    """The weak view is normalized alone, the labeled and strong views together."""
     with torch.no_grad():
         step.weak = step.model(weak)
     return step.weak, step.forward(*inputs)
@@ -31,10 +31,10 @@ WAYS = {
 
 
 def run(way, seed, labels, steps):
-    Step.teach, joint = WAYS[way]
+    Step.forward_weak_strong, joint = WAYS[way]
     dataset = load("digits")
-    data = SSLData(dataset, balanced(dataset.train.y, labels, 10, seed))
-    common = dict(steps=steps, epochs=5, eval_every=5, batch=32, ratio=5, progress=False)
+    data = SSLData(dataset, balanced(dataset.train.y, labels, dataset.classes, seed))
+    common = dict(steps=steps, eval_every=steps, batch_size=32, unlabeled_ratio=5, progress=False)
     return Trainer(SmallConv(), FixMatch(), joint_bn=joint, seed=seed, **common).fit(data)
 
 

@@ -1,46 +1,40 @@
-"""Compare methods on the same splits, seeds and steps: a table of `vcc-infuse reproduce`, made up on the spot.
+"""Compare methods on the same splits, seeds and steps: a table like those of `vcc-infuse reproduce`.
 
-    python benchmarks/compare.py --data digits --labels 20 --seeds 5 --jobs 2 --steps 600 --batch 32 --ratio 5 \
-        --rows Supervised FixMatch FixMatch+VCC --out results/vcc_digits_20
+    python benchmarks/compare.py --data digits --labels 20 --seeds 5 --jobs 2 --steps 600 --batch_size 32 \
+        --unlabeled_ratio 5 --rows Supervised FixMatch FixMatch+VCC --out results/vcc_digits_20
 
-A row is `Algorithm`, `Algorithm+Calibrator` or `Algorithm+Calibrator+Selector`, each with arguments in brackets if
-need be: `FlexMatch+VCC(match="none")+INFUSE(keep=0.4)`. A row's paired difference is to the row of its algorithm
-alone, or to `--base`. Every finished run is kept, so a stopped table goes on. Writes OUT.md and OUT.json.
+A row is `Algorithm`, `Algorithm+Calibrator` or `Algorithm+Calibrator+Selector`, each with optional arguments:
+`FlexMatch+VCC(match="none")+INFUSE(keep=0.4)`. A row is compared with the row of its algorithm alone, or with
+`--base`. Finished runs are kept, so the same command continues a stopped table. Writes OUT.md, OUT.html and OUT.json.
 """
 
 import argparse
 import ast
-import json
 import shlex
 import sys
 from pathlib import Path
 
 import vcc_infuse
-from vcc_infuse.cli.reproduce import plain_entry, save
-from vcc_infuse.reproduce import Column, Row, Table, run_grid
+from vcc_infuse.calibrators import Calibrator
+from vcc_infuse.reproduce import Row, Table, TableColumn, run_grid
 from vcc_infuse.reproduce.collect import collect
-from vcc_infuse.reproduce.render import markdown
+from vcc_infuse.reproduce.render import write_table
 from vcc_infuse.runs.folder import versions
-from vcc_infuse.utils.io import write_json
+from vcc_infuse.selectors import Selector
 
-FIGURES = (
+METRICS = (
     "error", "ece", "ece_calibrated", "pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "hours",
 )  # fmt: skip
-KINDS = {"calibrator": vcc_infuse.calibrators.Calibrator, "selector": vcc_infuse.selectors.Selector}
+KINDS = {"calibrator": Calibrator, "selector": Selector}
 
 
 def part(text):
-    """Which option an expression like `VCC(match="none")` sets, and its arguments, as training options."""
+    """The training options of an expression such as `VCC(match="none")`."""
     call = ast.parse(text if text.endswith(")") else f"{text}()", mode="eval").body
     kind = getattr(vcc_infuse, call.func.id)
     name = next((name for name, base in KINDS.items() if issubclass(kind, base)), "algorithm")
     values = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-    return {name: call.func.id} | {f"{name}.{key}": written(value) for key, value in values.items()}
-
-
-def written(value):
-    """A value as the command line reads it."""
-    return json.dumps(value) if isinstance(value, list | tuple) else value
+    return {name: call.func.id} | {f"{name}.{key}": value for key, value in values.items()}
 
 
 def make_row(text, base):
@@ -53,17 +47,16 @@ def read():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--size", type=int)
-    parser.add_argument("--flip", choices=["true", "false"])
+    parser.add_argument("--flip", action=argparse.BooleanOptionalAction)
     parser.add_argument("--labels", type=int, default=40)
     parser.add_argument("--rows", nargs="+", required=True)
-    parser.add_argument("--base", help="the row all others are compared with")
+    parser.add_argument("--base", help="the row that all others are compared with")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--model", default="SmallConv")
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--ratio", type=int, default=5)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--unlabeled_ratio", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.03)
     parser.add_argument("--cells", default="runs/cells", help="where the runs are kept")
     parser.add_argument("--out", required=True)
@@ -72,23 +65,19 @@ def read():
 
 def main():
     options = read()
-    names = ("data", "size", "flip", "labels", "model", "steps", "epochs", "batch", "ratio", "lr")
+    names = ("data", "size", "flip", "labels", "model", "steps", "batch_size", "unlabeled_ratio", "lr")
     setting = {name: value for name in names if (value := getattr(options, name)) is not None}
-    column = Column(f"{Path(options.data).stem}, {options.labels} labels", {**setting, "eval_every": options.epochs})
+    name = f"{Path(options.data).stem}, {options.labels} labels"
+    column = TableColumn(name, {**setting, "eval_every": options.steps})
     rows = tuple(make_row(text, options.base) for text in options.rows)
-    table = Table("compare", f"{column.name}, {options.steps} steps", rows, (column,), FIGURES)
+    table = Table("compare", f"{name}, {options.steps} steps", rows, (column,), METRICS)
     failures = run_grid(list(table.cells(options.seeds)), Path(options.cells), options.jobs)
     entries = collect(table, options.seeds, Path(options.cells))
     command = shlex.join(["python", "benchmarks/compare.py", *sys.argv[1:]])
-    text = markdown(
-        table, entries, [f"    {command}", "", f"torch {versions()['torch']}, seeds 0 to {options.seeds - 1}."]
-    )
+    facts = [f"    {command}", "", f"torch {versions()['torch']}, seeds 0 to {options.seeds - 1}."]
     out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save(out.with_suffix(".md"), text)
-    figures = {"command": command, "versions": versions(), "entries": [plain_entry(entry) for entry in entries]}
-    write_json(out.with_suffix(".json"), figures)
-    print(text)
+    write_table(out, table, entries, facts, command)
+    print(out.with_name(f"{out.name}.md").read_text(encoding="utf-8"))
     return 1 if failures else 0
 
 

@@ -1,10 +1,11 @@
-"""What INFUSE would do with the true validation gradient: how much is lost by its support set, how much by its choice?
+"""INFUSE with the true validation gradient: how much is lost by its support set, and how much by its selection rule?
 
     python benchmarks/infuse_oracle.py --labels 20 --steps 1500 --seeds 3 --out results/infuse_oracle
 
-trains on digits with 40 % of examples and steps. An oracle is INFUSE whose direction is the test set's own gradient
-(which no user has); it bounds what any support set can give. Beside the error: the cosine between INFUSE's direction
-and the true one, and how well scores by either tell right pseudo labels from wrong ones of the same class (AUROC).
+trains on digits with 40 % of examples and steps. The oracle is INFUSE with the gradient on the test set as its
+direction, which no user has; it bounds what any support set can give. Beside the error, the table has the cosine
+between the direction of INFUSE and the true one, and how well the scores of either separate right pseudo labels from
+wrong ones of the same class (AUROC).
 """
 
 import argparse
@@ -25,7 +26,7 @@ from vcc_infuse.predictor import make_views
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.selectors.head_gradients import mean_gradient
 from vcc_infuse.selectors.infuse.selector import chunk_influence
-from vcc_infuse.utils.io import write_atomic, write_json
+from vcc_infuse.utils.io import write_json, write_text
 
 BEST = {"strategy": "top", "quota": "none"}
 ROWS = {
@@ -36,12 +37,12 @@ ROWS = {
 
 
 class Watched(INFUSE):
-    """INFUSE by its own direction or by the truth, noting how far the two agree."""
+    """INFUSE with its own direction or the true one; records how far the two agree."""
 
-    notes: ClassVar[list] = []  # of the class, because a trainer works on a copy
+    notes: ClassVar[list] = []  # a class attribute, because the trainer copies the selector
 
-    def tell(self, data, oracle):
-        """Hand over what is hidden from a real selector."""
+    def reveal(self, data, oracle):
+        """Give it what a real selector cannot see."""
         test = data.dataset.test
         self.x = make_views(data.dataset)("plain", torch.from_numpy(np.array(test.x)))
         self.y, self.truth = torch.from_numpy(np.array(test.y)), torch.from_numpy(data.pool_truth)
@@ -63,7 +64,7 @@ class Watched(INFUSE):
 
 
 def within_classes(scores, chunks, truth):
-    """Mean over pseudo classes of the AUROC with which a low (helpful) score tells a right pseudo label."""
+    """Mean over pseudo classes of the AUROC of a low (helpful) score as a sign of a right pseudo label."""
     used = torch.cat([c.weights > 0 for c in chunks])
     labels, ids = torch.cat([c.labels for c in chunks])[used], torch.cat([c.ids for c in chunks])[used]
     right, score = truth[ids] == labels, -torch.cat(scores)[used]
@@ -73,16 +74,16 @@ def within_classes(scores, chunks, truth):
 
 
 def run(row, base, labels, steps, seed):
-    """One training: test error in percent, and the mean notes."""
+    """One run: the test error in percent, and the mean of the notes."""
     dataset = load("digits")
     data = SSLData(dataset, balanced(dataset.train.y, labels, dataset.classes, seed))
     selector = RandomOnline(keep=0.4)
     if ROWS[row]:
         oracle, options = ROWS[row]
-        selector = Watched(keep=0.4, **options).tell(data, oracle)
-    shape = {"epochs": 20, "eval_every": 20, "batch": 32, "ratio": 5, "lr": 0.03, "progress": False}
+        selector = Watched(keep=0.4, **options).reveal(data, oracle)
+    common = {"eval_every": steps, "batch_size": 32, "unlabeled_ratio": 5, "lr": 0.03, "progress": False}
     algorithm = getattr(vcc_infuse, base)()
-    trainer = Trainer(SmallConv(width=24), algorithm, selector=selector, steps=steps, seed=seed, **shape)
+    trainer = Trainer(SmallConv(width=24), algorithm, selector=selector, steps=steps, seed=seed, **common)
     error = 100 * trainer.fit(data)["error"]
     notes = np.nanmean(Watched.notes, 0).tolist() if ROWS[row] else []
     return {"base": base, "row": row, "seed": seed, "error": error, "notes": notes}
@@ -104,7 +105,7 @@ def main():
                 print(runs[-1], flush=True)
     command = shlex.join(["python", "benchmarks/infuse_oracle.py", *sys.argv[1:]])
     write_json(Path(f"{options.out}.json"), {"command": command, "versions": versions(), "runs": runs})
-    write_atomic(Path(f"{options.out}.md"), lambda path: path.write_text(report(runs, options, command)))
+    write_text(Path(f"{options.out}.md"), report(runs, options, command))
 
 
 def report(runs, options, command):

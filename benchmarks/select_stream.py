@@ -1,10 +1,10 @@
-"""Ranking a stream of synthetic feature rows as `vcc-infuse select` does: time must be linear, memory bounded.
+"""Rank a stream of synthetic feature rows as `vcc-infuse select` does: time must be linear, memory bounded.
 
     OMP_NUM_THREADS=1 python benchmarks/select_stream.py --out results/select_stream
 
-writes select_stream.json and select_stream.md. Every size runs in a process of its own, so that its peak memory is its
-own. Rows are made and scored by INFUSE's closed form chunk by chunk, go to a temporary file, and are ranked from there.
-Sizes take turns; each time is the median over the rounds, memory the largest.
+writes select_stream.json and select_stream.md. Each size runs in its own process, for its own peak memory. Rows are
+generated and scored with the closed form of INFUSE chunk by chunk, written to a temporary file, and ranked from there.
+Sizes alternate; a time is the median over the rounds, memory the maximum.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from vcc_infuse.selectors.infuse.support import support_gradient
 from vcc_infuse.selectors.out_of_core import DiskTable, top_of_stream
 from vcc_infuse.selectors.ranking import Scored
 from vcc_infuse.training.summary import peak_memory
+from vcc_infuse.utils.io import write_json, write_text
 
 SIZES = (1_250_000, 2_500_000, 5_000_000, 10_000_000)
 CHUNK, THRESHOLD = 16_384, 0.95
@@ -70,10 +71,10 @@ def measure(rows: int, features: int, classes: int, keep: float) -> dict[str, fl
     before, stream = peak_memory(), Stream(rows, features, classes)
     wall, cpu = time.perf_counter(), time.process_time()
     with tempfile.TemporaryFile() as file:
-        spill = DiskTable(file)
+        stored = DiskTable(file)
         for chunk in stream:
-            spill.add(chunk)
-        best = top_of_stream(spill, round(keep * rows))
+            stored.add(chunk)
+        best = top_of_stream(stored, round(keep * rows))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     assert len(np.unique(best.ids)) == round(keep * rows)
     return {
@@ -83,15 +84,15 @@ def measure(rows: int, features: int, classes: int, keep: float) -> dict[str, fl
     }  # fmt: skip
 
 
-def apart(rows: int, options: argparse.Namespace) -> dict[str, float]:
+def measure_in_process(rows: int, options: argparse.Namespace) -> dict[str, float]:
     """One size, in a process of its own."""
     words = [f"--{name}={getattr(options, name)}" for name in ("features", "classes", "keep")]
     command = [sys.executable, __file__, f"--one={rows}", *words]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def summed_up(runs: tuple[dict[str, float], ...]) -> dict[str, float]:
-    """Medians; of memory the largest."""
+def summarize(runs: tuple[dict[str, float], ...]) -> dict[str, float]:
+    """Medians; for memory the maximum."""
     pick = {name: max if "rss" in name else statistics.median for name in runs[0]}
     return {name: choose(run[name] for run in runs) for name, choose in pick.items()}
 
@@ -103,8 +104,8 @@ def table(found: list[dict[str, float]], command: str, options: argparse.Namespa
         f"Ranking synthetic rows of {options.features} features and {options.classes} classes in a stream, "
         f"{options.keep:.0%} kept, one thread, each size in its own process, median of {options.rounds}."
         f"\n\n    {command}\n\n"
-        "| rows | seconds | rows a second | CPU seconds | of these making rows "
-        "| CPU µs a row | peak memory, MB | imports, MB |\n"
+        "| rows | seconds | rows per second | CPU seconds | of which generating rows "
+        "| CPU µs per row | peak memory, MB | imports, MB |\n"
         "|---|---|---|---|---|---|---|---|\n"
     )
     lines = [
@@ -129,17 +130,15 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(options.one, options.features, options.classes, options.keep)))
         return
-    rounds = [[apart(rows, options) for rows in options.rows] for _ in range(options.rounds)]
-    found = [summed_up(runs) for runs in zip(*rounds, strict=True)]
+    rounds = [[measure_in_process(rows, options) for rows in options.rows] for _ in range(options.rounds)]
+    found = [summarize(runs) for runs in zip(*rounds, strict=True)]
     command = " ".join(["OMP_NUM_THREADS=1 python", *sys.argv])
     text = table(found, command, options)
     print(text)
     if options.out:
         base = Path(options.out).with_suffix("")
-        base.with_suffix(".json").write_text(
-            json.dumps({"command": command, "sizes": found, "rounds": rounds}, indent=2) + "\n"
-        )
-        base.with_suffix(".md").write_text(text)
+        write_json(base.with_suffix(".json"), {"command": command, "sizes": found, "rounds": rounds})
+        write_text(base.with_suffix(".md"), text)
 
 
 if __name__ == "__main__":
