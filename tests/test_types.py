@@ -26,7 +26,7 @@ def test_soft_targets_are_cross_entropies_too():
     assert torch.equal(pseudo.labels, targets.argmax(1))
 
 
-def test_losses_leave_out_what_is_none():
+def test_losses_leave_out_none():
     losses = Losses(a=torch.tensor(1.0), b=None, c=torch.tensor(2.5, dtype=torch.bfloat16))
     assert set(losses) == {"a", "c"}
     assert losses.total() == 3.5
@@ -41,7 +41,7 @@ def step(joint):
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_teach_gives_the_weak_view_no_gradient(joint):
+def test_forward_weak_strong_gives_the_weak_view_no_gradient(joint):
     s = step(joint)
     weak, (a, b) = s.forward_weak_strong(torch.randn(5, 4), torch.randn(2, 4), torch.randn(3, 4))
     assert not weak.logits.requires_grad
@@ -67,7 +67,7 @@ def test_joint_shares_batch_statistics_and_the_default_uses_running_ones():
 def test_the_weak_view_leaves_no_trace_in_the_statistics():
     s = step(False)
     before = copy.deepcopy(s.model.state_dict())
-    s.judge(torch.randn(5, 4) + 3)
+    s.forward_eval(torch.randn(5, 4) + 3)
     assert all(torch.equal(before[k], v) for k, v in s.model.state_dict().items())
 
 

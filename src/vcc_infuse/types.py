@@ -23,7 +23,7 @@ class Outputs(NamedTuple):
 
     def split(self, sizes: list[int]) -> list[Outputs]:
         """Undo a concatenation along the batch."""
-        parts = zip(self.logits.split(sizes), self.features.split(sizes), strict=True)
+        parts = zip(torch.split(self.logits, sizes), torch.split(self.features, sizes), strict=True)
         return [Outputs(*part) for part in parts]
 
 
@@ -139,7 +139,8 @@ class Step:
 
     def forward(self, *inputs: Tensor) -> list[Outputs]:
         """One forward with gradient for several inputs, which share their BatchNorm statistics."""
-        return self.model(torch.cat(inputs)).split([len(x) for x in inputs])
+        outputs: Outputs = self.model(torch.cat(inputs))
+        return outputs.split([len(x) for x in inputs])
 
     def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
         """Outputs of the weak view without gradient, of the other inputs with gradient.
@@ -160,6 +161,6 @@ class Step:
     def forward_eval(self, images: Tensor) -> Outputs:
         """Outputs as at inference: no gradient, no dropout, running statistics."""
         training = self.model.training
-        outputs = self.model.eval()(images)
+        outputs: Outputs = self.model.eval()(images)
         self.model.train(training)
         return outputs

@@ -14,8 +14,8 @@ MAKERS = {
     "WideResNet-4-groups": lambda: WideResNet(13, 1),
     "SmallConv": lambda: SmallConv(8),
     "MLP": lambda: MLP((16, 8)),
-    # By default timm silences the last norm of each block, and with it the gradient of the first step.
-    "Timm": lambda: Timm("test_resnet", options={"zero_init_last": False}),
+    # By default timm starts the last norm of each block at zero, and with it the gradient of the first step.
+    "Timm": lambda: Timm("test_resnet", model_kwargs={"zero_init_last": False}),
     "own": lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 9), nn.BatchNorm1d(9), nn.Tanh()),
 }
 
@@ -39,7 +39,7 @@ def test_gradient_reaches_every_parameter(model):
     assert idle == []
 
 
-def test_eval_is_deterministic_and_treats_examples_alone(model):
+def test_eval_is_deterministic_and_treats_examples_independently(model):
     model.eval()
     x = torch.randn(4, *IMAGE)
     with torch.no_grad():
@@ -85,12 +85,12 @@ def test_head_is_xavier_normal():
     torch.manual_seed(0)
     head = Classifier.build(MLP((400,)), (3,), 100).head
     assert head.weight.std().item() == pytest.approx(math.sqrt(2 / 500), rel=0.02)
-    # A uniform law of this spread would end at √3 standard deviations.
+    # A uniform distribution of this variance would end at √3 standard deviations.
     assert head.weight.abs().max() > 3 * math.sqrt(2 / 500)
     assert (head.bias == 0).all()
 
 
-def test_own_module_is_left_as_it_was():
+def test_a_user_module_is_not_changed():
     own = MAKERS["own"]()
     own[2].eval()
     before = copy.deepcopy(own.state_dict())
@@ -101,7 +101,7 @@ def test_own_module_is_left_as_it_was():
 
 
 def test_mistakes():
-    with pytest.raises(UserError, match="classes=1"):
+    with pytest.raises(UserError, match="classes must be at least 2, got 1"):
         Classifier.build(MLP(), (3,), 1)
     with pytest.raises(UserError, match=r"\(2, 4, 14, 14\)"):
         Classifier.build(nn.Conv2d(1, 4, 3), IMAGE, 3)

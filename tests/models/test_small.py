@@ -19,7 +19,7 @@ def test_conv_takes_any_image(shape):
 
 
 @pytest.mark.parametrize(("size", "maps"), [(2, [2, 2, 2]), (8, [4, 2, 2]), (28, [14, 7, 3])])
-def test_conv_halves_while_above_two(size, maps):
+def test_conv_halves_maps_larger_than_two(size, maps):
     model, seen = built(SmallConv(width=4), (1, size, size)), []
     for stage in model.stages:
         stage.register_forward_hook(lambda _, __, out: seen.append(out.shape[-1]))
@@ -32,7 +32,7 @@ def test_conv_mistakes():
         built(SmallConv(), (64,))
     with pytest.raises(UserError, match="1×8"):
         built(SmallConv(), (1, 1, 8))
-    with pytest.raises(UserError, match="width=0"):
+    with pytest.raises(UserError, match="width must be an integer of at least 1, got 0"):
         built(SmallConv(width=0), (1, 8, 8))
 
 
@@ -51,7 +51,7 @@ def test_mlp_without_hidden_layers_is_the_input():
 
 
 def test_mlp_mistakes():
-    with pytest.raises(UserError, match="hidden=0"):
+    with pytest.raises(UserError, match="hidden must be an integer of at least 1, got 0"):
         built(MLP(hidden=(8, 0)), (4,))
 
 
@@ -64,7 +64,7 @@ def test_momentum_reaches_the_norms(model):
 
 @pytest.mark.parametrize("make", [SmallConv, MLP])
 def test_learns_a_simple_rule(make):
-    """Which half of the image is bright: a handful of steps must do."""
+    """Which half of the image is bright: a few steps must suffice."""
     model = built(make(), (1, 8, 8))
     head = torch.nn.Linear(model.features, 2)
     y = torch.arange(128) % 2

@@ -17,7 +17,7 @@ def built(shape=(3, 32, 32), **options):
 
 
 def expected_parameters(groups, blocks, width, channels=3):
-    """Convolutions and normalizations added up from the published description."""
+    """Convolutions and normalizations counted from the published description."""
     widths = [16 * width * 2**g for g in range(groups)]
     total = channels * 16 * 9 + 16
     before = 16
@@ -48,8 +48,8 @@ def test_usual_size():
 
 
 @pytest.mark.parametrize(("depth", "near"), [(27, "22, 28, 29"), (-3, "10, 13, 16"), (36, "34, 37, 40")])
-def test_impossible_depth_names_its_neighbors(depth, near):
-    with pytest.raises(UserError, match=f"depth={depth} .* {near}$"):
+def test_an_impossible_depth_gets_the_nearest_ones(depth, near):
+    with pytest.raises(UserError, match=f"depth must be .*, got {depth}; .* {near}$"):
         built(depth=depth)
 
 
@@ -96,7 +96,7 @@ def test_block_step_by_step(before, width, stride, activate):
     x = torch.randn(4, before, 8, 8)
     if before == width:  # plain pre-activation: the shortcut stays raw
         start, other = act(norm(x, block.norm1)), x
-    else:  # both ways share one input, activated in the first group, raw in the others
+    else:  # both branches share one input, activated in the first group, raw in the others
         start = act(norm(x, block.norm1)) if activate else x
         other = F.conv2d(start, block.shortcut.weight, stride=stride)
     hidden = act(norm(F.conv2d(start, block.conv1.weight, stride=stride, padding=1), block.norm2))
@@ -143,10 +143,10 @@ def test_dropout_acts_in_training_only():
         assert torch.equal(model(x), model(x))
 
 
-def test_refuses_vectors_and_tiny_images():
+def test_vectors_and_tiny_images_are_refused():
     with pytest.raises(UserError, match="MLP"):
         built(shape=(64,))
     with pytest.raises(UserError, match="7×32"):
         built(shape=(3, 7, 32))
-    with pytest.raises(UserError, match="width=0"):
+    with pytest.raises(UserError, match="width must be an integer of at least 1, got 0"):
         built(width=0)

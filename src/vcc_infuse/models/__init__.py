@@ -1,4 +1,4 @@
-"""Networks: a backbone for the features, a classifier around it."""
+"""Networks: backbones that compute features, and the classifier around them."""
 
 from .backbone import Backbone
 from .classifier import Classifier

@@ -1,4 +1,4 @@
-"""What turns images or vectors into features."""
+"""The base class of networks that turn images or vectors into features."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def image_shape(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int,
         raise UserError(f"model={model} needs images, not inputs of shape {shape}; use MLP for vectors")
     channels, height, width = shape
     if min(height, width) < smallest:
-        raise UserError(f"model={model} needs {smallest} pixels a side, not {height}×{width}; raise size")
+        raise UserError(f"model={model} needs at least {smallest} pixels per side, not {height}×{width}; raise size")
     return channels, height, width

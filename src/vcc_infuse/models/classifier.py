@@ -1,4 +1,4 @@
-"""A backbone and a linear head: images in, logits and features out."""
+"""Classifier: a backbone and a linear head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..types import Outputs
 
 
 class Classifier(nn.Module):
-    """`backbone` gives the features (batch × width), `head` the logits."""
+    """`backbone` computes the features (batch × width), `head` the logits."""
 
     def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -23,15 +23,15 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Outputs:
-        """Logits, and the features they came from."""
+        """The logits, and the features they were computed from."""
         features = self.backbone(x)
         return Outputs(self.head(features), features)
 
     @classmethod
     def build(cls, backbone: nn.Module, shape: tuple[int, ...], classes: int) -> Classifier:
-        """Fit `backbone` (a `Backbone`, or any module that gives features) and a new head to the data."""
+        """Set up `backbone` (a `Backbone`, or any module that returns features) and a new head for the data."""
         if classes < 2:
-            raise UserError(f"classes={classes}: a classifier needs 2 or more; check the labels")
+            raise UserError(f"classes must be at least 2, got {classes}; check the labels")
         head = nn.Linear(_set_up(backbone, shape), classes)
         nn.init.xavier_normal_(head.weight)
         nn.init.zeros_(head.bias)
@@ -42,19 +42,20 @@ def _set_up(backbone: Any, shape: tuple[int, ...]) -> int:
     if not hasattr(backbone, "setup"):
         return feature_width(backbone, shape)
     backbone.setup(shape)
-    return backbone.features
+    features: int = backbone.features
+    return features
 
 
 @torch.no_grad()
 def feature_width(backbone: nn.Module, shape: tuple[int, ...]) -> int:
-    """The width a module gives for two blank inputs; it is left as it was."""
+    """The number of features that a module returns, from two blank inputs; the module is not changed."""
     modes = [(module, module.training) for module in backbone.modules()]
     features = backbone.eval()(torch.zeros(2, *shape))
     for module, mode in modes:
         module.training = mode
     if not isinstance(features, Tensor) or features.shape[:-1] != (2,):
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise UserError(f"the backbone gives {got} for 2 inputs; it must give a tensor (2, features)")
+        raise UserError(f"the backbone returns {got} for 2 inputs; it must return a tensor (2, features)")
     return features.shape[1]
 
 
@@ -65,7 +66,7 @@ def batchnorms(model: nn.Module) -> list[_BatchNorm]:
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalize by the batch as in training, yet leave the running statistics as they were."""
+    """Normalize by the batch as in training, but do not update the running statistics."""
     layers = [layer for layer in batchnorms(model) if layer.track_running_stats]
     for layer in layers:
         layer.track_running_stats = False

@@ -1,4 +1,4 @@
-"""Networks for small images, vectors and processors without a GPU."""
+"""Small networks, for small images, vectors, or training without a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .backbone import Backbone, image_shape
 
 
 class SmallConv(Backbone):
-    """Three convolutions of `width`, 2·`width`, 4·`width` channels; the map is halved while above 2×2."""
+    """Three convolutions of `width`, 2·`width`, 4·`width` channels; the feature map is halved while larger than 2×2."""
 
     def __init__(self, width: int = 24, bn_momentum: float = 0.1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -33,14 +33,15 @@ class SmallConv(Backbone):
         self.drop = nn.Dropout(self.dropout)
         self.features = channels
 
-    def _stage(self, before: int, width: int, pool: bool) -> nn.Sequential:
-        conv = nn.Conv2d(before, width, 3, padding=1, bias=False)
+    def _stage(self, in_channels: int, width: int, pool: bool) -> nn.Sequential:
+        conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         norm = nn.BatchNorm2d(width, momentum=self.bn_momentum)
         return nn.Sequential(conv, nn.MaxPool2d(2) if pool else nn.Identity(), norm, nn.LeakyReLU(0.1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mean of the last map."""
-        return self.drop(self.stages(x).mean((2, 3)))
+        """Mean of the last feature map."""
+        features: Tensor = self.drop(self.stages(x).mean((2, 3)))
+        return features
 
 
 class MLP(Backbone):
@@ -67,4 +68,5 @@ class MLP(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """The last hidden layer."""
-        return self.layers(x)
+        features: Tensor = self.layers(x)
+        return features

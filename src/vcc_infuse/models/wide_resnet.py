@@ -1,6 +1,6 @@
 """Wide residual network (Zagoruyko & Komodakis, 2016) in the form of MixMatch and FixMatch (2019/2020).
 
-The usual names: 28-2 (CIFAR-10, SVHN), 28-8 (CIFAR-100), 37-2 (STL-10); 10-1 and 16-1 are for trials.
+Usual sizes (depth-width): 28-2 (CIFAR-10, SVHN), 28-8 (CIFAR-100), 37-2 (STL-10); 10-1 and 16-1 for quick tests.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import OptionError
 from ..validation import check_integer
 from .backbone import Backbone, image_shape
 
@@ -16,10 +16,10 @@ SLOPE = 0.1
 
 
 class WideResNet(Backbone):
-    """Pre-activation blocks in groups that halve the map and double the channels, from 16·`width` on.
+    """Groups of pre-activation blocks: 16·`width` channels, doubled in every later group, which also halves the map.
 
-    The depth counts the first convolution, two a block and one shortcut a group: 6n + 4 (even) is three
-    groups of n blocks, 8n + 5 (odd, so 37) is four.
+    The depth counts the first convolution, two per block and one shortcut per group: 6n + 4 (even) means three groups
+    of n blocks, 8n + 5 (odd, such as 37) four.
     """
 
     def __init__(self, depth: int = 28, width: int = 2, bn_momentum: float = 0.001, dropout: float = 0.0) -> None:
@@ -49,15 +49,15 @@ class WideResNet(Backbone):
         return nn.Sequential(first, *(Block(width, width, 1, False, *options) for _ in range(blocks - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mean of the last map."""
+        """Mean of the last feature map."""
         return F.leaky_relu(self.norm(self.groups(self.first(x))), SLOPE).mean((2, 3))
 
 
 class Block(nn.Module):
-    """conv2(act(bn2(conv1(·)))) beside a shortcut, which is a 1×1 convolution where the width changes.
+    """conv2(act(bn2(conv1(·)))) plus a shortcut, which is a 1×1 convolution if the width changes.
 
-    Where it changes, both ways share their input: activated if `activate` (the first group), raw in the later
-    groups, which so have no first normalization. FixMatch and its ports all have it like this.
+    If it changes, both branches share their input: activated if `activate` (the first group), raw in the later groups,
+    which therefore have no first normalization. This is how FixMatch and its ports do it.
     """
 
     def __init__(
@@ -73,21 +73,22 @@ class Block(nn.Module):
         self.shortcut = None if same else nn.Conv2d(before, width, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of both ways."""
+        """The sum of both branches."""
         active = x if self.norm1 is None else F.leaky_relu(self.norm1(x), SLOPE)
         hidden = self.dropout(F.leaky_relu(self.norm2(self.conv1(active)), SLOPE))
-        return self.conv2(hidden) + (x if self.shortcut is None else self.shortcut(active))
+        out: Tensor = self.conv2(hidden) + (x if self.shortcut is None else self.shortcut(active))
+        return out
 
 
 def layout(depth: int) -> tuple[int, int]:
-    """How many groups, and blocks a group, make up `depth`."""
+    """The number of groups, and of blocks per group, that give `depth`."""
     for groups in (3, 4):
         blocks, rest = divmod(depth - 1 - groups, 2 * groups)
         if rest == 0 and blocks > 0:
             return groups, blocks
     possible = {1 + g * (2 * n + 1) for g in (3, 4) for n in range(1, max(depth, 10))}
     near = sorted(sorted(possible, key=lambda d: abs(d - depth))[:3])
-    raise UserError(f"model.depth={depth} is not a WideResNet; near it are {', '.join(map(str, near))}")
+    raise OptionError("depth", depth, "must be 6n + 4 or 8n + 5", f"the nearest are {', '.join(map(str, near))}")
 
 
 def init_conv(module: nn.Module) -> None:
