@@ -1,4 +1,4 @@
-"""Run folders written by hand, as a run would leave them, with figures a test can recompute."""
+"""Run folders written by hand, as a run would leave them, with metrics that a test can recompute."""
 
 import json
 
@@ -29,7 +29,7 @@ def diagram(confidence, correct, bins=15):
 
 
 def make_run(path, classes=DIGITS, seed=0, evaluations=4, finished=True, extras=True, selector=True, images=True):
-    """Write a folder; `extras` are the files that earlier versions did not write."""
+    """Write a folder; `extras` are the files that older runs do not have."""
     rng, k = np.random.default_rng(seed), len(classes)
     path.mkdir(parents=True)
     (path / "config.yaml").write_text("data: digits\nnote: <i>config</i>\n")
@@ -76,11 +76,11 @@ def selection(k, rng):
 
 def gallery(k, rng):
     columns = {}
-    for part, figure in (("helpful", "score"), ("harmful", "score"), ("mistakes", "confidence")):
+    for part, column in (("helpful", "score"), ("harmful", "score"), ("mistakes", "confidence")):
         columns |= {
             f"{part}_images": rng.integers(0, 255, (3, 8, 8, 3), dtype=np.uint8),
             f"{part}_names": np.array(FILES),
             f"{part}_label": np.array([0, 1, 1]), f"{part}_truth": np.array([0, 0, -1]),
-            f"{part}_{figure}": np.array([0.9, 0.5, 0.1], np.float32),
+            f"{part}_{column}": np.array([0.9, 0.5, 0.1], np.float32),
         }  # fmt: skip
     return columns

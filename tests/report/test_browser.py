@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, toggles, follows the color scheme, fits a phone, and asks nobody anything."""
+"""The page in a real browser: it draws, toggles, follows the color scheme, fits a phone and makes no request."""
 
 import shutil
 from pathlib import Path
@@ -23,15 +23,15 @@ def browser():
 
 @pytest.fixture(scope="module")
 def visit(browser):
-    """Open a page, and note what it complains of and asks for."""
+    """Open a page, and record its errors and its requests."""
     opened = []
 
     def visit(path, **options):
         page = browser.new_page(**{"viewport": {"width": 1200, "height": 900}, **options})
-        page.complaints, page.requests = [], []
-        page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda fault: page.complaints.append(str(fault)))
-        page.on("dialog", lambda dialog: page.complaints.append(dialog.message) or dialog.dismiss())
+        page.errors, page.requests = [], []
+        page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda fault: page.errors.append(str(fault)))
+        page.on("dialog", lambda dialog: page.errors.append(dialog.message) or dialog.dismiss())
         page.on("request", lambda request: page.requests.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
@@ -58,10 +58,10 @@ def several(visit, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def page(request):
-    """The page of a test, which must leave it without a complaint, and without having asked for anything else."""
+    """The page of a test, which must end without an error and without a request for another file."""
     page = request.getfixturevalue(request.param if hasattr(request, "param") else "several")
     yield page
-    assert page.complaints == []
+    assert page.errors == []
     assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [page.url]
 
 
@@ -168,6 +168,6 @@ def test_a_phone_needs_no_sideways_scrolling(page):
 def test_a_page_opened_on_a_phone_fits(visit, page):
     path = page.url.removeprefix("file://")
     phone = visit(Path(path), viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    assert phone.complaints == []
+    assert phone.errors == []
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
     assert phone.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.dragmode") is False

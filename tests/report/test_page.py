@@ -1,12 +1,15 @@
-"""The page as text: what is in it, and that no name from outside is ever markup."""
+"""The page as text: what is in it, and that no name from outside becomes markup."""
 
+import html
+import json
 from html.parser import HTMLParser
 
 import pytest
+from jinja2 import UndefinedError
 
 from tests.helpers.folders import NASTY, make_run
 from vcc_infuse.report import write_report
-from vcc_infuse.report.page import script_json
+from vcc_infuse.report.templating import environment, render
 
 
 class Reader(HTMLParser):
@@ -56,14 +59,31 @@ def test_names_from_outside_are_text(tmp_path):
 
 
 def test_json_cannot_leave_its_script():
-    text = script_json({"</script>": ["<!--", "&", float("nan")]})
-    assert not set("<>&") & set(text)
-    assert "null" in text
+    value = {"</script>": ["<!--", "&", "'", "\u2028", None]}
+    text = environment().from_string("{{ value|tojson }}").render(value=value)
+    assert not set("<>&'") & set(text)
+    assert json.loads(text) == value
 
 
-def test_a_dollar_is_only_a_dollar(tmp_path):
-    page = read([make_run(tmp_path / "$title $", classes=["$x", "${y}"])], tmp_path / "page.html")
-    assert "$title $" in page.text
+def test_the_data_of_the_page_hold_the_names_as_they_are(tmp_path):
+    page = read([make_run(tmp_path / "run", classes=NASTY)], tmp_path / "page.html")
+    charts = json.loads(next(text for text in page.text if text.startswith('{"charts"')))["charts"]
+    shown = [chart["layout"]["xaxis"].get("ticktext") for chart in charts]
+    short = [name if len(name) <= 14 else f"{name[:7]}…{name[-6:]}" for name in NASTY]
+    assert [html.escape(name, quote=False) for name in short] in shown
+
+
+def test_a_name_in_template_syntax_is_only_a_name(tmp_path):
+    name = "$title {{ runs }} {% raw %} {# #}"
+    page = read([make_run(tmp_path / name, classes=["$x", "{{ 7 * 7 }}"])], tmp_path / "page.html")
+    assert name in page.text
+    assert any("{{ 7 * 7 }}" in a.get("aria-label", "") for _, a in page.tags)
+
+
+def test_every_template_escapes_and_knows_its_values():
+    assert environment().autoescape is True
+    with pytest.raises(UndefinedError, match="'runs' is undefined"):
+        render("page.html", colors=[], title="", heading="", style="")
 
 
 @pytest.mark.parametrize("extras", [True, False])
@@ -82,10 +102,10 @@ def test_no_core_set_without_a_selector(tmp_path):
 
 def test_an_unfinished_run_says_so(tmp_path):
     text = read([make_run(tmp_path / "run", finished=False)], tmp_path / "p.html").text
-    assert "run is unfinished: figures up to step 40." in text
+    assert "run is unfinished: metrics up to step 40." in text
     text = read([make_run(tmp_path / "new", finished=False, evaluations=0, extras=False)], tmp_path / "p.html").text
     assert "new is unfinished: no evaluation yet." in text
-    assert "No evaluation was noted yet." in text
+    assert "No evaluation was recorded yet." in text
 
 
 def test_a_comparison_marks_the_best(tmp_path):
@@ -94,4 +114,4 @@ def test_a_comparison_marks_the_best(tmp_path):
     cells = page.text
     assert "0.020 ★" in cells  # ECE calibrated, 0.1 / 5
     assert "0.050" in cells
-    assert not any("★" in text and "9.0 s" in text for text in cells), "equal figures: none is best"
+    assert not any("★" in text and "9.0 s" in text for text in cells), "equal values: none is best"

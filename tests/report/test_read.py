@@ -13,7 +13,7 @@ def test_a_torn_last_line_is_left_out(folder):
     assert [line["step"] for line in read_run(folder, "one").metrics] == [10, 20, 30, 40]
 
 
-def test_a_broken_line_within_is_told_with_its_number(folder):
+def test_a_broken_line_within_is_reported_with_its_number(folder):
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text(lines[0] + "rubbish\n" + lines[1])
     with pytest.raises(UserError, match=r"metrics.jsonl, line 2, is damaged"):
@@ -38,7 +38,7 @@ def test_a_pickle_is_refused(folder):
 
 def test_a_list_is_no_summary(folder):
     (folder / "summary.json").write_text("[]")
-    with pytest.raises(UserError, match="no JSON object"):
+    with pytest.raises(UserError, match="does not hold a JSON object"):
         read_run(folder, "one")
 
 
@@ -47,14 +47,14 @@ def test_names_differ(tmp_path):
     assert [run.name for run in read_runs([*paths, paths[0]])] == [str(path) for path in paths]
 
 
-def test_an_unfinished_run_has_its_latest_figures(tmp_path):
+def test_an_unfinished_run_has_its_latest_metrics(tmp_path):
     run = read_run(make_run(tmp_path / "run", finished=False), "run")
     assert run.summary is None
-    assert run.figures["step"] == 40
+    assert run.latest["step"] == 40
     assert run.classes == tuple(str(i) for i in range(10))
 
 
-def test_classes_that_share_a_name_are_told_apart(tmp_path):
+def test_classes_that_share_a_name_are_made_distinct(tmp_path):
     run = read_run(make_run(tmp_path / "run", classes=["a", "b", "a"]), "run")
     assert run.classes == ("a (0)", "b (1)", "a (2)")
 

@@ -5,11 +5,11 @@ from vcc_infuse.runs.artifacts import ends, last_scores, mistakes, ranked, thumb
 
 
 def test_mistakes_come_by_confidence():
-    answers = dict(
+    predictions = dict(
         truth=np.array([0, 1, 2, 0]), predicted=np.array([0, 2, 1, 1]), calibrated=np.array([0.9, 0.3, 0.8, 0.5])
     )
     x = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1) * np.ones((1, 4, 4, 1), np.uint8)
-    kept = mistakes(x, ["a", "b", "c", "d"], answers, count=2)
+    kept = mistakes(x, ["a", "b", "c", "d"], predictions, count=2)
     assert kept["mistakes_names"].tolist() == ["c", "d"]
     assert kept["mistakes_images"][:, 0, 0].tolist() == [2, 3]
     assert kept["mistakes_label"].tolist() == [1, 1]
@@ -31,8 +31,8 @@ def test_ranked_examples_are_found_by_pool_id():
 
 
 def test_vectors_have_no_gallery():
-    answers = dict(truth=np.array([0]), predicted=np.array([1]), calibrated=np.array([0.5]))
-    assert mistakes(np.zeros((1, 5), np.float32), None, answers) == {}
+    predictions = dict(truth=np.array([0]), predicted=np.array([1]), calibrated=np.array([0.5]))
+    assert mistakes(np.zeros((1, 5), np.float32), None, predictions) == {}
 
 
 @pytest.mark.parametrize(

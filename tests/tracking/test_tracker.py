@@ -1,4 +1,4 @@
-"""The live view says what metrics.jsonl says: each figure and each diagram once, also after an interruption."""
+"""The live view shows what metrics.jsonl holds: each metric and each diagram once, also after an interruption."""
 
 import io
 import json
@@ -18,11 +18,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vcc_infuse import FixMatch, SmallConv, Softmax, Trainer, UserError
 from vcc_infuse.cli.main import main
-from vcc_infuse.tracking.plots import reliability_picture
+from vcc_infuse.tracking.plots import reliability_image
 from vcc_infuse.training.signals import Interrupted
 
-SMALL = dict(steps=12, epochs=3, eval_every=1, batch=8, ratio=2, progress=False)
-WORDS = "train --data digits --labels 40 --steps 4 --epochs 2 --batch 8 --ratio 2 --model.width 4 --progress false"
+SMALL = dict(steps=12, eval_every=4, batch_size=8, unlabeled_ratio=2, progress=False)
+WORDS = (
+    "train --data digits --labels 40 --steps 4 --eval_every 2 --batch_size 8 --unlabeled_ratio 2 --model.width 4"
+    " --progress false"
+)
 
 
 class Doubtful(Softmax):
@@ -102,8 +105,8 @@ def test_scalars_are_those_of_the_metrics(tracked):
     assert set(found.Tags()["scalars"]) == set().union(*(numbers(line) for line in written))
     for tag in found.Tags()["scalars"]:
         shown = {e.step: e.value for e in found.Scalars(tag)}
-        noted = {line["step"]: line[tag] for line in written if line.get(tag) is not None}
-        assert shown == pytest.approx(noted, rel=1e-6)
+        recorded = {line["step"]: line[tag] for line in written if line.get(tag) is not None}
+        assert shown == pytest.approx(recorded, rel=1e-6)
     assert [line["step"] for line in written] == [4, 8, 12]
 
 
@@ -120,15 +123,15 @@ def test_an_image_at_each_evaluation_shows_the_bars_of_both_diagrams(tracked):
         assert np.abs(drawn[0] - drawn[1]).max() > 0.05
 
 
-def test_pictures_leave_no_trace():
+def test_drawing_leaves_matplotlib_alone():
     import matplotlib
 
     diagram = {"count": [0, 3], "accuracy": [None, 0.5], "confidence": [None, 0.9]}
-    figures = {"reliability": diagram, "reliability_calibrated": diagram, "ece": 0.4, "ece_calibrated": 0.4}
+    metrics = {"reliability": diagram, "reliability_calibrated": diagram, "ece": 0.4, "ece_calibrated": 0.4}
     before = dict(matplotlib.rcParams)
-    picture = reliability_picture(figures)
-    assert picture.dtype == np.uint8
-    assert picture.shape[2] == 3
+    image = reliability_image(metrics)
+    assert image.dtype == np.uint8
+    assert image.shape[2] == 3
     assert dict(matplotlib.rcParams) == before
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
@@ -136,9 +139,9 @@ def test_pictures_leave_no_trace():
 def test_after_an_interruption_each_step_comes_once(tmp_path, digits):
     run = tmp_path / "run"
     with pytest.raises(Interrupted):
-        train(run, digits, Stopping(), tensorboard=True)
+        train(run, digits, Stopping(), tracker="tensorboard")
     next_second()
-    train(run, digits, resume=True, tensorboard=True)
+    train(run, digits, resume=True, tracker="tensorboard")
     assert len(list(run.glob("events.out.tfevents.*"))) == 2
     assert all(series == [4, 8, 12] for series in steps(events(run)))
 
@@ -155,35 +158,33 @@ def test_what_came_after_the_last_checkpoint_is_not_shown_twice(tmp_path, digits
     assert all(series == [4, 8, 12] for series in steps(events(run)))
 
 
-def test_watching_changes_nothing(tracked, tmp_path, digits):
+def test_tracking_does_not_change_the_weights(tracked, tmp_path, digits):
     train(tmp_path / "run", digits)
     a, b = (load_file(run / "model.safetensors") for run in (tracked, tmp_path / "run"))
     assert all(torch.equal(a[k], b[k]) for k in b)
     assert not list((tmp_path / "run").glob("events.*"))
 
 
-def test_configurations_of_earlier_runs_still_track(tmp_path, capsys):
-    """They say `tensorboard: true` and know no `tracker`."""
-    assert main([*WORDS.split(), "--tensorboard", "--print_config"]) == 0
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert config.pop("tracker") == "none"
-    (tmp_path / "old.yaml").write_text(yaml.safe_dump(config))
-    assert main(["train", "--config", str(tmp_path / "old.yaml"), "--out", str(tmp_path / "run")]) == 0
+def test_a_run_from_the_configuration_of_a_tracked_run_is_tracked(tracked, tmp_path):
+    assert yaml.safe_load((tracked / "config.yaml").read_text())["tracker"] == "tensorboard"
+    assert main([*WORDS.split(), "--tracker", "tensorboard", "--out", str(tmp_path / "first")]) == 0
+    assert main(["train", "--config", str(tmp_path / "first/config.yaml"), "--out", str(tmp_path / "run")]) == 0
     assert [e.step for e in events(tmp_path / "run").Images("reliability")] == [2, 4]
 
 
 @pytest.mark.parametrize(
-    ("options", "missing", "message"),
+    ("tracker", "missing", "extra"),
     [
-        ({"tensorboard": True}, "torch.utils.tensorboard", r"--tensorboard needs .* pip install 'vcc-infuse\[track\]'"),
-        ({"tracker": "tensorboard"}, "matplotlib.figure", r"--tracker tensorboard needs .* 'vcc-infuse\[track\]'"),
-        ({"tracker": "wandb"}, "wandb.sdk", r"--tracker wandb needs .* pip install 'vcc-infuse\[wandb\]'"),
+        ("tensorboard", "torch.utils.tensorboard", "track"),
+        ("tensorboard", "matplotlib.figure", "track"),
+        ("wandb", "wandb.sdk", "wandb"),
     ],
 )
-def test_a_missing_package_is_one_line(options, missing, message, monkeypatch, tmp_path):
+def test_a_missing_package_is_one_line(tracker, missing, extra, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, missing, None)
+    message = rf"tracker needs a package .* got '{tracker}'; .* pip install 'vcc-infuse\[{extra}\]'"
     with pytest.raises(UserError, match=message) as fault:
-        Trainer(SmallConv(4), out=str(tmp_path / "run"), **{**SMALL, **options})
+        Trainer(SmallConv(4), out=str(tmp_path / "run"), **SMALL, tracker=tracker)
     assert "\n" not in str(fault.value)
     assert not (tmp_path / "run").exists()
 
@@ -191,33 +192,23 @@ def test_a_missing_package_is_one_line(options, missing, message, monkeypatch, t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tracker": "wandb", "tensorboard": True}, "--tensorboard and --tracker wandb exclude each other"),
-        ({"tracker": "tensorboard"}, "--tracker tensorboard needs a run folder"),
-        ({"tracker": "mlflow"}, "--tracker mlflow is unknown; choose one of none, tensorboard, wandb"),
+        ({"tracker": "tensorboard"}, "tracker needs a run folder, got 'tensorboard'"),
+        ({"tracker": "mlflow"}, "tracker must be one of none, tensorboard, wandb, got 'mlflow'"),
     ],
 )
-def test_trackers_that_cannot_be(options, message):
+def test_an_impossible_tracker_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         Trainer(SmallConv(4), **{**SMALL, **options})
 
 
 def test_an_unknown_tracker_on_the_command_line(capsys):
     assert main([*WORDS.split(), "--tracker", "mlflow"]) == 2
-    assert "--tracker mlflow is not possible; give one of none, tensorboard, wandb" in capsys.readouterr().err
+    assert "--tracker must be one of none, tensorboard, wandb, got 'mlflow'" in capsys.readouterr().err
 
 
-def test_only_the_first_process_shows_anything(tmp_path):
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--standalone",
-        "-m",
-        "vcc_infuse",
-    ]
-    words = [*WORDS.split(), "--cpu", "--tracker", "tensorboard", "--out", str(tmp_path / "run")]
+def test_only_the_first_process_tracks(tmp_path):
+    launch = [sys.executable, *"-m torch.distributed.run --nproc_per_node 2 --standalone -m vcc_infuse".split()]
+    words = [*WORDS.split(), "--device", "cpu", "--tracker", "tensorboard", "--out", str(tmp_path / "run")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     finished = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True, timeout=240)
     assert finished.returncode == 0, finished.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""Weights & Biases, offline: the files it leaves hold what metrics.jsonl holds, each step once."""
+"""Weights & Biases, offline: its files hold what metrics.jsonl holds, each step once."""
 
 import json
 import struct
@@ -14,7 +14,7 @@ from vcc_infuse.training.signals import Interrupted
 
 @pytest.fixture
 def offline(monkeypatch):
-    """Weights & Biases without the network: offline, no reports of errors, and nobody at the server's address."""
+    """Weights & Biases without the network: offline, no error reports, and an address without a server."""
     pytest.importorskip("wandb.sdk", reason="needs pip install 'vcc-infuse[wandb]'")
     quiet = {"MODE": "offline", "ERROR_REPORTING": "false", "BASE_URL": "http://127.0.0.1:9", "SILENT": "true"}
     for name, value in quiet.items():
@@ -42,7 +42,7 @@ def records(path):
 
 
 def complete(path):
-    """All records, once the last is there: wandb's own process writes the file, and finishes a little after ours."""
+    """All records, once the last is there: wandb's own process writes the file and ends a little later than ours."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         found = list(records(path))
@@ -53,7 +53,7 @@ def complete(path):
 
 
 def history(run):
-    """Rows of all wandb files of a run in the order of their making, and the ids they belong to."""
+    """Rows of all wandb files of a run, oldest file first, and the ids they belong to."""
     rows, ids = [], set()
     for path in sorted(run.glob("wandb/offline-run-*/*.wandb"), key=lambda p: p.stat().st_mtime):
         for record in complete(path):

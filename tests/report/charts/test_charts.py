@@ -1,4 +1,4 @@
-"""Charts hold the figures of the run folder, and Plotly itself accepts them."""
+"""Charts hold the metrics of the run folder, and Plotly itself accepts them."""
 
 import json
 
@@ -19,9 +19,7 @@ def lines_of(folder, name="metrics.jsonl"):
 
 def charts_of(runs):
     for section in sections(runs):
-        yield from section.charts
-        for _, own, _ in section.own:
-            yield from own
+        yield from section.all_charts
 
 
 def test_curves_show_every_evaluation(folder):
@@ -60,15 +58,15 @@ def test_confusion_agrees_with_scikit_learn(folder):
     assert trace["customdata"] == expected.tolist()
     share = 100 * confusion_matrix(stored["truth"], stored["predicted"], normalize="true")
     assert np.allclose(trace["z"], share, rtol=0, atol=0.005001)
-    assert f"{np.trace(expected)} of {expected.sum()} answers are right" in confusion.confusion(run).alt
+    assert f"{np.trace(expected)} of {expected.sum()} predictions are correct" in confusion.confusion(run).alt
 
 
-def test_histograms_count_right_and_wrong(folder):
+def test_histograms_count_correct_and_wrong(folder):
     stored = np.load(folder / "predictions.npz")
-    right = stored["truth"] == stored["predicted"]
+    correct = stored["truth"] == stored["predicted"]
     traces = confidence.histogram(read_run(folder, "one")).data
     for trace, (column, members) in zip(
-        traces, [(c, m) for c in ("confidence", "calibrated") for m in (right, ~right)], strict=True
+        traces, [(c, m) for c in ("confidence", "calibrated") for m in (correct, ~correct)], strict=True
     ):
         slow = [sum(int(0.05 * b <= v < 0.05 * b + 0.05) for v in stored[column][members].tolist()) for b in range(20)]
         assert trace["customdata"] == slow
@@ -123,7 +121,7 @@ def test_plotly_accepts_every_chart(tmp_path, options):
     for chart in charts_of([read_run(make_run(tmp_path / "run", **options), "run")]):
         go.Figure(data=chart.data, layout=chart.layout)  # raises on a property that does not exist
         assert chart.alt.endswith(".")
-        assert any(letter.isdigit() for letter in chart.alt), "the sentence tells figures"
+        assert any(letter.isdigit() for letter in chart.alt), "the sentence has numbers"
         assert "nan" not in chart.alt
 
 
@@ -138,7 +136,7 @@ def test_runs_with_different_classes_share_one_axis(tmp_path):
         go.Figure(data=chart.data, layout=chart.layout)
 
 
-def test_unknown_figures_leave_gaps():
+def test_unknown_values_leave_gaps():
     lines = [{"step": 1, "seconds": 1.0, "error": None}, {"step": 2, "seconds": 2.0, "error": float("nan")},
              {"step": 3, "seconds": 3.0, "error": 0.25}]  # fmt: skip
     chart = curves.error([Run("r", metrics=lines)])

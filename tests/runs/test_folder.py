@@ -1,0 +1,59 @@
+import json
+
+import pytest
+
+from vcc_infuse import UserError
+from vcc_infuse.runs.folder import RunFolder, versions
+
+
+def steps(path):
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
+    """The core set of step 20 was selected before that step was trained, so a run resumed at 20 selects it again."""
+    run = RunFolder(tmp_path / "run")
+    run.create("data: digits\n")
+    for step in (10, 20, 30):
+        run.append({"step": step, "error": float("nan")})
+        run.append_selection({"step": step})
+    run.rewind(20)
+    assert steps(run.metrics) == [10, 20]
+    assert steps(run.selections) == [10]
+    assert json.loads(run.metrics.read_text().splitlines()[0]) == {"step": 10, "error": None}
+
+
+def test_resuming_mends_a_line_that_a_crash_cut_short(tmp_path):
+    run = RunFolder(tmp_path)
+    run.append({"step": 10})
+    with open(run.metrics, "a") as handle:
+        handle.write('{"step": 2')
+    run.rewind(10)
+    run.append({"step": 20})
+    assert steps(run.metrics) == [10, 20]
+
+
+def test_rewinding_creates_no_file(tmp_path):
+    RunFolder(tmp_path).rewind(5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_are_not_overwritten(tmp_path):
+    RunFolder(tmp_path).check_free()
+    RunFolder(tmp_path / "new").check_free()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="out must be a new or empty folder, got .* it already holds files"):
+        RunFolder(tmp_path).check_free()
+    with pytest.raises(UserError, match="out must be a new or empty folder, got .* it is a file"):
+        RunFolder(tmp_path / "file").check_free()
+    with pytest.raises(
+        UserError, match="out must be in a writable folder, got .* it cannot be created: Not a directory"
+    ):
+        RunFolder(tmp_path / "file" / "run").create("")
+
+
+def test_versions_name_what_is_installed():
+    import torch
+
+    assert torch.__version__.split("+")[0] == versions()["torch"].split("+")[0]
+    assert set(versions()) >= {"python", "platform", "vcc-infuse", "numpy"}
