@@ -1,4 +1,4 @@
-"""Objects as data and back: class path and constructor arguments, as scikit-learn's get_params does."""
+"""Objects as plain data and back: class path and constructor arguments, as in jsonargparse's configuration files."""
 
 from __future__ import annotations
 
@@ -11,31 +11,43 @@ from torch import nn
 from ..errors import UserError
 
 T = TypeVar("T")
+MISMATCH = "loading state_dict"  # in torch's message if tensors are missing or have another shape
 
 
 def to_config(thing: object) -> dict[str, Any]:
-    """The class and constructor arguments of an object whose `__init__` stores each under its own name."""
+    """The class path and constructor arguments of an object whose `__init__` stores each argument under its name."""
     kind = type(thing)
     names = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
     arguments = {name: _plain(getattr(thing, name)) for name in names if hasattr(thing, name)}
-    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
+    return {"class_path": _class_path(kind), "init_args": arguments}
 
 
-def from_config(description: dict[str, Any], base: type[T]) -> T:
-    """Make the object again; only subclasses of `base` are made, whatever the description says."""
-    module, _, name = description["class_path"].rpartition(".")
+def from_config(config: dict[str, Any], base: type[T]) -> T:
+    """The object that `to_config` described, if its class is a subclass of `base`."""
+    module, _, name = config["class_path"].rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as fault:
-        raise UserError(f"cannot import {description['class_path']}, which this run was made with: {fault}") from fault
+        remedy = "make it importable, for example by starting Python in the folder of its file"
+        raise UserError(f"cannot import {config['class_path']}, which this run uses ({fault}); {remedy}") from fault
     if not (isinstance(kind, type) and issubclass(kind, base)):
-        raise UserError(f"{description['class_path']} is not a {base.__name__}")
-    # An argument may be such an object itself, of the same family: DARP(base=FlexMatch()).
-    arguments = {name: from_config(v, base) if _described(v) else v for name, v in description["init_args"].items()}
+        raise UserError(f"{config['class_path']} is not a {base.__name__}")
+    # An argument may be an object of the same kind: DARP(base=FlexMatch()).
+    arguments = {name: from_config(v, base) if _is_config(v) else v for name, v in config["init_args"].items()}
     return kind(**arguments)
 
 
-def _described(value: Any) -> bool:
+def _class_path(kind: type) -> str:
+    """`vcc_infuse.<Class>` for a public class, so that files do not depend on private modules."""
+    package = __name__.partition(".")[0]
+    if kind.__module__.startswith(f"{package}."):
+        public = getattr(importlib.import_module(package), kind.__name__, None)
+        if public is kind:
+            return f"{package}.{kind.__name__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_config(value: Any) -> bool:
     return isinstance(value, dict) and "class_path" in value
 
 
@@ -45,14 +57,11 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-MISFIT = "loading state_dict"  # torch's words where tensors are missing or of another shape
-
-
 def load_state(part: Any, state: dict[str, Any], error_message: str) -> None:
-    """Load `state`; tensors that do not fit raise `error_message`, any other fault stays what it is."""
+    """Load `state`; tensors that do not match raise `error_message`, any other error passes through."""
     try:
         part.load_state_dict(state)
     except RuntimeError as fault:
-        if MISFIT not in str(fault):
+        if MISMATCH not in str(fault):
             raise
         raise UserError(error_message) from fault
