@@ -12,8 +12,8 @@ from vcc_infuse.data.sampling import Batches
 from vcc_infuse.data.ssl_data import SSLData
 from vcc_infuse.models import Classifier, SmallConv
 from vcc_infuse.predictor import make_views
-from vcc_infuse.selectors import Pool
-from vcc_infuse.types import Task
+from vcc_infuse.selectors.pool import Pool
+from vcc_infuse.types import Task, identity_gather
 
 POOL, LABELED = 300, 30
 
@@ -39,12 +39,12 @@ def truth(data):
 
 def _batches(data, rank=0, world=1):
     views = make_views(data.dataset)
-    return Batches(data, views, ("weak", "strong"), batch=20, unlabeled=40, rank=rank, world=world)
+    return Batches(data, views, ("weak", "strong"), batch_size=20, unlabeled_batch_size=40, rank=rank, world=world)
 
 
 @pytest.fixture(scope="session")
 def trained(data):
-    """A classifier that knows about half of the pool: enough for a mixture of selected and left-out examples."""
+    """A classifier that is confident on about half of the pool, so that some examples are selected and some are not."""
     torch.manual_seed(0)
     model = Classifier.build(SmallConv(width=6), (1, 8, 8), 10).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -60,13 +60,13 @@ def trained(data):
 
 @pytest.fixture
 def make_pool(data, trained):
-    def make(algorithm=None, calibrator=None, number=7, rank=0, world=1, gather=alone, model=None):
+    def make(algorithm=None, calibrator=None, number=7, rank=0, world=1, gather=identity_gather, model=None):
         model = copy.deepcopy(trained) if model is None else model
         ema = copy.deepcopy(model).eval()
         algorithm = FixMatch(threshold=0.6) if algorithm is None else algorithm
         calibrator = Softmax() if calibrator is None else calibrator
         counts = torch.bincount(torch.from_numpy(data.labeled_y), minlength=10)
-        task = Task(10, len(data.labeled_y), len(data.split.pool), counts, 100, 10, 20, 40)
+        task = Task(10, len(data.labeled_y), len(data.split.pool), counts, 100, 20, 40)
         for part in (algorithm, calibrator):
             part.setup(model, task)
             part.train()
@@ -76,12 +76,12 @@ def make_pool(data, trained):
 
 
 @pytest.fixture
-def quiet():
-    """A pool's modules in eval mode, for tests that go below `select`."""
+def eval_mode():
+    """Puts a pool's modules in eval mode, for tests that bypass `select`."""
 
-    def settle(pool):
+    def switch(pool):
         for part in (pool.model, pool.algorithm, pool.calibrator):
             part.eval()
         return pool
 
-    return settle
+    return switch

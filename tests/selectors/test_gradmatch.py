@@ -1,4 +1,4 @@
-"""GradMatch: what its weights promise, and the defects of other implementations."""
+"""GradMatch: its weights, its match of the whole gradient, and defects of other implementations."""
 
 import numpy as np
 import pytest
@@ -28,14 +28,14 @@ def test_budget_weights_and_alignment(granularity, threshold, budget, make_pool)
     assert selected[core.ids.numpy()].sum() == min(budget, selected.sum())
 
 
-def test_weighted_subset_matches_the_whole_gradient_better_than_random_or_unweighted(make_pool, quiet):
-    pool = quiet(make_pool())
+def test_weighted_subset_matches_the_whole_gradient_better_than_random_or_unweighted(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
     gradients, _ = per_example(pool)
     whole = gradients.sum(0)
 
     def miss(core, weights):
         found = weights @ gradients[core.ids]
-        scale = (found @ whole) / (found @ found)  # only the direction and the balance are promised
+        scale = (found @ whole) / (found @ found)  # the scale is free: weights have mean 1
         return float((whole - scale * found).norm() / whole.norm())
 
     core = GradMatch(0.2, ridge=0.01).select(pool, 60)
@@ -45,9 +45,9 @@ def test_weighted_subset_matches_the_whole_gradient_better_than_random_or_unweig
     assert mine < miss(core, torch.ones(60))
 
 
-def test_each_weight_belongs_to_its_own_example(make_pool, quiet):
+def test_each_weight_belongs_to_its_own_example(make_pool, eval_mode):
     # One class in one block: the weights must solve the ridge problem for exactly these ids.
-    pool = quiet(make_pool())
+    pool = eval_mode(make_pool())
     gradients, columns = per_example(pool)
     core = GradMatch(0.2, ridge=0.3).select(pool, 60)
     weight = torch.zeros(300)

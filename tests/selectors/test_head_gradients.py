@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from vcc_infuse.selectors.head_gradients import ExampleGradients, GroupGradients, alignment, mean_gradient
-from vcc_infuse.selectors.infuse.selector import score_chunk
-from vcc_infuse.selectors.infuse.support import Mixed, support_gradient
+from vcc_infuse.selectors.infuse.selector import influence_scores
+from vcc_infuse.selectors.infuse.support import FeatureMixup, support_gradient
 
 N, C, D = 12, 5, 7
 
@@ -54,18 +54,18 @@ def test_group_gradients_equal_the_mean_over_selected_members(problem):
     torch.testing.assert_close(atoms.total(torch.tensor([1]), torch.tensor([3.0])), 3 * means[1])
 
 
-def test_streamed_score_is_minus_the_inner_product_and_zero_without_weight(problem):
+def test_influence_is_minus_the_inner_product_and_zero_without_weight(problem):
     _, features, labels, weights, probs, _, each = problem
     direction = torch.randn(C, D + 1)
-    score = score_chunk(direction, features, probs, labels, weights)
+    score = influence_scores(direction, features, probs, labels, weights)
     torch.testing.assert_close(score, -(each * direction).sum((1, 2)))
     assert (score[::4] == 0).all()
-    soft = score_chunk(direction, features, probs, F.one_hot(labels, C).float(), weights)
+    soft = influence_scores(direction, features, probs, F.one_hot(labels, C).float(), weights)
     torch.testing.assert_close(soft, score)
 
 
-def test_mixed_labels_of_one_class_sum_to_one():
-    mix = Mixed(40, np.random.default_rng(0))
+def test_mixed_labels_sum_to_one_and_a_pair_of_one_class_keeps_its_label():
+    mix = FeatureMixup(40, np.random.default_rng(0))
     labels = torch.arange(40) % 2
     mixed = mix(F.one_hot(labels, 2).float())
     torch.testing.assert_close(mixed.sum(1), torch.ones(40))
@@ -88,7 +88,7 @@ def test_support_gradient_equals_autograd_over_the_same_draws(problem):
     torch.testing.assert_close(back, torch.autograd.grad(total, leaf)[0])
 
 
-def test_more_draws_give_a_steadier_direction(problem):
+def test_more_mixup_draws_reduce_the_variance_of_the_direction(problem):
     head, features, labels, *_ = problem
 
     def spread(draws):

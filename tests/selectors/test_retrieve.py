@@ -57,7 +57,7 @@ def test_equals_a_greedy_bilevel_loop(problem, lr, weight):
     assert found == slow_greedy(problem, lr, weight, 12)
 
 
-def test_picks_change_with_the_weight_and_the_step(problem):
+def test_picks_depend_on_the_loss_weight_and_the_learning_rate(problem):
     *_, errors = problem
     runs = [greedy(ExampleGradients(errors, problem[1]), ahead(problem, *o), torch.ones(N), 15, 15)
             for o in ((0.0, 1.0), (5.0, 1.0), (5.0, 20.0))]  # fmt: skip
@@ -71,8 +71,8 @@ def test_any_budget_ends_and_is_met_exactly(problem, budget, rounds):
     assert len(found) == len(set(found)) == budget
 
 
-def test_without_a_step_it_is_the_top_of_the_inner_products(make_pool, quiet):
-    pool = quiet(make_pool())
+def test_without_a_step_it_is_the_top_of_the_inner_products(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
     core = RETRIEVE(0.1, lr=0.0).select(pool, 30)
     outputs, y = pool.labeled_features()
     head = pool.model.head

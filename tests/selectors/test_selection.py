@@ -1,4 +1,4 @@
-"""The figures and the file of a refresh."""
+"""The statistics and the file of a refresh."""
 
 import json
 
@@ -6,63 +6,65 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse.selectors import INFUSE, Random, Selection, describe_selection, save_selection
+from vcc_infuse.selectors import INFUSE, Random
 from vcc_infuse.selectors.ranking import Scored
+from vcc_infuse.selectors.selection import Selection, describe_selection
 from vcc_infuse.types import Coreset
+from vcc_infuse.utils.io import save_npz
 
 
-def by_hand():
+def small_selection():
     rows = Scored(np.arange(6), np.array([0.5, 0.1, -0.2, 0.0, 0.3, 0.9], np.float32),
                   np.array([1, 1, 1, 0, 0, 1], bool), np.full(6, 0.9), np.array([0, 1, 1, 2, 0, 2]))  # fmt: skip
     return Selection(Coreset(torch.tensor([0, 1, 5, 4]), torch.tensor([2.0, 1.0, 0.5, 0.5])), rows)
 
 
-def test_figures_by_hand():
-    figures = describe_selection(
-        by_hand(), 3, 6, Coreset(torch.tensor([1, 2, 5]), torch.ones(3)), np.array([0, 0, 1, 2, 1, -1]), bins=4
+def test_statistics_computed_small_selection():
+    statistics = describe_selection(
+        small_selection(), 3, 6, Coreset(torch.tensor([1, 2, 5]), torch.ones(3)), np.array([0, 0, 1, 2, 1, -1]), bins=4
     )
-    assert figures["kept"] == 4
-    assert figures["kept_share"] == pytest.approx(4 / 6)
-    assert figures["overlap"] == 0.5
-    assert figures["weight_largest"] == 2
-    assert figures["kept_share_per_class"] == [0.5, 0.25, 0.25]
-    assert figures["kept_share_per_true_class"] == pytest.approx([2 / 3, 1 / 3, 0])
-    assert figures["selected_share_of_kept"] == 0.75
-    assert figures["precision_of_kept"] == 0.5  # of 0 and 1; 5 is unknown, 4 is not selected
-    assert figures["precision_of_pool"] == pytest.approx(2 / 3)
-    histogram = figures["score_histogram"]
+    assert statistics["kept"] == 4
+    assert statistics["kept_share"] == pytest.approx(4 / 6)
+    assert statistics["overlap"] == 0.5
+    assert statistics["weight_largest"] == 2
+    assert statistics["kept_share_per_class"] == [0.5, 0.25, 0.25]
+    assert statistics["kept_share_per_true_class"] == pytest.approx([2 / 3, 1 / 3, 0])
+    assert statistics["selected_share_of_kept"] == 0.75
+    assert statistics["precision_of_kept"] == 0.5  # of 0 and 1; the truth of 5 is unknown, 4 is not selected
+    assert statistics["precision_of_pool"] == pytest.approx(2 / 3)
+    histogram = statistics["score_histogram"]
     assert sum(histogram["all"]) == 4
     assert sum(histogram["kept"]) == 3
     assert len(histogram["edges"]) == 5
-    json.dumps(figures)
+    json.dumps(statistics)
 
 
 def test_without_scores_or_truth(make_pool):
     selector = Random(0.1)
     selector.select(make_pool(), 30)
-    figures = describe_selection(selector.selection_, 10, 300)
-    assert figures["overlap"] is None
-    assert "precision_of_kept" not in figures
-    json.dumps(figures)
+    statistics = describe_selection(selector.selection_, 10, 300)
+    assert statistics["overlap"] is None
+    assert "precision_of_kept" not in statistics
+    json.dumps(statistics)
 
 
 def test_precision_of_kept_labels_is_measured_against_the_hidden_truth(make_pool, truth):
     selector = INFUSE(0.2)
     kept = selector.select(make_pool(), 60).ids.numpy()
-    figures = describe_selection(selector.selection_, 10, 300, truth=truth)
+    statistics = describe_selection(selector.selection_, 10, 300, truth=truth)
     rows = selector.selection_.rows
     used = kept[rows.selected[kept]]
     assert 0 < len(used) < len(kept)
-    assert figures["precision_of_kept"] == pytest.approx((rows.labels[used] == truth[used]).mean())
+    assert statistics["precision_of_kept"] == pytest.approx((rows.labels[used] == truth[used]).mean())
 
 
 def test_file_comes_back_and_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "coreset" / "step-7.npz"
-    save_selection(path, by_hand())
+    save_npz(path, small_selection().columns())
     with np.load(path, allow_pickle=False) as saved:
         assert saved["ids"].tolist() == [0, 1, 5, 4]
         assert saved["weights"].tolist() == [2, 1, 0.5, 0.5]
-        np.testing.assert_array_equal(saved["scores"], by_hand().rows.scores)
+        np.testing.assert_array_equal(saved["scores"], small_selection().rows.scores)
         assert saved["labels"].tolist() == [0, 1, 1, 2, 0, 2]
     before = path.read_bytes()
 
@@ -72,6 +74,6 @@ def test_file_comes_back_and_a_failed_write_leaves_the_old_one(tmp_path, monkeyp
 
     monkeypatch.setattr(np, "savez_compressed", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_selection(path, by_hand())
+        save_npz(path, small_selection().columns())
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["step-7.npz"]

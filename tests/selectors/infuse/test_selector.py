@@ -1,6 +1,7 @@
-"""INFUSE's scores against autograd and against what really happens after a small step."""
+"""INFUSE's scores against autograd and against the loss after a small step."""
 
 import copy
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,18 +11,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from vcc_infuse.algorithms import FixMatch
-from vcc_infuse.errors import UserError
+from vcc_infuse.errors import OptionError
 from vcc_infuse.models import Classifier
 from vcc_infuse.selectors import INFUSE
 from vcc_infuse.selectors.infuse.selector import MIXUP
 from vcc_infuse.selectors.ranking import Scored
 from vcc_infuse.selectors.scoring import example_columns, random_groups
 
-BEST = {"take": "best", "quota": "none"}
+BEST = {"strategy": "top", "quota": "none"}
 
 
 def support_loss(pool, draws, model=None, views=1):
-    """The Mixup loss with its graph, pairing by pairing, through the whole network."""
+    """The Mixup loss with its graph through the whole network, one draw at a time."""
     model = pool.model if model is None else model
     x, y = (torch.cat(part) for part in list(zip(*pool.labeled_chunks(views), strict=True))[1:])
     features, truth, rng = model.backbone(x), F.one_hot(y, 10).float(), pool.rng(MIXUP)
@@ -35,7 +36,7 @@ def support_loss(pool, draws, model=None, views=1):
 
 
 def example_losses(pool, model=None):
-    """Every example's loss with its graph, by pool id, on the views the scan drew."""
+    """Every example's loss with its graph, by pool id, on the views of the scan."""
     model = pool.model if model is None else model
     chunks = []
     pool.scan(lambda chunk: chunks.append(chunk) or example_columns(chunk))
@@ -57,9 +58,9 @@ def autograd_scores(pool, parameters, draws, rows, views=1):
 
 
 @pytest.mark.parametrize("params", ["head", "all"])
-def test_scores_equal_per_example_autograd(params, make_pool, quiet):
-    pool = quiet(make_pool())
-    columns = INFUSE(0.3, params=params, draws=3, views=4).score(pool)
+def test_scores_equal_per_example_autograd(params, make_pool, eval_mode):
+    pool = eval_mode(make_pool())
+    columns = INFUSE(0.3, params=params, mixup_draws=3, support_views=4).score(pool)
     parameters = list((pool.model if params == "all" else pool.model.head).parameters())
     rows = torch.randperm(pool.size)[:40]
     expected = autograd_scores(pool, parameters, 3, rows.tolist(), views=4)
@@ -69,37 +70,37 @@ def test_scores_equal_per_example_autograd(params, make_pool, quiet):
     assert (columns["score"][unused] == 0).all()
 
 
-def test_few_labels_may_be_seen_in_many_views_which_steadies_the_direction(make_pool, quiet):
-    """A thousand examples if wished, whatever the number of labels; the draws of other steps agree more."""
+def test_many_views_of_few_labels_reduce_the_variance_of_the_direction(make_pool, eval_mode):
+    """support_views=0 gives a support set of about 1,024, whatever the number of labels."""
 
     def spread(selector):
-        found = [selector.direction(quiet(make_pool(number=n))).flatten() for n in range(6)]
+        found = [selector.direction(eval_mode(make_pool(number=n))).flatten() for n in range(6)]
         return torch.stack(found).std(0).norm() / torch.stack(found).mean(0).norm()
 
-    asked, pool = [], quiet(make_pool())
-    pool.model.register_forward_hook(lambda module, inputs, out: asked.append(len(inputs[0])))
+    batch_sizes, pool = [], eval_mode(make_pool())
+    pool.model.register_forward_hook(lambda module, inputs, out: batch_sizes.append(len(inputs[0])))
     INFUSE(0.3).direction(pool)
-    assert sum(asked) == pool.task.labeled
-    asked.clear()
-    INFUSE(0.3, views=0).direction(pool)
-    assert 1024 <= sum(asked) < 1024 + pool.task.labeled
-    assert spread(INFUSE(0.3, views=0)) < 0.6 * spread(INFUSE(0.3))
+    assert sum(batch_sizes) == pool.task.labeled
+    batch_sizes.clear()
+    INFUSE(0.3, support_views=0).direction(pool)
+    assert 1024 <= sum(batch_sizes) < 1024 + pool.task.labeled
+    assert spread(INFUSE(0.3, support_views=0)) < 0.6 * spread(INFUSE(0.3))
 
 
-def test_frozen_parameters_do_not_count(make_pool, quiet, trained):
+def test_frozen_parameters_do_not_count(make_pool, eval_mode, trained):
     model = copy.deepcopy(trained)
     model.backbone.stages[0].requires_grad_(False)
-    pool = quiet(make_pool(model=model))
-    columns = INFUSE(0.3, params="all", draws=2, views=1).score(pool)
+    pool = eval_mode(make_pool(model=model))
+    columns = INFUSE(0.3, params="all", mixup_draws=2, support_views=1).score(pool)
     free = [p for p in model.parameters() if p.requires_grad]
     expected = autograd_scores(pool, free, 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("params", ["head", "all"])
-def test_score_predicts_the_change_of_the_support_loss(params, make_pool, quiet):
-    pool = quiet(make_pool())
-    columns = INFUSE(0.3, params=params, draws=2, views=1).score(pool)
+def test_score_predicts_the_change_of_the_support_loss(params, make_pool, eval_mode):
+    pool = eval_mode(make_pool())
+    columns = INFUSE(0.3, params=params, mixup_draws=2, support_views=1).score(pool)
     used = (columns["weight"] > 0).nonzero()[:, 0]
     rows = used[columns["score"][used].abs().argsort(descending=True)][:12]
     losses = example_losses(pool)
@@ -116,8 +117,8 @@ def test_score_predicts_the_change_of_the_support_loss(params, make_pool, quiet)
         assert change == pytest.approx(-eta * float(columns["score"][row]), rel=0.05)
 
 
-def test_helpful_core_set_lowers_the_support_loss_more_than_random_and_paper_ranking_raises_it(make_pool, quiet):
-    pool = quiet(make_pool())
+def test_helpful_core_set_lowers_the_support_loss_more_than_random_and_paper_ranking_raises_it(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
 
     def change(ids):
         losses = example_losses(pool)
@@ -132,9 +133,9 @@ def test_helpful_core_set_lowers_the_support_loss_more_than_random_and_paper_ran
     assert change(helpful) < change(torch.arange(300)) < change(paper)
 
 
-def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, quiet):
-    pool = quiet(make_pool())
-    single, grouped = (INFUSE(0.3, granularity=g, views=1).score(pool) for g in ("example", "batch"))
+def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
+    single, grouped = (INFUSE(0.3, granularity=g, support_views=1).score(pool) for g in ("example", "batch"))
     used = single["weight"] > 0
     for group in random_groups(pool):
         mine = group[used[group]]
@@ -155,7 +156,7 @@ def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, quiet):
 
 @pytest.mark.parametrize("rank", ["helpful", "paper"])
 @pytest.mark.parametrize("options", [{}, {"granularity": "batch"}, {"quota": "proportional"}, {"quota": "equal"}])
-def test_what_is_left_out_is_never_kept_while_a_selected_one_remains(rank, options, make_pool):
+def test_unselected_examples_are_kept_only_after_all_selected_ones(rank, options, make_pool):
     selector = INFUSE(0.1, rank=rank, **{**BEST, **options})
     core = selector.select(make_pool(FixMatch(threshold=0.6)), 30)
     assert selector.selection_.rows.selected[core.ids.numpy()].all()
@@ -178,8 +179,8 @@ def test_helpful_and_paper_rank_the_same_scores_from_opposite_ends(make_pool):
     assert rows.scores[a].min() > np.median(rows.scores[rows.selected]) > rows.scores[b].max()
 
 
-def test_curvature_rescales_the_direction_by_the_damped_factors(make_pool, quiet):
-    pool = quiet(make_pool())
+def test_curvature_rescales_the_direction_by_the_damped_factors(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
     plain, curved = (INFUSE(0.3, curvature=c).direction(pool) for c in ("identity", "gauss_newton"))
     chunks = list(pool.sample(4096))
     assert sum(len(chunk.ids) for chunk in chunks) == 300
@@ -191,7 +192,7 @@ def test_curvature_rescales_the_direction_by_the_damped_factors(make_pool, quiet
     torch.testing.assert_close(outer @ curved.double() @ inner, plain.double(), rtol=1e-3, atol=1e-5)
 
 
-def test_random_share_is_drawn_from_what_the_ranking_leaves(make_pool):
+def test_the_random_fraction_is_drawn_from_what_the_ranking_leaves_out(make_pool):
     pool = make_pool()
     ranked = INFUSE(0.3, **BEST).select(pool, 90).ids
     mixed = INFUSE(0.3, random_fraction=0.4, **BEST).select(pool, 90).ids
@@ -206,7 +207,7 @@ def test_quota_keeps_classes_that_the_ranking_drops(make_pool):
     pool = make_pool()
     counts = {}
     for quota in ("none", "proportional", "equal"):
-        selector = INFUSE(0.1, take="best", quota=quota)
+        selector = INFUSE(0.1, strategy="top", quota=quota)
         kept = selector.select(pool, 30).ids.numpy()
         counts[quota] = np.bincount(selector.selection_.rows.labels[kept], minlength=10)
     selected = np.bincount(selector.selection_.rows.labels[selector.selection_.rows.selected], minlength=10)
@@ -216,37 +217,37 @@ def test_quota_keeps_classes_that_the_ranking_drops(make_pool):
     assert np.abs(counts["proportional"] - exact).max() < 1
 
 
-def test_smoothing_averages_refreshes_and_survives_a_restart(make_pool):
+def test_score_momentum_averages_refreshes_and_survives_a_resume(make_pool):
     pools = [make_pool(number=n) for n in (1, 2, 3)]
     raw = []
     for pool in pools:
         selector = INFUSE(0.3)
         selector.select(pool, 90)
         raw.append(selector.selection_.rows)
-    smooth, expected, seen = INFUSE(0.3, smooth=0.5), np.zeros(300), np.zeros(300, bool)
+    averaging, expected, seen = INFUSE(0.3, score_momentum=0.5), np.zeros(300), np.zeros(300, bool)
     for number, (pool, rows) in enumerate(zip(pools, raw, strict=True)):
-        if number == 2:  # stop and continue in a new process
-            saved = {name: value.clone() for name, value in smooth.state_dict().items()}
-            smooth = INFUSE(0.3, smooth=0.5)
-            smooth.load_state_dict(saved)
-        smooth.select(pool, 90)
+        if number == 2:  # stop and resume in a new process
+            saved = {name: value.clone() for name, value in averaging.state_dict().items()}
+            averaging = INFUSE(0.3, score_momentum=0.5)
+            averaging.load_state_dict(saved)
+        averaging.select(pool, 90)
         scaled = rows.scores / np.abs(rows.scores[rows.selected]).mean()
         expected = np.where(rows.selected, np.where(seen, 0.5 * expected + 0.5 * scaled, scaled), expected)
         seen |= rows.selected
-        found = smooth.selection_.rows
+        found = averaging.selection_.rows
         np.testing.assert_allclose(found.scores[found.selected], expected[found.selected], rtol=1e-4, atol=1e-6)
     assert INFUSE(0.3).state_dict() == {}
 
 
 @pytest.mark.parametrize("options", [
     {"keep": 0}, {"keep": 1.2}, {"keep": float("nan")}, {"every": -1}, {"params": "tail"}, {"granularity": "x"},
-    {"rank": "best"}, {"curvature": "full"}, {"params": "all", "curvature": "gauss_newton"}, {"draws": 0},
-    {"views": -1},
-    {"quota": "some"}, {"smooth": 1.0}, {"random_fraction": -0.1}, {"take": "all"}, {"warmup": "cold"},
-    {"weights": "both"}, {"damping": 0},
+    {"rank": "best"}, {"curvature": "full"}, {"params": "all", "curvature": "gauss_newton"}, {"mixup_draws": 0},
+    {"support_views": -1}, {"quota": "some"}, {"score_momentum": 1.0}, {"random_fraction": -0.1}, {"strategy": "best"},
+    {"first_interval": "cold"}, {"score_with": "both"}, {"damping": 0},
 ])  # fmt: skip
 def test_wrong_options_are_named(options):
-    with pytest.raises(UserError, match=f"--selector.{list(options)[-1]} "):
+    name = list(options)[-1]
+    with pytest.raises(OptionError, match=f"^{name} must .*, got {re.escape(repr(options[name]))}$"):
         INFUSE(**options)
 
 
@@ -263,11 +264,11 @@ class Attention(nn.Module):
         return self.drop(F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0].flatten(1))
 
 
-def test_all_parameters_of_an_attention_network(make_pool, quiet):
+def test_all_parameters_of_an_attention_network(make_pool, eval_mode):
     torch.manual_seed(0)
     model = Classifier(Attention(), nn.Linear(32, 10))
-    pool = quiet(make_pool(FixMatch(threshold=0.0), model=model))
-    columns = INFUSE(0.3, params="all", draws=2, views=1).score(pool)
+    pool = eval_mode(make_pool(FixMatch(threshold=0.0), model=model))
+    columns = INFUSE(0.3, params="all", mixup_draws=2, support_views=1).score(pool)
     expected = autograd_scores(pool, list(model.parameters()), 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
 
@@ -285,8 +286,8 @@ def test_half_precision_forwards_give_nearly_the_same_scores(params, make_pool):
     assert np.corrcoef(*scores)[0, 1] > 0.95
 
 
-def test_harmless_leaves_out_the_harmful_and_draws_the_rest_anew(make_pool, quiet):
-    pool = quiet(make_pool())
+def test_harmful_examples_are_dropped_and_the_rest_is_drawn_at_random(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
     scored = INFUSE(0.3).score(pool)
     harmful = set(np.flatnonzero((scored["weight"] > 0).numpy() & (scored["score"] < 0).numpy()))
     budget = pool.size - len(harmful) - 5
@@ -296,22 +297,22 @@ def test_harmless_leaves_out_the_harmful_and_draws_the_rest_anew(make_pool, quie
     assert not harmful & set(first)
     later = INFUSE(0.3, quota="none").choose(replace(pool, number=pool.number + 1), budget).coreset.ids.tolist()
     assert set(first) != set(later)
-    # Where the harmless do not suffice, the least harmful come next.
+    # If there are too few harmless examples, the least harmful come next.
     more = INFUSE(0.3, quota="none").choose(pool, pool.size - 3).coreset.ids.tolist()
     left = sorted(set(range(pool.size)) - set(more))
     worst = sorted(harmful, key=lambda i: float(scored["score"][i]))[:3]
     assert left == sorted(worst)
 
 
-def test_by_default_classes_and_what_is_selected_of_them_keep_their_shares_harmless_ones_first(make_pool, quiet):
-    """What the method does not select does no harm, but must not crowd out what it learns from."""
-    pool = quiet(make_pool())
+def test_by_default_selected_and_unselected_examples_keep_their_proportions_harmless_first(make_pool, eval_mode):
+    """Unselected examples do no harm, but they must not take the places of selected ones."""
+    pool = eval_mode(make_pool())
     scored, kept = INFUSE(0.3).score(pool), INFUSE(0.3).choose(pool, 90).coreset.ids.numpy()
     used, score = (scored["weight"] > 0).numpy(), scored["score"].numpy()
     kinds = 2 * scored["label"].numpy() + used
     harmful = used & (score < 0)
     counts = np.bincount(kinds, minlength=20)
-    assert counts[::2].sum() > 10  # of either sort there are enough to tell
+    assert counts[::2].sum() > 10  # enough of both kinds for a meaningful comparison
     assert counts[1::2].sum() > 10
     assert np.abs(np.bincount(kinds[kept], minlength=20) - 90 * counts / pool.size).max() < 1
     left_out = np.setdiff1d(np.arange(pool.size), kept)
@@ -322,8 +323,8 @@ def test_by_default_classes_and_what_is_selected_of_them_keep_their_shares_harml
             assert score[others].max(initial=-np.inf) <= score[mine[harmful[mine]]].min()
 
 
-def test_an_equal_quota_is_of_classes_alone(make_pool):
-    """Three places for each of two classes; counted apart, the one with unselected members would get four."""
+def test_an_equal_quota_does_not_separate_selected_and_unselected(make_pool):
+    """Three places per class; counted separately, the class with unselected examples would get four."""
     labels, selected = np.repeat([0, 1, 1], [10, 5, 5]), np.repeat([True, True, False], [10, 5, 5])
     rows = Scored(np.arange(20), np.ones(20), selected, np.ones(20), labels)
     kept = INFUSE(0.3, quota="equal").pick(rows, 6, make_pool())
