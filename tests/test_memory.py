@@ -3,7 +3,7 @@ from collections import deque
 import pytest
 import torch
 
-from vcc_infuse.memory import Memory
+from vcc_infuse.memory import ClassMemory, Memory
 
 
 def columns():
@@ -11,7 +11,7 @@ def columns():
 
 
 @pytest.mark.parametrize("sizes", [[1, 1, 1], [3, 4, 2, 5], [7], [12, 3]])
-def test_holds_the_last_rows_like_a_deque(sizes):
+def test_memory_holds_the_last_rows_like_a_deque(sizes):
     memory, expected, count = Memory(5, columns()), deque(maxlen=5), 0
     for size in sizes:
         labels = torch.arange(count, count + size)
@@ -24,7 +24,7 @@ def test_holds_the_last_rows_like_a_deque(sizes):
     assert torch.equal(memory["value"][memory.valid], torch.stack([kept, -kept], 1).float())
 
 
-def test_state_round_trip_continues_at_the_same_place():
+def test_a_restored_memory_continues_at_the_same_position():
     a, b = Memory(4, columns()), Memory(4, columns())
     a.push(value=torch.ones(3, 2), label=torch.tensor([1, 2, 3]))
     b.load_state_dict(a.state_dict())
@@ -32,3 +32,16 @@ def test_state_round_trip_continues_at_the_same_place():
         memory.push(value=torch.zeros(2, 2), label=torch.tensor([4, 5]))
     assert torch.equal(a["label"], b["label"])
     assert a["label"].tolist() == [5, 2, 3, 4]
+
+
+def test_class_memory_follows_a_slow_loop():
+    torch.manual_seed(0)
+    memory, queues = ClassMemory(3, 4, 2), [[], [], []]
+    for size in (3, 12, 1, 7):
+        rows, labels = torch.randn(size, 2), torch.randint(2, (size,))
+        memory.push(rows, labels)
+        for row, label in zip(rows, labels, strict=True):
+            queues[label] = [*queues[label], row][-4:]
+    for c in range(2):
+        torch.testing.assert_close(memory.means()[c], torch.stack(queues[c]).mean(0))
+    assert memory.known.tolist() == [True, True, False]

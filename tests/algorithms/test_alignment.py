@@ -13,7 +13,7 @@ def aligned_by_hand(probs, mean, target):
     return torch.tensor(rows)
 
 
-def test_ema_takes_in_the_batch_before_use():
+def test_ema_is_updated_with_the_batch_before_use():
     torch.manual_seed(0)
     target = torch.tensor([0.5, 0.3, 0.2])
     module = EMAAlignment(3, momentum=0.9, target=2 * target)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.helpers import slow
-from tests.helpers.tiny import buffers, make_step, missing_gradients, run, same
+from tests.helpers.tiny import buffers, make_step, run, same
 from vcc_infuse.algorithms.mean_teacher import MeanTeacher, as_in_training
 
 
@@ -16,7 +16,7 @@ def algorithm():
 
 @pytest.fixture
 def step(algorithm):
-    """A step at half the ramp, whose teacher is another network than the student."""
+    """A step halfway up the ramp, with a teacher that differs from the student."""
     step = make_step(algorithm, ratio=1, number=20)
     step.batch = step.batch._replace(weights=torch.tensor([0.0, 0.5, 1.0, 2.5]))
     with torch.no_grad():
@@ -25,21 +25,21 @@ def step(algorithm):
     return step
 
 
-def teachers_word(step):
+def teacher_probs(step):
     return slow.predictions(copy.deepcopy(step.ema).train(), step.batch.views["weak"])
 
 
 def test_the_loss_equals_the_slow_loop(algorithm, step):
     student = slow.predictions(step.model, step.batch.views["weak_2"])
-    pairs = zip(step.batch.weights.tolist(), teachers_word(step), student, strict=True)
+    pairs = zip(step.batch.weights.tolist(), teacher_probs(step), student, strict=True)
     expected = 50 * 0.5 * slow.mean([w * slow.mean_squares(t, s) for w, t, s in pairs])
     assert expected > 0.01
     assert run(algorithm, step)["unlabeled"].item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_student_gets_the_gradient_of_its_own_prediction(algorithm, step):
-    """With the student's logits read from the teacher the loss would be zero, and so its gradient."""
-    twin, target = copy.deepcopy(step.model), teachers_word(step)
+    """If the logits of the student came from the teacher, loss and gradient would be zero."""
+    twin, target = copy.deepcopy(step.model), teacher_probs(step)
     probs = twin(step.batch.views["weak_2"]).logits.softmax(1)
     loss = torch.zeros(())
     for i, weight in enumerate(step.batch.weights.tolist()):
@@ -55,12 +55,12 @@ def test_the_student_gets_the_gradient_of_its_own_prediction(algorithm, step):
 
 def test_the_teacher_normalizes_by_its_batch(algorithm, step):
     found = algorithm.target(step)
-    torch.testing.assert_close(found, torch.tensor(teachers_word(step)), rtol=1e-4, atol=1e-6)
-    settled = torch.tensor(slow.predictions(step.ema, step.batch.views["weak"]))
-    assert not torch.allclose(found, settled, atol=1e-3)
+    torch.testing.assert_close(found, torch.tensor(teacher_probs(step)), rtol=1e-4, atol=1e-6)
+    by_running_statistics = torch.tensor(slow.predictions(step.ema, step.batch.views["weak"]))
+    assert not torch.allclose(found, by_running_statistics, atol=1e-3)
 
 
-def test_the_teacher_keeps_no_trace(algorithm, step):
+def test_the_teacher_is_unchanged(algorithm, step):
     before = buffers(step.ema)
     run(algorithm, step).total().backward()
     assert same(before, buffers(step.ema))
@@ -68,7 +68,7 @@ def test_the_teacher_keeps_no_trace(algorithm, step):
     assert all(p.grad is None and not p.requires_grad for p in step.ema.parameters())
 
 
-def test_mixed_modes_come_back_even_after_a_fault():
+def test_mixed_modes_are_restored_even_after_an_error():
     model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout()).eval()
     model[1].train()
     with pytest.raises(ValueError, match="more than 1 value"), as_in_training(model):
@@ -77,11 +77,7 @@ def test_mixed_modes_come_back_even_after_a_fault():
     assert model[0].track_running_stats
 
 
-def test_gradients_reach_every_parameter_of_the_student(algorithm, step):
-    assert missing_gradients(run(algorithm, step), step.model) == []
-
-
-def test_only_labeled_images_move_the_statistics(algorithm, step):
+def test_only_labeled_images_update_the_statistics(algorithm, step):
     twin = copy.deepcopy(step.model)
     twin(step.batch.x)
     run(algorithm, step)

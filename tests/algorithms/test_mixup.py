@@ -7,34 +7,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.tiny import buffers, make_step, same
-from vcc_infuse.algorithms.mixup import interleaved_forward, mixup, own_share
+from vcc_infuse.algorithms.mixup import interleaved_forward, mixup, sample_lambda
 from vcc_infuse.algorithms.pi_model import PiModel
 
 
 @given(st.integers(2, 8), st.floats(0.1, 3), st.integers(0, 1000))
 @settings(deadline=None, max_examples=30)
 def test_mixup_is_one_blend_with_one_permutation(rows, alpha, seed):
-    """Mixed unit vectors show the blend itself: a matrix λ·I + (1−λ)·P."""
+    """Mixing unit vectors gives the matrix λ·I + (1−λ)·P itself."""
     torch.manual_seed(seed)
     targets = torch.rand(rows, 3)
     blend, mixed = mixup(torch.eye(rows), targets, alpha)
     torch.testing.assert_close(blend.sum(0), torch.ones(rows))
     torch.testing.assert_close(blend.sum(1), torch.ones(rows))
     assert (blend.diagonal() >= 0.5 - 1e-6).all()
-    shares = blend[blend > 1e-6]
+    entries = blend[blend > 1e-6]
     own = blend.diagonal().min()
-    assert all(min(abs(s - own), abs(s - (1 - own)), abs(s - 1)) < 1e-5 for s in shares)
+    assert all(min(abs(s - own), abs(s - (1 - own)), abs(s - 1)) < 1e-5 for s in entries)
     torch.testing.assert_close(mixed, blend @ targets)
 
 
-def test_the_share_follows_the_folded_beta_distribution():
+def test_lambda_follows_the_folded_beta_distribution():
     torch.manual_seed(0)
-    shares = [own_share(0.75) for _ in range(2000)]
+    values = [sample_lambda(0.75) for _ in range(2000)]
     beta = scipy.stats.beta(0.75, 0.75)
-    assert scipy.stats.kstest(shares, lambda v: beta.cdf(v) - beta.cdf(1 - v)).pvalue > 0.01
+    assert scipy.stats.kstest(values, lambda v: beta.cdf(v) - beta.cdf(1 - v)).pvalue > 0.01
 
 
-def test_partners_are_drawn_anew():
+def test_every_call_draws_new_partners():
     torch.manual_seed(0)
     found = [mixup(torch.eye(50), torch.eye(50), 5.0)[0] for _ in range(2)]
     assert (found[0].sort(1).indices[:, -2:] != found[1].sort(1).indices[:, -2:]).any()
@@ -56,7 +56,7 @@ def test_interleaving_keeps_the_order(step):
     torch.testing.assert_close(interleaved_forward(step, inputs, 4), step.model(inputs).logits)
 
 
-def test_each_chunk_is_a_cross_section_and_the_first_moves_the_statistics(step):
+def test_chunks_are_interleaved_and_the_first_updates_the_statistics(step):
     twin, inputs = copy.deepcopy(step.model), torch.randn(12, 6)
     expected = torch.zeros(12, 3)
     rows = [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]

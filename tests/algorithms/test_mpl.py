@@ -7,12 +7,11 @@ import torch
 from tests.helpers import slow
 from tests.helpers.tiny import buffers, make_step, same
 from vcc_infuse.algorithms.mpl import MPL
-from vcc_infuse.errors import UserError
 from vcc_infuse.training.optimization import sgd
 
 
 def weighted_step(algorithm, **options):
-    """A teacher that is another network than the student, and core-set weights that differ."""
+    """A teacher that differs from the student, and different core-set weights."""
     step = make_step(algorithm, **options)
     step.batch = step.batch._replace(weights=torch.linspace(0, 2, 8))
     with torch.no_grad():
@@ -21,14 +20,14 @@ def weighted_step(algorithm, **options):
     return step
 
 
-def descend(losses, optimizer):
+def update(losses, optimizer):
     optimizer.zero_grad(set_to_none=True)
     losses.total().backward()
     optimizer.step()
 
 
-def teachers_word(algorithm, step):
-    """Weak, labeled and strong images share a batch, and so its statistics."""
+def teacher_probs(algorithm, step):
+    """Weak, labeled and strong images share a batch and its statistics."""
     views = step.batch.views
     rows = slow.predictions(algorithm.teacher, torch.cat([views["weak"], step.batch.x, views["strong"]]))
     return rows[:8], rows[8:12], rows[12:]
@@ -55,7 +54,7 @@ def weighted_mean(step, targets, probs):
 def test_the_student_learns_the_teachers_labels():
     algorithm = MPL(smoothing=0.15)
     step = weighted_step(algorithm)
-    _, _, strong = teachers_word(algorithm, step)
+    _, _, strong = teacher_probs(algorithm, step)
     targets = [smoothed(label, 0.15) for label in labels_of(strong)]
     expected = weighted_mean(step, targets, slow.predictions(step.model, step.batch.views["strong"]))
     losses = next(algorithm.losses(step))
@@ -68,14 +67,14 @@ def test_the_student_learns_the_teachers_labels():
 def test_the_teachers_losses_equal_the_slow_loop(number, rise):
     algorithm = MPL(weight=8, rampup_fraction=0.05, threshold=0.5, temperature=0.7, smoothing=0.15)
     step = weighted_step(algorithm, number=number)
-    weak, labeled, strong = teachers_word(algorithm, step)
+    weak, labeled, strong = teacher_probs(algorithm, step)
     sure = [float(max(row) >= 0.5) for row in weak]
     assert 0 < sum(sure) < 8
     targets = [[s * t for t in slow.sharpened(row, 0.7)] for s, row in zip(sure, weak, strict=True)]
     optimizer = sgd([step.model, algorithm], 0.5, 0.9, 5e-4)
     before = labeled_loss(step.model, step)
     steps = algorithm.losses(step)
-    descend(next(steps), optimizer)
+    update(next(steps), optimizer)
     feedback = before - labeled_loss(step.model, step)
     losses = next(steps)
     truth = [slow.cross_entropy(smoothed(y, 0.15), p) for y, p in zip(step.batch.y.tolist(), labeled, strict=True)]
@@ -93,7 +92,7 @@ def test_the_weak_view_is_a_fixed_target():
     algorithm = MPL(weight=1, rampup_fraction=0, threshold=0)
     step = weighted_step(algorithm)
     twin, views = copy.deepcopy(algorithm.teacher), step.batch.views
-    targets = torch.tensor([slow.sharpened(row, 0.7) for row in teachers_word(algorithm, step)[0]])
+    targets = torch.tensor([slow.sharpened(row, 0.7) for row in teacher_probs(algorithm, step)[0]])
     logs = twin(torch.cat([views["weak"], step.batch.x, views["strong"]])).logits[12:].log_softmax(1)
     expected = slow.gradients(-(step.batch.weights[:, None] * targets * logs).sum() / 8, twin)
     _, second = algorithm.losses(step)
@@ -104,7 +103,7 @@ def test_the_weak_view_is_a_fixed_target():
 
 @pytest.mark.parametrize(("shift", "sign"), [(0, 1), (1, -1)])
 def test_feedback_is_positive_where_the_labels_help(shift, sign):
-    """A student that already knows the truth learns it more firmly, or is led astray."""
+    """Correct pseudo labels lower the labeled loss of a trained student, wrong ones raise it."""
     algorithm = MPL(smoothing=0)
     step = make_step(algorithm, ratio=1)
     step.batch = step.batch._replace(views={"weak": step.batch.x, "strong": step.batch.x})
@@ -113,7 +112,7 @@ def test_feedback_is_positive_where_the_labels_help(shift, sign):
     steps = algorithm.losses(step)
     first = next(steps)
     assert first.pseudo.labels.tolist() == ((step.batch.y + shift) % 3).tolist()
-    descend(first, sgd([step.model], 0.01, 0, 0))
+    update(first, sgd([step.model], 0.01, 0, 0))
     assert sign * next(steps)["teacher_feedback"].item() > 1e-6
 
 
@@ -125,21 +124,21 @@ def learn(model, images, labels, updates):
         optimizer.step()
 
 
-def test_each_update_moves_one_network():
-    """Also with momentum and weight decay, from the second step on."""
-    algorithm = MPL(finetune=0)
+def test_each_update_changes_one_network():
+    """Also in the second step, with momentum and weight decay."""
+    algorithm = MPL(finetune_fraction=0)
     step = weighted_step(algorithm)
     optimizer = sgd([step.model, algorithm], 0.1, 0.9, 0.1)
     for _ in range(2):
         steps = algorithm.losses(step)
         student, teacher = weights_of(step.model), weights_of(algorithm.teacher)
-        descend(next(steps), optimizer)
+        update(next(steps), optimizer)
         assert all(p.grad.isfinite().all() for p in step.model.parameters())
         assert all(p.grad is None for p in algorithm.teacher.parameters())
         assert same(weights_of(algorithm.teacher), teacher)
         assert not any(map(torch.equal, student.values(), weights_of(step.model).values()))
         student = weights_of(step.model)
-        descend(next(steps), optimizer)
+        update(next(steps), optimizer)
         assert all(p.grad.isfinite().all() for p in algorithm.teacher.parameters())
         assert all(p.grad is None for p in step.model.parameters())
         assert same(weights_of(step.model), student)
@@ -150,12 +149,12 @@ def weights_of(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def test_the_students_labels_stay_hidden_until_the_end():
-    """Other labels change nothing for the student before the fine-tuning, and all of it during that."""
+def test_the_student_uses_no_labels_before_the_fine_tuning():
+    """Other labels change the loss of the student during the fine-tuning only."""
     for number, finetunes in ((94, False), (95, True), (99, True)):
         found = []
         for shift in (0, 1):
-            algorithm = MPL(finetune=0.05)
+            algorithm = MPL(finetune_fraction=0.05)
             step = weighted_step(algorithm, number=number)
             step.batch = step.batch._replace(y=(step.batch.y + shift) % 3)
             found.append(next(algorithm.losses(step)).total().item())
@@ -163,7 +162,7 @@ def test_the_students_labels_stay_hidden_until_the_end():
 
 
 def test_fine_tuning_is_labeled_cross_entropy_in_one_update():
-    algorithm = MPL(finetune=0.05)
+    algorithm = MPL(finetune_fraction=0.05)
     step = weighted_step(algorithm, number=97)
     (losses,) = algorithm.losses(step)
     assert losses.keys() == {"finetune"}
@@ -172,12 +171,12 @@ def test_fine_tuning_is_labeled_cross_entropy_in_one_update():
 
 
 def test_without_fine_tuning_there_is_none():
-    algorithm = MPL(finetune=0)
+    algorithm = MPL(finetune_fraction=0)
     assert "student" in next(algorithm.losses(weighted_step(algorithm, number=99)))
 
 
-def test_statistics():
-    """The teacher never needs its own; the student's come from labeled and strong images, seen once each."""
+def test_batchnorm_statistics():
+    """Those of the teacher stay; those of the student see labeled and strong images once each."""
     algorithm = MPL()
     step = weighted_step(algorithm)
     teacher, twin = buffers(algorithm.teacher), copy.deepcopy(step.model)
@@ -188,27 +187,12 @@ def test_statistics():
     assert same(buffers(twin), buffers(step.model))
 
 
-def test_feedback_is_that_of_all_processes():
+def test_feedback_is_averaged_over_all_processes():
     """The other process had a loss of 5 before and of 2 after."""
     algorithm, others = MPL(), iter([5.0, 2.0])
     step = weighted_step(algorithm)
     step.gather = lambda rows: torch.cat([rows, torch.full_like(rows, next(others))])
-    _, _, strong = teachers_word(algorithm, step)
-    _, second = algorithm.losses(step)  # nothing is updated, so that this process has no feedback of its own
+    _, _, strong = teacher_probs(algorithm, step)
+    _, second = algorithm.losses(step)  # without an update, this process has no feedback of its own
     hard = weighted_mean(step, [slow.one_hot(label) for label in labels_of(strong)], strong)
     assert second["teacher_feedback"].item() == pytest.approx(1.5 * hard, rel=1e-3)
-
-
-def test_state_comes_back():
-    one, other = MPL(), MPL()
-    step = weighted_step(one)
-    weighted_step(other, seed=1)
-    other.load_state_dict(one.state_dict())
-    first, second = ([losses.total() for losses in algorithm.losses(step)] for algorithm in (one, other))
-    assert all(map(torch.equal, first, second))
-
-
-@pytest.mark.parametrize(("option", "value"), [("finetune", 1.5), ("smoothing", -0.1), ("threshold", 2)])
-def test_refuses_values_out_of_range(option, value):
-    with pytest.raises(UserError, match=f"{option} must lie between 0 and 1"):
-        MPL(**{option: value})

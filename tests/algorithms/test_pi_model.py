@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import slow
-from tests.helpers.tiny import buffers, make_step, missing_gradients, run, same
+from tests.helpers.tiny import buffers, make_step, run, same
 from vcc_infuse.algorithms.pi_model import PiModel, squared_error
-from vcc_infuse.errors import UserError
 
 
 def weighted_step(algorithm, **options):
@@ -42,7 +41,7 @@ def test_the_first_view_is_a_fixed_target():
     assert max(g.abs().max() for g in found.values()) > 1e-3
 
 
-def test_only_labeled_images_move_the_statistics():
+def test_only_labeled_images_update_the_statistics():
     algorithm = PiModel()
     step = weighted_step(algorithm)
     twin = copy.deepcopy(step.model)
@@ -51,17 +50,11 @@ def test_only_labeled_images_move_the_statistics():
     assert same(buffers(step.model), buffers(twin))
 
 
-@pytest.mark.parametrize(("number", "share"), [(0, 0), (20, 0.5), (40, 1), (99, 1)])
-def test_the_weight_rises(number, share):
+@pytest.mark.parametrize(("number", "factor"), [(0, 0), (20, 0.5), (40, 1), (99, 1)])
+def test_the_weight_ramps_up(number, factor):
     full, now = PiModel(rampup_fraction=0), PiModel(rampup_fraction=0.4)
-    expected = run(full, weighted_step(full, number=number))["unlabeled"] * share
+    expected = run(full, weighted_step(full, number=number))["unlabeled"] * factor
     torch.testing.assert_close(run(now, weighted_step(now, number=number))["unlabeled"], expected)
-
-
-def test_gradients_reach_every_parameter():
-    algorithm = PiModel()
-    step = weighted_step(algorithm, number=50)
-    assert missing_gradients(run(algorithm, step), step.model) == []
 
 
 @given(st.lists(st.lists(st.floats(-20, 20), min_size=3, max_size=3), min_size=1, max_size=5), st.floats(0, 3))
@@ -72,8 +65,3 @@ def test_squared_error_is_bounded_scales_and_vanishes(rows, weight):
     assert 0 <= error <= 2 / 3 + 1e-6
     torch.testing.assert_close(squared_error(logits, targets, weight * ones), weight * error)
     assert squared_error(logits, logits.softmax(1), ones) == 0
-
-
-def test_refuses_a_negative_weight():
-    with pytest.raises(UserError, match="weight must lie"):
-        PiModel(weight=-1)

@@ -4,7 +4,7 @@ from tests.helpers.tiny import FEATURES, make_model
 from vcc_infuse.algorithms.projection import Projection, similarity
 
 
-def test_rows_are_two_layers_on_the_unit_sphere():
+def test_rows_are_the_normalized_output_of_two_layers():
     torch.manual_seed(0)
     head, features = Projection.of(make_model(), 4), torch.randn(7, FEATURES)
     first, second = head.layers[0], head.layers[2]

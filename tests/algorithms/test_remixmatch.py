@@ -7,7 +7,7 @@ import torch
 
 from tests.algorithms.test_mixmatch import blended, fixed_mix  # noqa: F401
 from tests.helpers import slow
-from tests.helpers.tiny import buffers, make_step, make_task, missing_gradients, run, same
+from tests.helpers.tiny import buffers, make_step, make_task, run
 from vcc_infuse.algorithms.remixmatch import ReMixMatch, check_square, rotate
 from vcc_infuse.errors import UserError
 from vcc_infuse.models import Classifier, SmallConv
@@ -30,11 +30,11 @@ def image_step(algorithm, number=10, ratio=1, seed=0):
         torch.arange(count),
         torch.rand(count),
     )
-    return Step(batch, model, copy.deepcopy(model).eval(), None, number, 100, 10)
+    return Step(batch, model, copy.deepcopy(model).eval(), None, number, 100)
 
 
 def guesses(step, target):
-    """The first batch starts the mean, so that alignment divides by the batch's own mean."""
+    """The running mean starts at the first batch, so that alignment divides by the mean of that batch."""
     probs = slow.predictions(step.model, step.batch.views["weak"])
     means = [slow.mean(column) for column in zip(*probs, strict=True)]
     scale = [(t + 1e-6) / (m + 1e-6) for t, m in zip(target, means, strict=True)]
@@ -46,14 +46,14 @@ def weighted_mean(weights, targets, probs):
     return slow.mean([w * slow.cross_entropy(*pair) for w, *pair in zip(weights, targets, probs, strict=True)])
 
 
-@pytest.mark.parametrize(("target", "share"), [("labeled", [0.5, 0.25, 0.25]), ("uniform", [1 / 3] * 3)])
+@pytest.mark.parametrize(("target", "frequencies"), [("labeled", [0.5, 0.25, 0.25]), ("uniform", [1 / 3] * 3)])
 @pytest.mark.parametrize("ratio", [1, 2])
-def test_losses_equal_the_slow_loop(fixed_mix, target, share, ratio):  # noqa: F811
+def test_losses_equal_the_slow_loop(fixed_mix, target, frequencies, ratio):  # noqa: F811
     algorithm = ReMixMatch(rampup_fraction=0.5, target=target)
     step = image_step(algorithm, ratio=ratio)
-    step.model.eval()  # each row by itself
+    step.model.eval()  # rows are independent
     views, weights = step.batch.views, step.batch.weights.tolist()
-    guess = guesses(step, share)
+    guess = guesses(step, frequencies)
     inputs = blended([*step.batch.x, *views["strong"], *views["strong_2"], *views["weak"]])
     targets = [row.tolist() for row in blended([*map(slow.one_hot, [0, 1, 2, 0]), *guess, *guess, *guess])]
     probs = slow.predictions(step.model, torch.stack(inputs).float())
@@ -85,7 +85,7 @@ def test_rotation_is_numpys():
     assert np.array_equal(rotate(images, turns).numpy(), np.stack(expected))
 
 
-def test_all_turns_come_equally_often(monkeypatch):
+def test_all_rotations_are_equally_frequent(monkeypatch):
     algorithm, seen = ReMixMatch(), []
     step = image_step(algorithm, ratio=5)
     original = torch.randint
@@ -97,13 +97,11 @@ def test_all_turns_come_equally_often(monkeypatch):
     assert scipy.stats.chisquare(counts.numpy()).pvalue > 0.001
 
 
-def test_gradients_reach_every_parameter_and_the_rotation_head():
+def test_the_rotation_loss_does_not_reach_the_classifier():
     algorithm = ReMixMatch()
     step = image_step(algorithm)
-    losses = run(algorithm, step)
-    rotation = slow.gradients(losses["rotation"], step.model)
-    assert not any(name.startswith("head") for name in rotation)
-    assert missing_gradients(losses, step.model, algorithm) == []
+    reached = slow.gradients(run(algorithm, step)["rotation"], step.model)
+    assert reached.keys() == {name for name, _ in step.model.named_parameters() if not name.startswith("head")}
 
 
 def test_guesses_carry_no_gradient():
@@ -111,7 +109,7 @@ def test_guesses_carry_no_gradient():
     assert not algorithm.guess(image_step(algorithm)).requires_grad
 
 
-def test_one_chunk_moves_the_statistics(fixed_mix):  # noqa: F811
+def test_one_chunk_updates_the_statistics(fixed_mix):  # noqa: F811
     algorithm = ReMixMatch()
     step = image_step(algorithm)
     twin, views = copy.deepcopy(step.model), step.batch.views
@@ -122,48 +120,10 @@ def test_one_chunk_moves_the_statistics(fixed_mix):  # noqa: F811
         torch.testing.assert_close(step.model.state_dict()[name], value)
 
 
-def test_the_mean_guess_moves_only_in_training():
-    algorithm = ReMixMatch()
-    step, before = image_step(algorithm), buffers(algorithm)
-    run(algorithm.eval(), step)
-    assert same(before, buffers(algorithm))
-    run(algorithm.train(), step)
-    assert not same(before, buffers(algorithm))
-
-
-def test_the_mean_guess_is_that_of_all_processes():
-    algorithm = ReMixMatch()
-    step = image_step(algorithm)
-    step.gather = lambda rows: torch.cat([rows, torch.tensor([[1.0, 0.0, 0.0]] * 4)])
-    probs = torch.tensor(slow.predictions(step.model, step.batch.views["weak"]))
-    algorithm.guess(step)
-    expected = (probs.mean(0) + torch.tensor([1.0, 0.0, 0.0])) / 2
-    torch.testing.assert_close(algorithm.alignment.mean, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_state_comes_back():
-    one, other = ReMixMatch(), ReMixMatch()
-    step = image_step(one)
-    image_step(other, seed=1)
-    run(one, step)
-    other.load_state_dict(one.state_dict())
-    step.number, step.model = 11, step.model.eval()
-    found = []
-    for algorithm in (one, other):
-        torch.manual_seed(7)
-        found.append(run(algorithm, step).total())
-    assert torch.equal(*found)
-
-
-def test_refuses_what_it_cannot_turn():
+def test_refuses_inputs_that_cannot_be_rotated():
     algorithm = ReMixMatch()
     step = make_step(algorithm, ratio=1)
-    with pytest.raises(UserError, match="cannot turn vectors; choose MixMatch"):
+    with pytest.raises(UserError, match="cannot rotate vectors; choose MixMatch"):
         run(algorithm, step)
     with pytest.raises(UserError, match="square images, got 4×6"):
         check_square(torch.zeros(2, 3, 4, 6))
-
-
-def test_refuses_an_unknown_target():
-    with pytest.raises(UserError, match="target must be labeled or uniform, got 'even'"):
-        ReMixMatch(target="even")

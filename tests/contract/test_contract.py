@@ -1,17 +1,23 @@
-"""What every Algorithm and Calibrator must do, whoever wrote it."""
+"""What every algorithm and calibrator must do, including those of users."""
 
 import copy
+import dataclasses
 import inspect
 import math
 
 import pytest
 import torch
-from tests.helpers.tiny import buffers, make_step, make_task, same
+from tests.helpers.every import lively
+from tests.helpers.tiny import buffers, make_step, make_task, part_of, same, two_processes
 
 import vcc_infuse
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
 from vcc_infuse.calibrators import Calibrator
+from vcc_infuse.errors import OptionError
 from vcc_infuse.models import Classifier, SmallConv
+from vcc_infuse.models.classifier import batchnorms
+from vcc_infuse.types import Calibrated, Outputs
+from vcc_infuse.utils.serialization import from_config, to_config
 
 
 def public(base):
@@ -21,21 +27,28 @@ def public(base):
 
 
 def step_for(algorithm, number=50):
-    """A step on tiny images, which every method can use, with the method's own number of unlabeled ones."""
-    step = make_step(algorithm, number=number, ratio=algorithm.ratio, pool=40, labeled=12)
-    task = make_task(ratio=algorithm.ratio, pool=40, labeled=12)
+    """A step on tiny images, which every method accepts, at the method's own ratio of unlabeled images."""
+    ratio = algorithm.unlabeled_ratio
+    step = make_step(algorithm, number=number, ratio=ratio, pool=40, labeled=12)
+    task = make_task(ratio=ratio, pool=40, labeled=12)
     torch.manual_seed(0)
     model = Classifier.build(SmallConv(2), (1, 8, 8), 3).train()
-    algorithm.setup(model, task)
-    step.calibrate.setup(model, task)
+    for part in (algorithm, step.calibrate):
+        part.setup(model, task)
+        part.train()
     step.model, step.ema = model, copy.deepcopy(model).eval().requires_grad_(False)
+    return with_images(step)
+
+
+def with_images(step):
+    """The step with new random images."""
     views = {name: torch.randn(len(view), 1, 8, 8) for name, view in step.batch.views.items()}
     step.batch = step.batch._replace(x=torch.randn(len(step.batch.x), 1, 8, 8), views=views)
     return step
 
 
 def walk(algorithm, step):
-    """Take the optimizer steps a method asks for, as the trainer does."""
+    """Take the optimizer steps of a method, as the trainer does."""
     modules = [step.model, algorithm, step.calibrate]
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.01)
@@ -47,54 +60,125 @@ def walk(algorithm, step):
 
 
 @public(Algorithm)
-def test_finite_gradients_reach_every_trainable_parameter(kind):
-    algorithm, reached, trainable = kind(), set(), {}
-    for number in (0, 15, 60, 99):
-        step = step_for(algorithm, number=number)
-        modules = (step.model, algorithm)
-        trainable = {f"{i}.{n}" for i, m in enumerate(modules) for n, p in m.named_parameters() if p.requires_grad}
-        for losses in walk(algorithm, step):
-            assert all(math.isfinite(term.detach()) for term in losses.values())
-            for i, module in enumerate((step.model, algorithm)):
-                for name, p in module.named_parameters():
-                    if p.grad is not None:
-                        assert p.grad.isfinite().all(), name
-                        reached.add(f"{i}.{name}")
+@pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "bf16"])
+def test_finite_gradients_reach_every_trainable_parameter(kind, autocast):
+    algorithm, reached = lively(kind), set()
+    step = step_for(algorithm)
+    modules = (step.model, algorithm)
+    for step.number in (0, 15, 60, 99):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            for losses in walk(algorithm, step):
+                assert all(math.isfinite(term.detach()) for term in losses.values())
+                for i, module in enumerate(modules):
+                    for name, p in module.named_parameters():
+                        if p.grad is not None:
+                            assert p.grad.isfinite().all(), name
+                            reached |= {f"{i}.{name}"} if p.grad.any() else set()
+        assert all(value.dtype != torch.bfloat16 for value in algorithm.state_dict().values())
+    trainable = {f"{i}.{n}" for i, m in enumerate(modules) for n, p in m.named_parameters() if p.requires_grad}
     assert trainable <= reached, trainable - reached
 
 
 @public(Algorithm)
-def test_state_round_trip_gives_the_same_next_step(kind):
-    first, second = kind(), kind()
-    step = step_for(first, number=50)
-    for _ in walk(first, step):
+def test_state_is_buffers(kind):
+    """Other tensors would be neither saved nor moved to the device."""
+    algorithm = lively(kind)
+    step = step_for(algorithm)
+    for _ in walk(algorithm, step):
         pass
-    other = step_for(second, number=50)
+    for name, module in algorithm.named_modules():
+        assert not [key for key, value in vars(module).items() if isinstance(value, torch.Tensor)], name
+
+
+@public(Algorithm)
+def test_state_round_trip_gives_the_same_next_step(kind):
+    """State from a warm-up (step 1) and from later steps."""
+    first, second = lively(kind), lively(kind)
+    step, other = step_for(first), step_for(second)
+    for step.number in (1, 50):
+        for _ in walk(first, step):
+            pass
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     other.model.load_state_dict(copy.deepcopy(step.model.state_dict()))
     results = []
     for algorithm, at in ((first, step), (second, other)):
         torch.manual_seed(3)
-        at.weak = None
+        at.number, at.weak = 51, None
         results.append([{k: v.item() for k, v in losses.items()} for losses in walk(algorithm, at)])
     assert results[0] == results[1]
+    assert same(buffers(first), buffers(second))
+
+
+# Their buffers never change: ABC's class rates, MPL's teacher (trained by the optimizer).
+CONSTANT = {"ABC", "MPL"}
+
+
+@public(Algorithm)
+def test_memories_change_in_training_and_not_in_eval_mode(kind):
+    algorithm = lively(kind)
+    step = step_for(algorithm)
+    before = buffers(algorithm)
+    for step.number in (1, 50):
+        list(algorithm.losses(step))
+    after = buffers(algorithm)
+    assert same(before, after) == (not before or kind.__name__ in CONSTANT)
+    algorithm.eval()
+    for step.number in (1, 50, 55):
+        list(algorithm.losses(with_images(step)))
+        if isinstance(algorithm, PseudoLabeling):
+            algorithm.pseudo_label(step.confidence(step.batch.views["weak"], step.weak), step)
+    assert same(after, buffers(algorithm))
+
+
+@public(Algorithm)
+def test_two_processes_keep_the_state_and_the_labels_of_one(kind):
+    """Ids repeat across processes. BatchNorm is in eval mode because its statistics are per process."""
+    alone = lively(kind)
+    step = step_for(alone)
+    size, ids = len(step.batch.pool_ids), torch.tensor([4, 4, 1, 0])
+    step.batch = step.batch._replace(ids=ids, y=ids % 3, pool_ids=torch.arange(size) // 2)
+    step.model.eval()
+    for layer in batchnorms(alone):
+        layer.eval()
+    twins = [copy.deepcopy((alone, step)) for _ in range(2)]
+
+    def labels(algorithm, step):
+        found = []
+        for step.number in (1, 50, 51):
+            found += [losses.pseudo for losses in algorithm.losses(step) if losses.pseudo]
+        return found
+
+    whole = labels(alone, step)
+
+    def work(rank, gather):
+        algorithm, mine = twins[rank]
+        return labels(algorithm, part_of(mine, rank, gather)), buffers(algorithm)
+
+    for rank, (parts, state) in enumerate(two_processes(work)):
+        for part, full in zip(parts, whole, strict=True):
+            torch.testing.assert_close(tuple(part), tuple(rows[rank::2] for rows in full))
+        torch.testing.assert_close(state, buffers(alone))
 
 
 @public(PseudoLabeling)
-def test_eval_mode_changes_no_memory(kind):
-    algorithm = kind()
-    step = step_for(algorithm, number=50)
-    for _ in walk(algorithm, step):
-        pass
-    before = buffers(algorithm)
-    algorithm.eval()
-    algorithm.pseudo_label(step.confidence(step.batch.views["weak"], step.weak), step)
-    assert same(before, buffers(algorithm))
+def test_permuting_the_batch_permutes_the_pseudo_labels(kind):
+    algorithm = lively(kind)
+    step = step_for(algorithm)
+    for step.number in (1, 50):
+        list(algorithm.losses(step))
+    other, order = copy.deepcopy(algorithm), torch.randperm(len(step.batch.pool_ids))
+    batch = step.batch._replace(pool_ids=step.batch.pool_ids[order])
+    moved = dataclasses.replace(step, batch=batch, weak=Outputs(*(rows[order] for rows in step.weak)))
+    one, two = (
+        method.pseudo_label(at.confidence(at.batch.views["weak"], at.weak), at)
+        for method, at in ((algorithm, step), (other, moved))
+    )
+    torch.testing.assert_close(tuple(rows[order] for rows in one), tuple(two))
 
 
 @public(PseudoLabeling)
 def test_weights_lie_in_zero_to_one_and_targets_are_distributions(kind):
-    algorithm = kind()
+    algorithm = lively(kind)
     step = step_for(algorithm, number=50)
     for losses in walk(algorithm, step):
         pseudo = losses.pseudo
@@ -103,15 +187,29 @@ def test_weights_lie_in_zero_to_one_and_targets_are_distributions(kind):
             torch.testing.assert_close(pseudo.targets.sum(1), torch.ones(len(pseudo.targets)))
 
 
-# Terms in which labeled images have a part; ABC's own test looks inside its term.
+@public(PseudoLabeling)
+def test_no_gradient_through_the_target(kind):
+    """With the strong view cut from the graph the loss has no gradient, even if the calibrator forgot to detach."""
+    algorithm = lively(kind)
+    step = step_for(algorithm)
+    step.weak = step.model(step.batch.views["weak"])
+    probs = step.weak.logits.softmax(1)
+    pseudo = algorithm.pseudo_label(Calibrated(probs, probs.amax(1)), step)
+    assert probs.requires_grad
+    assert not pseudo.targets.requires_grad
+    assert not pseudo.weights.requires_grad
+    assert not pseudo.loss(step.weak.logits.detach(), step.batch.weights).requires_grad
+
+
+# Terms that involve labeled images; the test of ABC looks inside its term.
 WITH_LABELS = {"labeled", "balanced"}
 
 
-def pool_terms(kind, weight, sureness):
-    """The sizes of a method's terms about the pool; the surer the network, the more pseudo labels count."""
+def pool_terms(kind, weight, scale):
+    """The magnitude of a method's unlabeled terms; more pseudo labels count at a larger scale of the logits."""
     algorithm = kind()
     step = step_for(algorithm, number=50)
-    step.model.head.weight.data.mul_(sureness)
+    step.model.head.weight.data.mul_(scale)
     step.batch = step.batch._replace(weights=torch.full_like(step.batch.weights, weight))
     torch.manual_seed(1)
     terms = next(iter(algorithm.losses(step)))
@@ -119,13 +217,13 @@ def pool_terms(kind, weight, sureness):
 
 
 @public(Algorithm)
-def test_core_set_weights_of_zero_silence_the_pool(kind):
-    """What the pool moves at weight one is zero at weight zero, whatever the method calls it."""
+def test_core_set_weights_of_zero_remove_the_pool(kind):
+    """Every unlabeled term is zero at weight zero, whatever its name."""
     if not kind().views:
         return
-    levels = (1, 5, 20, 100)
-    assert any(sum(pool_terms(kind, 1.0, sureness)) > 0 for sureness in levels), "the case shows nothing"
-    assert all(term == 0 for sureness in levels for term in pool_terms(kind, 0.0, sureness))
+    scales = (1, 5, 20, 100)
+    assert any(sum(pool_terms(kind, 1.0, scale)) > 0 for scale in scales), "no unlabeled term at weight one"
+    assert all(term == 0 for scale in scales for term in pool_terms(kind, 0.0, scale))
 
 
 @public(Algorithm)
@@ -139,15 +237,35 @@ def test_one_step_on_constant_input_does_not_explode(kind):
     assert all(p.isfinite().all() for p in step.model.parameters())
 
 
+UP_TO_ONE = ("momentum", "threshold", "max_threshold", "contrast_threshold", "smoothing")
+POSITIVE = (
+    "temperature",
+    "sigmas",
+    "xi",
+    "warmup_steps",
+    "n_power_iterations",
+    "embedding_dim",
+    "memory",
+    "queue_size",
+)
+
+
 @public(Algorithm)
-def test_bf16_works(kind):
-    algorithm = kind()
-    step = step_for(algorithm, number=50)
-    with torch.autocast("cpu", torch.bfloat16):
-        generator = algorithm.losses(step)
-        for losses in generator:
-            assert all(math.isfinite(term.detach()) for term in losses.values())
-            losses.total().backward()
+def test_wrong_options_are_named(kind):
+    """Numbers are not negative, fractions at most one, temperatures and sizes positive, words known."""
+    for name, option in inspect.signature(kind).parameters.items():
+        values = []
+        if isinstance(option.default, float | int) and not isinstance(option.default, bool):
+            values += [-1, math.nan, "many"]
+            values += [1.5] * (name in UP_TO_ONE or name.endswith(("_fraction", "_momentum")))
+            values += [0] * (name in POSITIVE or name.endswith("_temperature"))
+        if option.annotation == "int | None":
+            values += [-1, 0.5]
+        if str(option.annotation).startswith("Literal"):
+            values += ["unknown"]
+        for value in values:
+            with pytest.raises(OptionError, match=f"^{name} must be .*, got {value!r}$"):
+                kind(**{name: value})
 
 
 @public(Calibrator)
@@ -157,11 +275,12 @@ def test_a_calibrator_keeps_the_classifiers_label(kind):
     calibrated = step.confidence(step.batch.views["weak"], outputs)
     assert torch.equal(calibrated.labels, outputs.logits.argmax(1))
     assert ((calibrated.confidence >= 0) & (calibrated.confidence <= 1 + 1e-6)).all()
+    assert not calibrated.probs.requires_grad
     assert not calibrated.confidence.requires_grad
 
 
 @public(Calibrator)
-def test_a_calibrator_in_eval_mode_is_silent_and_deterministic(kind):
+def test_a_calibrator_in_eval_mode_keeps_its_state_and_is_deterministic(kind):
     step = make_step(vcc_infuse.FixMatch(), calibrator=kind(), number=50, ratio=4, pool=40)
     outputs = step.model(step.batch.views["weak"]).detach()
     step.confidence(step.batch.views["weak"], outputs)
@@ -176,11 +295,11 @@ def test_a_calibrator_in_eval_mode_is_silent_and_deterministic(kind):
 
 
 @pytest.mark.parametrize("base", [Algorithm, Calibrator])
-def test_every_class_is_rebuilt_from_its_description(base):
+def test_every_class_is_rebuilt_from_its_config(base):
     kinds = [getattr(vcc_infuse, n) for n in vcc_infuse.__all__ if isinstance(getattr(vcc_infuse, n), type)]
     for kind in kinds:
         if issubclass(kind, base) and kind not in (base, PseudoLabeling):
             names = [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "args", "kwargs")]
-            described = describe(kind())
-            assert set(described["init_args"]) == set(names), kind
-            assert describe(rebuild(described, base)) == described
+            config = to_config(kind())
+            assert set(config["init_args"]) == set(names), kind
+            assert to_config(from_config(config, base)) == config

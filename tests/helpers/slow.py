@@ -1,4 +1,4 @@
-"""Losses written as plain loops over numbers, and the networks that feed them: oracles for the methods' tests."""
+"""Losses written as plain loops over numbers: oracles for the tests of the methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def softmax(row: Sequence[float]) -> list[float]:
 
 
 def predictions(model: nn.Module, images: Tensor) -> list[list[float]]:
-    """Probabilities from a copy, which is thrown away with its statistics."""
+    """Probabilities from a copy of the model, so that its statistics stay unchanged."""
     with torch.no_grad():
         return [softmax(row) for row in copy.deepcopy(model)(images).logits.double().tolist()]
 
@@ -43,7 +43,7 @@ def mean_squares(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def gradients(loss: Tensor, model: nn.Module) -> dict[str, Tensor]:
-    """Of every parameter that gets one."""
+    """Gradients of all parameters that have one."""
     names, parameters = zip(*model.named_parameters(), strict=True)
     found = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
     return {name: g for name, g in zip(names, found, strict=True) if g is not None}

@@ -1,4 +1,4 @@
-"""A training step of toy size: a small network on random vectors, random batches, and nothing to wait for."""
+"""A training step of toy size: a small network, random vectors, random batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vcc_infuse.algorithms import Algorithm
 from vcc_infuse.calibrators import Calibrator, Softmax
 from vcc_infuse.models import MLP, Classifier
-from vcc_infuse.types import Batch, Calibrated, Losses, Outputs, Step, Task
+from vcc_infuse.types import Batch, Calibrated, Losses, Outputs, PseudoLabels, Step, Task
 
 INPUTS, FEATURES = 6, 5
 
@@ -24,21 +24,18 @@ def make_model(classes: int = 3) -> Classifier:
     return Classifier.build(MLP(hidden=(8, FEATURES)), (INPUTS,), classes)
 
 
-def make_task(classes=3, batch=4, ratio=2, steps=100, epoch=10, pool=20, labeled=6) -> Task:
+def make_task(classes=3, batch=4, ratio=2, steps=100, pool=20, labeled=6) -> Task:
     counts = torch.bincount(torch.arange(labeled) % classes, minlength=classes)
-    return Task(classes, labeled, pool, counts, steps, epoch, batch, batch * ratio)
+    return Task(classes, labeled, pool, counts, steps, batch, batch * ratio)
 
 
 def make_batch(task: Task, views=("weak", "strong")) -> Batch:
-    ids, pool_ids = (
-        torch.randint(task.labeled, (task.batch_size,)),
-        torch.randperm(task.pool)[: task.unlabeled_batch_size],
-    )
+    ids = torch.randint(task.labeled, (task.batch_size,))
+    pool_ids = torch.randperm(task.pool)[: task.unlabeled_batch_size]
     raw = torch.randn(len(pool_ids), INPUTS)
-    seen = {name: raw + 0.1 * torch.randn_like(raw) for name in views}
-    return Batch(
-        torch.randn(task.batch_size, INPUTS), ids % task.classes, ids, seen, pool_ids, torch.ones(len(pool_ids))
-    )
+    augmented = {name: raw + 0.1 * torch.randn_like(raw) for name in views}
+    x = torch.randn(task.batch_size, INPUTS)
+    return Batch(x, ids % task.classes, ids, augmented, pool_ids, torch.ones(len(pool_ids)))
 
 
 def make_step(
@@ -48,7 +45,6 @@ def make_step(
     ratio: int = 2,
     number: int = 0,
     steps: int = 100,
-    epoch: int = 10,
     calibrator: Calibrator | None = None,
     seed: int = 0,
     pool: int = 20,
@@ -56,18 +52,18 @@ def make_step(
 ) -> Step:
     """Set up `algorithm` (and `calibrator`) for a new tiny model; labeled image i has label i mod classes."""
     torch.manual_seed(seed)
-    task = make_task(classes, batch, ratio, steps, epoch, pool, labeled)
+    task = make_task(classes, batch, ratio, steps, pool, labeled)
     model, calibrator = make_model(classes), calibrator or Softmax()
     for part in (algorithm, calibrator):
         part.setup(model, task)
         part.train()
     ema = copy.deepcopy(model).eval().requires_grad_(False)
     data = make_batch(task, algorithm.views)
-    return Step(data, model.train(), ema, calibrator, number, steps, epoch)
+    return Step(data, model.train(), ema, calibrator, number, steps)
 
 
-def judged(algorithm: Algorithm, step: Step, probs: Tensor, pool_ids: Tensor | None = None):
-    """Pseudo labels for given probabilities, with random features."""
+def pseudo_labels(algorithm: Algorithm, step: Step, probs: Tensor, pool_ids: Tensor | None = None) -> PseudoLabels:
+    """Pseudo labels for given probabilities and random features."""
     ids = torch.arange(len(probs)) if pool_ids is None else pool_ids
     step.batch = step.batch._replace(pool_ids=ids, weights=torch.ones(len(probs)))
     if step.weak is None or len(step.weak.logits) != len(probs):
@@ -80,7 +76,7 @@ def random_probs(rows: int, classes: int = 3, scale: float = 2.0) -> Tensor:
 
 
 def run(algorithm: Algorithm, step: Step) -> Losses:
-    """The losses of a step, which must be the only ones."""
+    """The losses of a step with a single optimizer update."""
     (losses,) = algorithm.losses(step)
     return losses
 
@@ -90,7 +86,7 @@ def buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Bit for bit, unknown numbers (NaN) included."""
+    """Equal bit for bit; NaN equals NaN."""
     return one.keys() == other.keys() and all(
         torch.equal(one[name], other[name]) or torch.allclose(one[name], other[name], rtol=0, atol=0, equal_nan=True)
         for name in one
@@ -98,14 +94,14 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def missing_gradients(losses: Losses, *modules: nn.Module) -> list[str]:
-    """Names of trainable parameters which got no finite gradient."""
+    """Names of trainable parameters without a finite gradient."""
     losses.total().backward()
     parameters = [item for module in modules for item in module.named_parameters() if item[1].requires_grad]
     return [name for name, p in parameters if p.grad is None or not p.grad.isfinite().all()]
 
 
 def two_processes(work: Callable[[int, Callable[[Tensor], Tensor]], Any]) -> list[Any]:
-    """Run `work(rank, gather)` in two threads that exchange tensors as two processes would; return both results."""
+    """Run `work(rank, gather)` in two threads that gather tensors like two processes; return both results."""
     barrier, slots = threading.Barrier(2, timeout=20), [None, None]
 
     def gather_on(rank: int) -> Callable[[Tensor], Tensor]:
@@ -123,7 +119,7 @@ def two_processes(work: Callable[[int, Callable[[Tensor], Tensor]], Any]) -> lis
 
 
 def part_of(step: Step, rank: int, gather: Callable[[Tensor], Tensor]) -> Step:
-    """The step as process `rank` of two sees it: every other row."""
+    """The step of process `rank` of two: every other row."""
     batch = step.batch
     views = {name: view[rank::2] for name, view in batch.views.items()}
     rows = [column[rank::2] for column in (batch.x, batch.y, batch.ids)]

@@ -19,21 +19,21 @@ def prepared(method, number=0, batch=4, ratio=2):
     return step
 
 
-def test_frequent_classes_are_thinned_out_at_their_rates():
+def test_frequent_classes_are_subsampled_at_their_rates():
     method = ABC(threshold=0.0)
     step = prepared(method, number=60)
     logits = torch.eye(3)[torch.arange(30000) % 3] * 9
-    kept = method.judge(logits, step).weights.view(-1, 3).mean(0)
+    kept = method.balanced_pseudo_label(logits, step).weights.view(-1, 3).mean(0)
     torch.testing.assert_close(kept, 1 - 0.6 * (1 - 10 / COUNTS), rtol=0, atol=0.02)
-    torch.testing.assert_close(method.rates, 10 / COUNTS)
+    torch.testing.assert_close(method.keep_rates, 10 / COUNTS)
 
 
 @pytest.mark.parametrize("soft", [True, False])
 def test_losses_of_the_balanced_head_match_the_definition(soft):
-    """With equal rates nothing is left to chance."""
+    """With rates of one there is no random subsampling."""
     method = ABC(threshold=0.5, head_weight=2.0, soft=soft)
     step = prepared(method, batch=16)
-    method.rates.fill_(1)
+    method.keep_rates.fill_(1)
     step.batch = step.batch._replace(weights=torch.rand(32))
     losses, head = run(method, step), step.model.balanced
     labeled, strong = step.model(torch.cat([step.batch.x, step.batch.views["strong"]])).features.split([16, 32])
@@ -58,7 +58,7 @@ def test_labeled_loss_is_balanced_in_expectation():
     assert losses["balanced"].item() < 0.9 * each.mean().item()
 
 
-def test_the_base_is_not_disturbed():
+def test_the_losses_of_the_base_are_unchanged():
     base, method = FixMatch(threshold=0.4), ABC(FixMatch(threshold=0.4))
     step = make_step(method)
     plain = make_step(base)
@@ -70,7 +70,7 @@ def test_the_base_is_not_disturbed():
     assert set(losses) == {*expected, "balanced", "balanced_unlabeled"}
 
 
-def test_the_balanced_head_shapes_the_features_and_only_it_gets_its_losses():
+def test_the_losses_of_the_balanced_head_reach_the_backbone_and_not_the_other_head():
     method = ABC(threshold=0.0)
     step = prepared(method, batch=16)
     losses = run(method, step)
@@ -96,7 +96,7 @@ def test_the_averaged_balanced_head_predicts(wrap):
     assert classifier.state_dict().keys() == make_model().state_dict().keys()
 
 
-def test_a_class_without_labels_is_not_thinned_out():
+def test_a_class_without_labels_is_not_subsampled():
     method = ABC()
     method.setup(make_model(), dataclasses.replace(make_task(), label_counts=torch.tensor([8, 0, 2])))
-    assert method.rates.tolist() == [0.25, 1, 1]
+    assert method.keep_rates.tolist() == [0.25, 1, 1]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers.tiny import judged, make_step, random_probs, run
+from tests.helpers.tiny import make_step, pseudo_labels, random_probs, run
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.imbalance import DebiasPL
@@ -12,14 +12,14 @@ def skewed(rows=8):
     return (torch.randn(rows, 3) + torch.tensor([2.0, 0.0, -1.0])).softmax(1)
 
 
-def test_the_mean_is_kept_class_by_class():
-    """A scalar mean of probabilities would be 1/K for ever, and the method its own base."""
+def test_the_mean_is_kept_per_class():
+    """A scalar mean of probabilities would always be 1/K and change nothing."""
     method = DebiasPL(momentum=0.9)
     step = make_step(method, pool=8)
     expected = [1 / 3] * 3
     for _ in range(5):
         probs = skewed()
-        judged(method, step, probs)
+        pseudo_labels(method, step, probs)
         for c in range(3):
             expected[c] = 0.9 * expected[c] + 0.1 * sum(row[c].item() for row in probs) / len(probs)
     assert method.mean.tolist() == pytest.approx(expected, rel=1e-5)
@@ -32,13 +32,13 @@ def test_labels_and_mask_come_from_debiased_logits():
     method.mean.copy_(torch.tensor([0.7, 0.2, 0.1]))
     logits = torch.randn(40, 3)
     debiased = (logits - 0.7 * method.mean.log()).softmax(1)
-    pseudo = judged(method, step, logits.softmax(1), torch.arange(40) % 8)
+    pseudo = pseudo_labels(method, step, logits.softmax(1), torch.arange(40) % 8)
     assert torch.equal(pseudo.targets, debiased.argmax(1))
     assert torch.equal(pseudo.weights, (debiased.amax(1) >= 0.6).float())
-    assert (pseudo.targets != logits.argmax(1)).any(), "the case must change a label"
+    assert (pseudo.targets != logits.argmax(1)).any(), "a label must change"
 
 
-def test_strong_views_carry_the_marginal():
+def test_strong_views_get_the_margin():
     method = DebiasPL(FixMatch(threshold=0.0, weight=2.0), strength=0.5)
     step = make_step(method)
     method.mean.copy_(torch.tensor([0.7, 0.2, 0.1]))
@@ -60,6 +60,6 @@ def test_impossible_classes_stay_finite():
     method = DebiasPL(strength=1.0)
     step = make_step(method, pool=8)
     method.mean.copy_(torch.tensor([1.0, 0.0, 0.0]))
-    pseudo = judged(method, step, torch.eye(3)[torch.zeros(8, dtype=torch.long)])
+    pseudo = pseudo_labels(method, step, torch.eye(3)[torch.zeros(8, dtype=torch.long)])
     assert pseudo.weights.isfinite().all()
     assert method.shift(step.model(random_probs(2, 6)).detach()).logits.isfinite().all()
