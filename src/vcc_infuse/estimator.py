@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -17,60 +18,68 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .calibrators import Calibrator
-from .calibrators.base import move
+from .calibrators.base import set_top_confidence
 from .data.arrays import as_rows, encode, from_arrays, has_label
-from .data.split import given
+from .data.split import from_given_labels
 from .data.ssl_data import SSLData
 from .errors import UserError
 from .models import MLP, SmallConv
 from .selectors import Selector
 from .training.trainer import Trainer
 from .utils.seeding import preserve_mode_and_rng
-
-# How scikit-learn is to check X.
-VECTORS: dict[str, Any] = {"dtype": np.float32}
+from .validation import check_integer
 
 __all__ = ["SSLClassifier"]
 
-
+# How scikit-learn validates X.
+VECTORS: dict[str, Any] = {"dtype": np.float32}
 IMAGES: dict[str, Any] = {"ensure_2d": False, "allow_nd": True}
+# Left out of the summary: the only known labels are those the network was trained on, so these would be too good.
+TRAINING_METRICS = ("pseudo_label_precision", "pseudo_label_precision_per_class")
+EVALUATIONS = 20  # lines in metrics.jsonl
 
 
-# Against labels the network was trained on: they would flatter.
-TRAINING_FIGURES = ("pseudo_label_precision", "pseudo_label_precision_per_class")
-
-
-class SSLClassifier(ClassifierMixin, BaseEstimator):
+class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A semi-supervised neural network as a scikit-learn classifier.
 
     `fit(X, y)` takes features (N, D), or images (N, H, W) or (N, H, W, C) of integers 0…255 or floats 0…1. In `y` the
-    number −1 means unlabeled, as in scikit-learn; every other whole number or text is a class. Beside text −1 needs an
-    array of dtype=object, because `np.array(["a", -1])` holds the text "-1", which is refused. `X` and `y` must be
-    whole: NaN, infinities and None are refused.
+    number −1 means unlabeled, as in scikit-learn; every other integer or text is a class. With text, −1 needs an array
+    of dtype=object, because `np.array(["a", -1])` holds the text "-1", which is refused. NaN, infinities and None are
+    refused in `X` and `y`.
 
-    What is passed in is copied, never changed, and the random generators of the caller are left as they were.
+    The arguments are copied, never changed, and the caller's random generators are left as they were.
 
     Args:
         model: a backbone; SmallConv() for images and MLP() for features if not given.
         algorithm: the semi-supervised method; FixMatch() if not given.
-        calibrator: what decides how far a pseudo label, and a prediction, is trusted; the softmax if not given.
-        selector: what chooses the unlabeled examples to train on; all of them if not given.
+        calibrator: computes the confidence of pseudo labels and predictions; the softmax if not given.
+        selector: chooses the unlabeled examples to train on; all of them if not given.
         steps: optimizer steps.
-        batch: labeled examples a step; few labels are repeated.
-        ratio: unlabeled examples for each labeled one; the method's own default if not given.
+        batch_size: labeled examples per step; few labels are repeated.
+        unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
         lr: learning rate at the start.
-        flip: whether a mirrored image keeps its class; say False for digits and letters.
-        precision: "auto" takes bf16 where the hardware has it; or fp32, bf16, fp16.
-        random_state: seed of the weights, the order of the data and every draw; 0 if not given.
+        flip: whether a mirrored image keeps its class; set it to False for digits and letters.
+        precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
+        random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
         out: run folder to write, which must not exist yet; nothing is written if not given.
         progress: show a progress bar.
 
     Attributes:
         classes_: the classes, sorted.
-        n_features_in_: values of one example (of an image: height × width × channels).
-        feature_names_in_: names of the columns, where X was a table with names.
+        n_features_in_: number of values per example (of an image: height × width × channels).
+        feature_names_in_: names of the columns, if X was a table with names.
         predictor_: the trained `Predictor`.
         summary_: losses, times and sizes of the training. There is no test set, so there is no error.
+
+    Example:
+        >>> from sklearn.datasets import make_blobs
+        >>> from vcc_infuse import MLP, SSLClassifier
+        >>> X, truth = make_blobs(60, centers=2, cluster_std=0.5, random_state=0)
+        >>> y = truth.copy()
+        >>> y[10:] = -1  # 10 labels, 50 unlabeled rows
+        >>> model = SSLClassifier(MLP((16,)), steps=20, batch_size=16, unlabeled_ratio=1).fit(X, y)
+        >>> model.score(X, truth) > 0.9
+        True
     """
 
     def __init__(
@@ -81,8 +90,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         selector: Selector | None = None,
         *,
         steps: int = 1000,
-        batch: int = 64,
-        ratio: int | None = None,
+        batch_size: int = 64,
+        unlabeled_ratio: int | None = None,
         lr: float = 0.03,
         flip: bool = True,
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
@@ -91,7 +100,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         progress: bool = False,
     ) -> None:
         self.model, self.algorithm, self.calibrator, self.selector = model, algorithm, calibrator, selector
-        self.steps, self.batch, self.ratio, self.lr = steps, batch, ratio, lr
+        self.steps, self.batch_size, self.unlabeled_ratio, self.lr = steps, batch_size, unlabeled_ratio, lr
         self.flip, self.precision, self.random_state = flip, precision, random_state
         self.out, self.progress = out, progress
 
@@ -100,30 +109,31 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         rows, labels = validate_data(self, X, y, **(IMAGES if _axes(X) > 2 else VECTORS))
         classes, numbers = encode(labels)
         dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes])
-        data = SSLData(replace(dataset, flip=self.flip), given(numbers))
+        data = SSLData(replace(dataset, flip=self.flip), from_given_labels(numbers))
         trainer = self._trainer(images=len(dataset.shape) == 3)
         with preserve_mode_and_rng(device="cuda" if torch.cuda.is_available() else "cpu"):
             summary = trainer.fit(data)
         self.classes_, self.n_features_in_ = classes, int(np.prod(dataset.shape))
         self.predictor_ = trainer.predictor()
-        self.summary_ = {name: value for name, value in summary.items() if name not in TRAINING_FIGURES}
+        self.summary_ = {name: value for name, value in summary.items() if name not in TRAINING_METRICS}
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each row."""
-        numbers = self.predict_proba(X).argmax(1)  # first: it tells an unfitted estimator
-        return self.classes_[numbers]
+        numbers = self.predict_proba(X).argmax(1)  # first, because it refuses an estimator that is not fitted
+        labels: np.ndarray = self.classes_[numbers]
+        return labels
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """Class probabilities; the largest of a row is the calibrated confidence in its label.
+        """Class probabilities; the largest in a row is the calibrated confidence of its label.
 
-        The softmax of the other classes is scaled to fill the rest.
+        The softmax probabilities of the other classes are scaled to fill the rest.
         """
         check_is_fitted(self)
         images = len(self.predictor_.shape) == 3
         rows = validate_data(self, X, reset=False, **(IMAGES if images else VECTORS))
         found = self.predictor_.predict(as_rows(rows, "X"))
-        return move(found.probs.double(), found.calibrated.double()).numpy()
+        return set_top_confidence(found.probs.double(), found.calibrated.double()).numpy()
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy on the rows with a label; those with −1 are left out."""
@@ -135,16 +145,17 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):
         return float(accuracy_score(labels[known], self.predict(X)[known], sample_weight=weights))
 
     def _trainer(self, images: bool) -> Trainer:
-        """A trainer for copies of the parts. A selector notes its last choice, so it too must be a copy."""
+        """A trainer for copies of the objects; also of the selector, which stores its last selection."""
         _check_parts(model=(self.model, nn.Module), algorithm=(self.algorithm, Algorithm),
                      calibrator=(self.calibrator, Calibrator), selector=(self.selector, Selector))  # fmt: skip
-        default = SmallConv() if images else MLP()
+        default, steps = SmallConv() if images else MLP(), check_integer("steps", _to_python(self.steps))
         model, algorithm, calibrator, selector = copy.deepcopy(
             (default if self.model is None else self.model, self.algorithm, self.calibrator, self.selector)
         )
         return Trainer(
-            model, algorithm, calibrator, selector, steps=self.steps, epochs=20, eval_every=1, batch=self.batch,
-            ratio=self.ratio, lr=self.lr, precision=self.precision, seed=_seed(self.random_state), out=self.out,
+            model, algorithm, calibrator, selector, steps=steps, eval_every=math.ceil(steps / EVALUATIONS),
+            batch_size=_to_python(self.batch_size), unlabeled_ratio=_to_python(self.unlabeled_ratio),
+            lr=_to_python(self.lr), precision=self.precision, seed=_seed(self.random_state), out=self.out,
             progress=self.progress,
         )  # fmt: skip
 
@@ -162,12 +173,17 @@ def _axes(X: Any) -> int:
 def _check_parts(**parts: tuple[object, type]) -> None:
     for name, (part, kind) in parts.items():
         if part is not None and not isinstance(part, kind):
-            given = f"the class {part.__name__}; add ()" if isinstance(part, type) else f"{part!r}"
-            raise UserError(f"{name} must be an object of kind {kind.__name__} or None, got {given}")
+            got = f"the class {part.__name__}; add ()" if isinstance(part, type) else f"{part!r}"
+            raise UserError(f"{name} must be an instance of {kind.__name__} or None, got {got}")
+
+
+def _to_python(value: Any) -> Any:
+    """Numbers of numpy, as in a grid from np.arange, become Python's, which configuration files can hold."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:
-    """A number as it is; None is 0, so that a fit can be repeated; a generator gives its next number."""
+    """An integer as it is; None is 0, so that a fit can be repeated; a generator gives its next integer."""
     if random_state is None or isinstance(random_state, int | np.integer):
         return int(random_state or 0)
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,4 +1,4 @@
-"""Predictor: a trained classifier as saved in a run folder, ready to label raw images."""
+"""Predictor: a trained classifier as saved in a run folder, ready to label raw examples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Predictions", "Predictor"]
 
 
 class Predictions(NamedTuple):
-    """Class numbers, softmax probabilities, softmax confidence, calibrated confidence."""
+    """Class numbers, softmax probabilities, softmax confidence and calibrated confidence."""
 
     labels: Tensor
     probs: Tensor
@@ -46,7 +46,8 @@ def make_views(dataset: Dataset) -> ImageViews | VectorViews:
 class Predictor:
     """Model, calibrator, preprocessing and class names.
 
-    `direction` is INFUSE's, of the head (classes × (width + 1)); None where the run did not store one.
+    `direction` is the head's gradient (classes × (width + 1)) by which INFUSE ranks examples; None if the run had no
+    selector that stores one.
     """
 
     model: Classifier
@@ -59,7 +60,7 @@ class Predictor:
     direction: Tensor | None = None
 
     def predict(self, x: np.ndarray) -> Predictions:
-        """Label raw rows (uint8 N,H,W,C images or float N,D features)."""
+        """Label raw rows (uint8 N,H,W,C images or float32 N,D features)."""
         if tuple(x.shape[1:]) != self.shape:
             raise UserError(f"the model was trained on examples of shape {self.shape}, got {tuple(x.shape[1:])}")
         logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device)
@@ -68,7 +69,7 @@ class Predictor:
         return Predictions(labels, probs, confidence, calibrated)
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
-        """Every test figure on labeled examples."""
+        """All test metrics on labeled examples."""
         counts = self.task.label_counts
         return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
 
@@ -96,7 +97,7 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> Predictor:
-        """Read a run folder back; nothing is unpickled."""
+        """Load a run folder; nothing is unpickled."""
         folder = Path(folder)
         card = _read_card(folder)
         shape = tuple(card["shape"])
@@ -117,11 +118,12 @@ class Predictor:
 def _read_card(folder: Path) -> dict[str, Any]:
     path = folder / "model.json"
     if not path.is_file():
-        raise UserError(f"{folder} has no model.json: give the folder of a finished run (its --out)")
+        raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as fault:
         raise UserError(f"{path} is damaged ({fault}); train again or restore it from a copy") from fault
+    return card
 
 
 def _read_views(card: dict[str, Any]) -> ImageViews | VectorViews:
@@ -138,7 +140,5 @@ def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor
     for prefix, module in modules.items():
         part = {k.removeprefix(f"{prefix}."): v for k, v in tensors.items() if k.startswith(f"{prefix}.")}
         again = f"train again: vcc-infuse train --config {path.parent}/config.yaml --out NEW"
-        load_state(
-            module, part, f"{path} was written by another version, whose {type(module).__name__} differs; {again}"
-        )
+        load_state(module, part, f"{path} does not match this version's {type(module).__name__}; {again}")
     return tensors
