@@ -48,11 +48,16 @@ def test_every_chart_and_image_has_words(folder, tmp_path):
     assert "Most helpful, number 1: a.png: pseudo label 0, true class 0, +0.9" in images
 
 
-def test_names_from_outside_are_text(tmp_path):
-    page = read([make_run(tmp_path / "<b>run", classes=NASTY)], tmp_path / "page.html")
-    assert sum(tag == "script" for tag, _ in page.tags) == 3
+@pytest.mark.parametrize("names", [["<u>one"], ["<u>one", "<u>two"]], ids=len)
+@pytest.mark.parametrize("finished", [True, False])
+def test_names_from_outside_are_text(tmp_path, names, finished):
+    runs = [make_run(tmp_path / name, classes=NASTY, finished=finished) for name in names]
+    page = read(runs, tmp_path / "page.html")
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("script") == 3
+    assert "u" not in tags
     assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
-    assert "<b>run" in page.text
+    assert set(names) <= set(page.text)
     assert any("<i>config</i>" in text for text in page.text)
     alts = " ".join(a["alt"] for tag, a in page.tags if tag == "img")
     assert "<script>alert(3)</script>.png" in alts
@@ -67,8 +72,9 @@ def test_json_cannot_leave_its_script():
 
 def test_the_data_of_the_page_hold_the_names_as_they_are(tmp_path):
     page = read([make_run(tmp_path / "run", classes=NASTY)], tmp_path / "page.html")
-    charts = json.loads(next(text for text in page.text if text.startswith('{"charts"')))["charts"]
-    shown = [chart["layout"]["xaxis"].get("ticktext") for chart in charts]
+    data = next(text for text in page.text if text.startswith('{"charts"'))
+    assert not set("<>&") & set(data)
+    shown = [chart["layout"]["xaxis"].get("ticktext") for chart in json.loads(data)["charts"]]
     short = [name if len(name) <= 14 else f"{name[:7]}…{name[-6:]}" for name in NASTY]
     assert [html.escape(name, quote=False) for name in short] in shown
 

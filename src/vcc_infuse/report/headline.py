@@ -61,7 +61,7 @@ def cards(run: Run) -> list[Card]:
     found = [
         Card("Test error", percent(metrics.get("error"), 2), f"best {percent(metrics.get('error_best'), 2)}"),
         ece_card(metrics.get("ece"), metrics.get("ece_calibrated")),
-        Card("Pseudo-label precision", percent(metrics.get("pseudo_label_precision")),
+        Card("Pseudo labels right", percent(metrics.get("pseudo_label_precision")),
              f"coverage {percent(metrics.get('pseudo_label_coverage'))}"),
         Card("Steps", count(metrics.get("steps", metrics.get("step"))), f"{count(metrics.get('labels'))} labels"),
         Card("Training time", duration(metrics.get("seconds_train", metrics.get("seconds"))),

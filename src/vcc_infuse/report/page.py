@@ -31,7 +31,7 @@ def theme(text: str, grid: str, card: str, scale: list[str]) -> dict[str, Any]:
             font=dict(family=FONT, size=12, color=text),
             hoverlabel=dict(bgcolor=card, bordercolor=grid, font=dict(color=text, family=FONT)),
             coloraxis=dict(colorscale=[[i / (len(scale) - 1), color] for i, color in enumerate(scale)]),
-            legend=dict(bgcolor=clear),
+            legend=dict(bgcolor=clear), modebar=dict(bgcolor=clear, color="#8a93a3", activecolor=text),
         )
     }  # fmt: skip
 
