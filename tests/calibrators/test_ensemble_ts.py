@@ -8,18 +8,18 @@ from scipy.optimize import minimize
 from tests.helpers.tiny import INPUTS, buffers, make_step, make_task, same
 
 from vcc_infuse import FixMatch
-from vcc_infuse.calibrators.ensemble_ts import MOST_UNIFORM, EnsembleTS, simplex_minimum
+from vcc_infuse.calibrators.ensemble_ts import MAX_UNIFORM_WEIGHT, EnsembleTS, simplex_minimum
 from vcc_infuse.calibrators.newton import fit_temperature
 from vcc_infuse.types import Outputs
 
 
 def sample(n=1000, classes=4, factor=3.0, noise=0.2, seed=0):
-    """Over-confident logits, some of whose labels are pure noise."""
+    """Overconfident logits, some with random labels."""
     g = torch.Generator().manual_seed(seed)
     honest = 2 * torch.randn(n, classes, generator=g)
     labels = torch.multinomial(honest.softmax(1), 1, generator=g).squeeze(1)
-    lost = torch.rand(n, generator=g) < noise
-    return factor * honest, torch.where(lost, torch.randint(classes, (n,), generator=g), labels)
+    noisy = torch.rand(n, generator=g) < noise
+    return factor * honest, torch.where(noisy, torch.randint(classes, (n,), generator=g), labels)
 
 
 def by_scipy(matrix, vector):
@@ -37,7 +37,7 @@ def by_scipy(matrix, vector):
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.floats(0.01, 3))
-def test_the_closed_form_agrees_with_scipy(seed, rank, reach):
+def test_closed_form_agrees_with_scipy(seed, rank, reach):
     """Ranks below 3 make the minimum degenerate; `reach` moves it from inside the triangle to edges and corners."""
     g = torch.Generator().manual_seed(seed)
     root = torch.randn(rank, 3, generator=g).double()
@@ -59,12 +59,12 @@ def test_every_face_is_found(wanted):
     torch.testing.assert_close(simplex_minimum(torch.eye(3).double(), wanted - outwards), wanted)
 
 
-def test_equal_parts_prefer_the_first():
+def test_ties_prefer_the_first_weight():
     weights = simplex_minimum(torch.ones(3, 3).double(), torch.ones(3).double())
     assert weights.tolist() == [1, 0, 0]
 
 
-def test_weights_agree_with_a_general_optimizer_of_the_brier_score():
+def test_weights_minimize_the_brier_score_as_scipy_does():
     logits, labels = sample()
     calibrator = EnsembleTS().fit(logits, labels)
     temperature = fit_temperature(logits, labels).temperature
@@ -82,9 +82,10 @@ def test_weights_agree_with_a_general_optimizer_of_the_brier_score():
     np.testing.assert_allclose(calibrator.weights.numpy(), scipy.x, atol=5e-3)
     mixed = sum(a * part for a, part in zip(calibrator.weights.tolist(), parts, strict=True))
     torch.testing.assert_close(calibrator.probs(logits), mixed, atol=1e-6, rtol=0)
+    torch.testing.assert_close(calibrator.predict(Outputs(logits, logits)), mixed.amax(1), atol=1e-6, rtol=0)
 
 
-def test_it_is_never_worse_in_brier_score_than_its_parts():
+def test_brier_score_is_better_than_that_of_its_components():
     logits, labels = sample()
     y = F.one_hot(labels, 4)
     calibrator = EnsembleTS().fit(logits, labels)
@@ -95,7 +96,7 @@ def test_it_is_never_worse_in_brier_score_than_its_parts():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.2, 8), st.floats(0, 1))
-def test_no_label_changes(seed, factor, noise):
+def test_labels_never_change(seed, factor, noise):
     logits, labels = sample(60, factor=factor, noise=noise, seed=seed)
     calibrator = EnsembleTS().eval().fit(logits, labels)
     calibrated = calibrator(None, logits, Outputs(logits, logits))
@@ -103,21 +104,21 @@ def test_no_label_changes(seed, factor, noise):
     torch.testing.assert_close(calibrated.probs.sum(1), torch.ones(60))
 
 
-def test_a_label_remains_where_nothing_is_to_be_trusted():
+def test_a_label_remains_where_every_prediction_is_wrong():
     logits = 8.0 * F.one_hot(torch.arange(300) % 3, 3)
     calibrator = EnsembleTS().eval().fit(logits, (torch.arange(300) + 1) % 3)
     assert calibrator.at_bound
-    assert calibrator.weights[2].item() == pytest.approx(MOST_UNIFORM)
+    assert calibrator.weights[2].item() == pytest.approx(MAX_UNIFORM_WEIGHT)
     assert torch.equal(calibrator(None, logits, Outputs(logits, logits)).labels, logits.argmax(1))
 
 
-def test_own_argmax_as_label_is_not_believed():
+def test_own_argmax_as_label_has_no_effect():
     logits, _ = sample()
     calibrator = EnsembleTS().fit(logits, logits.argmax(1))
     torch.testing.assert_close(calibrator.probs(logits), logits.double().softmax(1))
 
 
-def test_it_learns_while_training_and_its_state_goes_round():
+def test_training_fits_and_the_state_round_trips():
     calibrator, other = EnsembleTS("weak_strong", every=2), EnsembleTS("weak_strong", every=2)
     other.setup(torch.nn.Identity(), make_task(batch=8))
     step = make_step(FixMatch(), calibrator=calibrator, batch=8, number=1)
@@ -126,9 +127,9 @@ def test_it_learns_while_training_and_its_state_goes_round():
     step.batch = step.batch._replace(views=views)
     with torch.autocast("cpu", torch.bfloat16):
         step.confidence(views["weak"], step.model(views["weak"]))
-    seen = EnsembleTS("weak_strong").fit(calibrator.memory["logits"][:8], calibrator.memory["labels"][:8])
+    expected = EnsembleTS("weak_strong").fit(calibrator.memory["logits"][:8], calibrator.memory["labels"][:8])
     assert calibrator.temperature > 1
-    torch.testing.assert_close(calibrator.weights, seen.weights)
+    torch.testing.assert_close(calibrator.weights, expected.weights)
     other.load_state_dict(calibrator.state_dict())
     assert same(buffers(calibrator), buffers(other))
     outputs = step.model(views["weak"])

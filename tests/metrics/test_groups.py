@@ -16,7 +16,7 @@ from vcc_infuse.metrics.groups import group_errors, tail_groups
         ([5, 5, 5, 1], ([0], [1, 2], [3])),
     ],
 )
-def test_a_third_a_third_and_the_rest(counts, expected):
+def test_groups_are_thirds_by_label_count(counts, expected):
     assert tuple(tail_groups(counts)) == expected
     assert tuple(tail_groups(torch.tensor(counts))) == expected
 
@@ -35,7 +35,7 @@ def test_group_errors_are_means_of_class_errors():
 
 
 @pytest.mark.parametrize("counts", [[4, 4, 4], [5, 4, 4]])
-def test_nothing_where_classes_are_nearly_balanced(counts):
+def test_nearly_balanced_classes_have_no_groups(counts):
     assert group_errors([0.1, 0.2, 0.3], counts) == {}
 
 
@@ -43,6 +43,6 @@ def test_a_group_without_test_examples_is_left_out():
     assert group_errors([0.1, 0.2, math.nan], [9, 5, 1]) == pytest.approx({"error_head": 0.1, "error_medium": 0.2})
 
 
-def test_errors_of_other_classes_are_refused():
+def test_lengths_must_match():
     with pytest.raises(UserError, match="errors has 2, label_counts has 3"):
         group_errors([0.1, 0.2], [9, 5, 1])

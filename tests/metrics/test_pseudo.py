@@ -8,13 +8,13 @@ from vcc_infuse import metrics
 from vcc_infuse.errors import UserError
 
 
-def test_by_hand():
+def test_agrees_with_a_calculation_by_hand():
     quality = metrics.pseudo_label_quality([0, 1, 1, 2], [1.0, 0.5, 0.0, 1.0], [0, 2, 1, -1])
     assert quality.coverage == pytest.approx(2.5 / 4)
     assert quality.precision == pytest.approx(1 / 1.5)
 
 
-def test_nothing_to_judge():
+def test_precision_is_nan_without_known_truth():
     assert metrics.pseudo_label_quality([0, 1], [0, 0], [0, 1]).coverage == 0
     assert math.isnan(metrics.pseudo_label_quality([0, 1], [0, 0], [0, 1]).precision)
     assert math.isnan(metrics.pseudo_label_quality([0, 1], [1, 1], [-1, -1]).precision)
@@ -43,10 +43,11 @@ def test_per_class_against_a_loop_and_scikit_learn():
         (([0], [-1.0], [0]), "weights must"),
         (([0], [math.inf], [0]), "weights must"),
         (([0], [1, 1], [0]), "weights has 2"),
-        (([0], [1], [-2]), "truth has the class -2"),
-        (([-1], [1], [0]), "labels has the class -1"),
+        (([0], [1], [-2]), "truth must hold classes of at least -1, got -2"),
+        (([-1], [1], [0]), "labels must hold classes of at least 0, got -1"),
     ],
 )
-def test_mistakes_cost_one_line(args, message):
-    with pytest.raises(UserError, match=message):
+def test_errors_are_one_line(args, message):
+    with pytest.raises(UserError, match=message) as caught:
         metrics.pseudo_label_quality(*args)
+    assert "\n" not in str(caught.value)

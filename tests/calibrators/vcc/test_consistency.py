@@ -13,7 +13,7 @@ def rows(n: int, classes: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("classes", [2, 7])
-def test_entropy_and_kl_are_those_of_torch_distributions(classes):
+def test_entropy_and_kl_agree_with_torch_distributions(classes):
     p, q = rows(20, classes), rows(20, classes, 1)
     a, b = (torch.distributions.Categorical(probs=x.double()) for x in (p, q))
     assert torch.allclose(entropy(p).double(), a.entropy(), atol=1e-5)
@@ -27,7 +27,7 @@ def test_kl_is_zero_for_equals_and_finite_for_a_certain_prediction():
     assert kl(certain, other).item() > 10
 
 
-def test_ensemble_asks_the_head_once_and_averages_probabilities():
+def test_ensemble_calls_the_head_once_and_averages_probabilities():
     calls = []
     linear = nn.Linear(6, 3)
 
@@ -36,12 +36,12 @@ def test_ensemble_asks_the_head_once_and_averages_probabilities():
         return linear(x)
 
     features = torch.randn(5, 6)
-    score = ensemble_score(head, features, copies=4, dropout=0.5)
-    (asked,) = calls
-    by_loop = torch.stack([linear(part).softmax(1) for part in asked.split(5)]).mean(0)
+    score = ensemble_score(head, features, mc_samples=4, dropout=0.5)
+    (samples,) = calls
+    by_loop = torch.stack([linear(part).softmax(1) for part in samples.split(5)]).mean(0)
     assert torch.allclose(score, -(by_loop * by_loop.log()).sum(1), atol=1e-6)
-    kept = asked != 0
-    assert torch.allclose(asked[kept], (2 * features.repeat(4, 1))[kept])
+    kept = samples != 0
+    assert torch.allclose(samples[kept], (2 * features.repeat(4, 1))[kept])
 
 
 def test_ensemble_drops_at_the_given_rate_and_tends_to_the_mean_prediction():
@@ -63,12 +63,12 @@ def test_a_stable_feature_scores_lower_than_one_on_the_boundary():
     torch.manual_seed(0)
     head = nn.Linear(4, 2, bias=False)
     head.weight.data = torch.tensor([[1.0, 1, 0, 0], [0, 0, 1, 1]])
-    sure, torn = torch.tensor([5.0, 5, 0, 0]), torch.tensor([5.0, 5, 5, 5])
-    score = ensemble_score(head, torch.stack([sure, torn]), 64, 0.3)
+    sure, unsure = torch.tensor([5.0, 5, 0, 0]), torch.tensor([5.0, 5, 5, 5])
+    score = ensemble_score(head, torch.stack([sure, unsure]), 64, 0.3)
     assert score[0] < score[1]
 
 
-def test_temporal_score_exists_only_for_known_pasts():
+def test_temporal_score_exists_only_where_the_past_is_known():
     p, q = rows(4, 3), rows(4, 3, 1)
     known = torch.tensor([True, False, True, False])
     score = temporal_score(p, q, known)

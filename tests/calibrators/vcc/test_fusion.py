@@ -44,7 +44,7 @@ def slow(rows: Rows, queue: Rows, classes: int, fusion: str, least: int) -> list
 @pytest.mark.parametrize("fusion", ["corrected", "paper"])
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("scores", [0, 1, 3])
-def test_target_equals_the_slow_loop(fusion, classes, scores):
+def test_target_equals_a_slow_loop(fusion, classes, scores):
     queue, rows = make(60, classes, 0, scores), make(20, classes, 1, scores)
     if scores == 3:
         queue.scores[::4, 1] = torch.nan
@@ -64,7 +64,7 @@ def test_target_lies_between_the_extremes_of_its_class():
 
 
 @pytest.mark.parametrize(("fusion", "sign"), [("corrected", 1), ("paper", -1)])
-def test_more_confidence_gives_a_higher_target_and_the_printed_form_a_lower_one(fusion, sign):
+def test_more_confidence_gives_a_higher_target_but_a_lower_one_as_printed(fusion, sign):
     queue = make(200, 3)
     confidence = torch.linspace(0.4, 0.99, 20)
     rows = Rows(torch.full((20, 3), 1.0), confidence, torch.ones(20, dtype=torch.long))
@@ -84,14 +84,14 @@ def test_less_stability_gives_a_lower_target(column):
     assert target[0] > target[-1] + 0.05
 
 
-def test_order_of_queue_and_batch_does_not_matter():
+def test_order_of_queue_and_batch_has_no_effect():
     queue, rows = make(100, 4), make(30, 4, 1)
     a, b = torch.randperm(100), torch.randperm(30)
     shuffled = interpolate(Rows(*(x[b] for x in rows)), Rows(*(x[a] for x in queue)), 4)
     assert torch.allclose(shuffled, interpolate(rows, queue, 4)[b])
 
 
-def test_thin_class_and_class_without_spread_keep_the_softmax_confidence():
+def test_a_class_with_few_rows_or_no_spread_keeps_the_softmax_confidence():
     queue, rows = make(100, 4), make(40, 5, 1)
     queue.labels[queue.labels == 3] = 2
     queue.labels[:5] = 3
@@ -110,13 +110,13 @@ def test_batch_of_a_single_class():
     assert target.min() == queue.confidence.min()
 
 
-def test_missing_scores_take_no_part():
+def test_missing_scores_do_not_count():
     rows = Rows(torch.tensor([[0.2, torch.nan], [0.2, torch.nan]]), torch.tensor([0.9, 0.5]), torch.zeros(2).long())
     assert torch.allclose(fuse(rows.scores, rows.confidence), torch.tensor([(0.04 + 0.01) / 2, (0.04 + 0.25) / 2]))
     everywhere = torch.full((4, 1), torch.nan)
     assert normalize(everywhere, everywhere).isnan().all()
 
 
-def test_counts_are_those_of_bincount():
+def test_counts_equal_bincount():
     labels = torch.randint(6, (50,))
     assert torch.equal(class_counts(labels, 8), labels.bincount(minlength=8))

@@ -19,7 +19,7 @@ def test_first_visit_is_unknown_then_the_last_prediction_is_known():
     assert not history.read(torch.tensor([2, 9]), 6).known.any()
 
 
-def test_half_precision_moves_a_score_by_little():
+def test_half_precision_barely_changes_a_score():
     history, p, q = History(2000, 10), rows(2000, 10), rows(2000, 10, 1)
     history.write(torch.arange(2000), q, 0)
     stored = history.read(torch.arange(2000), 1).probs
@@ -30,8 +30,8 @@ def test_half_precision_moves_a_score_by_little():
     assert (kl(p, stored) - kl(p, q))[usual].abs().max() < 1e-3
 
 
-def test_a_visit_too_long_ago_does_not_count():
-    history, ids = History(3, 2, stale=10), torch.arange(3)
+def test_an_old_visit_does_not_count():
+    history, ids = History(3, 2, max_age=10), torch.arange(3)
     history.write(ids, rows(3, 2), 0)
     assert history.read(ids, 10).known.all()
     assert not history.read(ids, 11).known.any()
@@ -49,15 +49,15 @@ def test_window_is_a_running_mean(window):
         assert torch.allclose(mean, p, atol=1e-6)
 
 
-def test_a_stale_past_is_not_averaged_in():
-    history, ids, fresh = History(2, 4, window=3, stale=5), torch.arange(2), rows(2, 4, 1)
+def test_an_old_past_is_not_averaged_in():
+    history, ids, fresh = History(2, 4, window=3, max_age=5), torch.arange(2), rows(2, 4, 1)
     history.write(ids, rows(2, 4), 0)
     history.write(ids, fresh, 20)
     assert torch.allclose(history.read(ids, 21).probs, fresh, atol=1e-3)
 
 
-def test_compact_form_keeps_the_top_and_spreads_the_rest():
-    history, p, ids = History(50, 200, top=8), rows(50, 200), torch.arange(50)
+def test_compact_form_keeps_the_top_k_and_spreads_the_rest():
+    history, p, ids = History(50, 200, top_k=8), rows(50, 200), torch.arange(50)
     history.write(ids, p, 0)
     stored = history.read(ids, 1).probs
     for own, kept in zip(p, stored, strict=True):
@@ -66,13 +66,15 @@ def test_compact_form_keeps_the_top_and_spreads_the_rest():
         rest = torch.ones(200, dtype=torch.bool).index_fill(0, best, False)
         assert torch.allclose(kept[rest], (1 - own[best].sum()).expand(192) / 192, atol=1e-4)
     assert torch.allclose(stored.sum(1), torch.ones(50), atol=2e-3)
-    dense, compact = (sum(b.numel() * b.element_size() for b in History(1000, 1000, top).buffers()) for top in (0, 8))
+    dense, compact = (
+        sum(b.numel() * b.element_size() for b in History(1000, 1000, top_k).buffers()) for top_k in (0, 8)
+    )
     assert compact < dense / 40
 
 
 def test_state_survives_saving():
-    history, ids = History(5, 200, top=4), torch.arange(5)
+    history, ids = History(5, 200, top_k=4), torch.arange(5)
     history.write(ids, rows(5, 200), 3)
-    other = History(5, 200, top=4)
+    other = History(5, 200, top_k=4)
     other.load_state_dict(history.state_dict())
     assert torch.equal(other.read(ids, 4).probs, history.read(ids, 4).probs)

@@ -11,7 +11,7 @@ def draws(n: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize("classes", [2, 6])
-def test_the_queue_itself_takes_the_reference_distribution_in_each_class(classes):
+def test_queue_values_get_the_reference_distribution_of_their_class(classes):
     values, reference, labels = draws(300, classes)
     got = match_classwise(values, labels, values, reference, labels, classes)
     for label in range(classes):
@@ -22,7 +22,7 @@ def test_the_queue_itself_takes_the_reference_distribution_in_each_class(classes
             assert (got[own] >= threshold).sum() == (reference[own] >= threshold).sum()
 
 
-def test_new_values_are_read_off_by_interpolation():
+def test_new_values_are_interpolated():
     values, reference, labels = draws(200, 4)
     fresh, _, classes = draws(50, 4, 1)
     got = match_classwise(fresh, classes, values, reference, labels, 4)
@@ -46,7 +46,7 @@ def test_map_is_monotone_and_stays_in_the_range_of_its_class():
         assert got[-1] == own.max()
 
 
-def test_ties_share_the_middle_of_their_ranks():
+def test_ties_get_the_middle_of_their_ranks():
     values, labels = torch.tensor([0.5, 0.5, 0.5, 0.9]), torch.zeros(4, dtype=torch.long)
     reference = torch.tensor([0.1, 0.2, 0.3, 0.4])
     got = match_classwise(values, labels, values, reference, labels, 2)
@@ -60,13 +60,13 @@ def test_values_that_differ_in_the_last_bit_keep_their_order():
     assert torch.allclose(got, torch.tensor([0.7, 0.8, 0.9]))
 
 
-def test_a_class_the_queue_lacks_gives_nan():
+def test_a_class_missing_from_the_queue_gives_nan():
     values, reference, labels = draws(20, 2)
     got = match_classwise(torch.tensor([0.3, 0.4]), torch.tensor([2, 0]), values, reference, labels, 3)
     assert got.isnan().tolist() == [True, False]
 
 
-def test_order_of_the_queue_does_not_matter():
+def test_order_of_the_queue_has_no_effect():
     values, reference, labels = draws(100, 3)
     fresh, _, classes = draws(30, 3, 1)
     order = torch.randperm(100)
@@ -75,17 +75,17 @@ def test_order_of_the_queue_does_not_matter():
     assert torch.equal(one, other)
 
 
-def test_pooled_map_keeps_the_coverage_and_gives_every_class_the_same_share():
+def test_pooled_map_keeps_the_coverage_and_selects_the_same_fraction_of_every_class():
     values, reference, labels = draws(4000, 4)
-    shy = torch.where(labels == 2, 0.5 * reference, reference)
-    got = match_pooled(values, labels, values, shy, labels, 4)
+    low = torch.where(labels == 2, 0.5 * reference, reference)
+    got = match_pooled(values, labels, values, low, labels, 4)
     for threshold in (0.3, 0.6, 0.9):
-        total = (shy >= threshold).float().mean().item()
+        total = (low >= threshold).float().mean().item()
         for label in range(4):
             own = labels == label
             assert (got[own] >= threshold).float().mean().item() == pytest.approx(total, abs=2e-3)
             assert torch.equal(got[own].argsort(), values[own].argsort())
-    assert not (shy[labels == 2] >= 0.6).any()
+    assert not (low[labels == 2] >= 0.6).any()
 
 
 def test_pooled_map_with_one_class_is_the_classwise_map():

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from vcc_infuse.calibrators.base import move
-from vcc_infuse.calibrators.vcc.reconstruction import MLP, VAE, kl_to_prior
+from vcc_infuse.calibrators.base import set_top_confidence
+from vcc_infuse.calibrators.vcc.reconstruction import MLPReconstruction, VAEReconstruction, kl_to_prior
 
 
 def inputs(n: int = 64, classes: int = 5, features: int = 12, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,9 +20,9 @@ def test_kl_is_that_of_torch_distributions():
 
 @pytest.mark.parametrize("output", ["scalar", "distribution"])
 def test_loss_pushes_a_large_latent_mean_down(output):
-    """With the printed minus sign the gradient would be negative and the loss without a minimum."""
+    """With the minus sign as printed the gradient would be negative and the loss would have no minimum."""
     probs, features = inputs()
-    vae = VAE(5, 12, output, latent=4)
+    vae = VAEReconstruction(5, 12, output, latent_dim=4)
     bias = vae.encoder[-1].bias
     bias.data[:4] = 30.0
     target = probs.amax(1) if output == "scalar" else probs
@@ -30,22 +30,22 @@ def test_loss_pushes_a_large_latent_mean_down(output):
     assert (bias.grad[:4] > 10).all()
 
 
-@pytest.mark.parametrize("kind", [MLP, VAE])
+@pytest.mark.parametrize("kind", [MLPReconstruction, VAEReconstruction])
 @pytest.mark.parametrize("output", ["scalar", "distribution"])
-def test_starts_at_the_softmax_confidence_or_at_no_opinion(kind, output):
+def test_starts_at_the_softmax_confidence_or_at_a_constant(kind, output):
     probs, features = inputs()
     assert torch.allclose(kind(5, 12, output, residual=True).confidence(probs, features), probs.amax(1), atol=1e-4)
     blank = kind(5, 12, output, residual=False).confidence(probs, features)
     assert torch.allclose(blank, torch.full((64,), 0.5 if output == "scalar" else 0.2), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [MLP, VAE])
+@pytest.mark.parametrize("kind", [MLPReconstruction, VAEReconstruction])
 @pytest.mark.parametrize("output", ["scalar", "distribution"])
 def test_learns_a_target_that_depends_on_the_features(kind, output):
     torch.manual_seed(0)
     probs, features = inputs(256)
     target = torch.where(features[:, 0] > 0, 0.95, 0.55)
-    goal = target if output == "scalar" else move(probs, target)
+    goal = target if output == "scalar" else set_top_confidence(probs, target)
     net = kind(5, 12, output)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     before = (net.confidence(probs, features) - target).abs().mean()
@@ -56,9 +56,9 @@ def test_learns_a_target_that_depends_on_the_features(kind, output):
     assert (net.confidence(probs, features) - target).abs().mean() < 0.3 * before
 
 
-def test_vae_draws_while_learning_but_not_in_use():
+def test_vae_samples_in_its_loss_but_not_in_its_confidence():
     probs, features = inputs()
-    vae = VAE(5, 12)
+    vae = VAEReconstruction(5, 12)
     for p in vae.parameters():
         p.data.add_(0.05 * torch.randn_like(p))
     state = torch.get_rng_state()
@@ -68,30 +68,9 @@ def test_vae_draws_while_learning_but_not_in_use():
     assert vae.loss(probs, features, probs.amax(1)) != vae.loss(probs, features, probs.amax(1))
 
 
-def test_vae_and_mlp_differ_by_the_latent_only():
-    vae, mlp = VAE(5, 12, latent=3), MLP(5, 12)
+def test_vae_and_mlp_differ_only_in_the_latent():
+    vae, mlp = VAEReconstruction(5, 12, latent_dim=3), MLPReconstruction(5, 12)
     extra = vae.decoder[0].weight.shape[1] - mlp.decoder[0].weight.shape[1]
     assert extra == 3
     assert vae.encoder[-1].weight.shape[0] == 6
     assert [p.shape[0] for p in vae.decoder.parameters()] == [p.shape[0] for p in mlp.decoder.parameters()]
-
-
-@pytest.mark.parametrize("classes", [2, 3, 10])
-def test_moved_probabilities_keep_label_sum_and_proportions(classes):
-    probs = (3 * torch.randn(200, classes, dtype=torch.float64)).softmax(1)
-    wanted = torch.rand(200, dtype=torch.float64)
-    moved = move(probs, wanted)
-    assert torch.allclose(moved.sum(1), torch.ones(200).double())
-    assert torch.equal(moved.argmax(1), probs.argmax(1))
-    free = wanted > 0.5
-    assert torch.allclose(moved.amax(1)[free], wanted[free])
-    assert (moved.amax(1) >= wanted - 1e-6).all()
-    scale = (1 - wanted) / (1 - probs.amax(1))
-    others = torch.ones_like(probs).scatter(1, probs.argmax(1, keepdim=True), 0).bool()
-    oracle = probs * scale[:, None]
-    assert torch.allclose(moved[free][others[free]], oracle[free][others[free]])
-
-
-def test_certain_prediction_shares_its_lost_trust_evenly():
-    moved = move(torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([0.8]))
-    assert torch.allclose(moved, torch.tensor([[0.1, 0.8, 0.1]]))

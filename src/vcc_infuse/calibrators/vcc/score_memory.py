@@ -49,7 +49,7 @@ class ScoreMemory(nn.Module):
 
     def target(self, rows: Rows) -> Tensor:
         """The target confidence r̃ of these examples."""
-        return interpolate(rows, self._queue(), self.classes + 1, self.fusion, self.min_per_class)
+        return interpolate(rows, self.queue(), self.classes + 1, self.fusion, self.min_per_class)
 
     def matched(self, raw: Tensor, probs: Tensor, match: str, direct: bool = False) -> Tensor:
         """`raw` mapped to the scale `match`; the softmax confidence where the queue has too few of a class.
@@ -57,7 +57,7 @@ class ScoreMemory(nn.Module):
         With `direct`, `raw` is the target itself.
         """
         confidence, labels = probs.max(1)
-        queue = self._queue()
+        queue = self.queue()
         if match != "none":
             own = self.target(queue) if direct else self.memory["raw"]
             reference, match_to = self._reference(match, queue)
@@ -65,17 +65,17 @@ class ScoreMemory(nn.Module):
         enough = class_counts(queue.labels, self.classes + 1)[labels] >= max(self.min_per_class, 1)
         return torch.where(enough, raw, confidence)
 
+    def queue(self) -> Rows:
+        """The queue; rows not yet filled have no scores and an extra class of their own."""
+        valid = self.memory.valid
+        scores = torch.where(valid[:, None], self.memory["scores"], torch.nan)
+        return Rows(scores, self.memory["confidence"], torch.where(valid, self.memory["labels"], self.classes))
+
     def _reference(self, match: str, queue: Rows) -> tuple[Tensor, Callable[..., Tensor]]:
         """The values whose distribution is matched, and the function that matches it."""
         if match == "balanced":
             return torch.where(self.memory.valid, queue.confidence, torch.nan), match_pooled
         return self.target(queue) if match == "target" else self.memory[match], match_classwise
-
-    def _queue(self) -> Rows:
-        """The queue; rows not yet filled have no scores and an extra class of their own."""
-        valid = self.memory.valid
-        scores = torch.where(valid[:, None], self.memory["scores"], torch.nan)
-        return Rows(scores, self.memory["confidence"], torch.where(valid, self.memory["labels"], self.classes))
 
     def _scores(self, step: Step, images: Tensor, outputs: Outputs, probs: Tensor, ids: Tensor) -> Tensor:
         """One column per score; the EMA model runs only for the view score."""
