@@ -45,17 +45,17 @@ CASES = [
     ([*TRAIN, "--config", "/no/such.yaml"], "/no/such.yaml"),
     (["train", "--data", "digitz", "--labels", "40"], "did you mean digits"),
     (["train", "--data", "/no/such/folder", "--labels", "40"], "/no/such/folder"),
-    (["train", "--data", "digits"], "--labels is missing"),
-    (["train", "--data", "digits", "--labels", "5"], "--labels 5"),
-    (["train", "--data", "digits", "--labels", "100000"], "--labels 100000"),
-    ([*TAIL, "0"], "--long_tail.first 0"),
-    ([*TAIL, "20"], "give --long_tail.beta or --long_tail.unlabeled_first"),
-    ([*TAIL, "20", "--long_tail.beta", "2"], "--long_tail.beta 2.0"),
-    ([*TAIL, "20", "--long_tail.gamma", "0.5", "--long_tail.beta", "0.5"], "--long_tail.gamma 0.5"),
-    ([*TAIL, "20", "--long_tail.gamma_u", "0", "--long_tail.beta", "0.5"], "--long_tail.gamma_u 0.0"),
-    ([*TAIL, "20", "--long_tail.unlabeled_first", "-1"], "--long_tail.unlabeled_first -1"),
-    ([*TAIL, "900", "--long_tail.beta", "0.5"], "--long_tail.first 900: class '0' has"),
-    ([*TAIL, "20", "--long_tail.beta", "0.5"], "--long_tail.first 20: class '6' gets no label"),
+    (["train", "--data", "digits"], "--labels must be set, got None"),
+    (["train", "--data", "digits", "--labels", "5"], "--labels must be at least 10, one per class, got 5"),
+    (["train", "--data", "digits", "--labels", "100000"], "--labels must be at most"),
+    ([*TAIL, "0"], "--long_tail.first must be an integer of at least 1, got 0"),
+    ([*TAIL, "20"], "set long_tail.beta or long_tail.unlabeled_first"),
+    ([*TAIL, "20", "--long_tail.beta", "2"], "--long_tail.beta must be a number in (0, 1), got 2.0"),
+    ([*TAIL, "20", "--long_tail.gamma", "0.5", "--long_tail.beta", "0.5"], "--long_tail.gamma must be at least 1"),
+    ([*TAIL, "20", "--long_tail.gamma_u", "0", "--long_tail.beta", "0.5"], "--long_tail.gamma_u must be at least 1"),
+    ([*TAIL, "20", "--long_tail.unlabeled_first", "-1"], "--long_tail.unlabeled_first must be an integer of at least 0, got -1"),
+    ([*TAIL, "900", "--long_tail.beta", "0.5"], "--long_tail.first must be smaller, because class '0' has"),
+    ([*TAIL, "20", "--long_tail.beta", "0.5"], "--long_tail.first must be larger, because class '6' gets no label, got 20"),
     (
         [*TRAIN, "--algorithm", "PseudoLabel", "--calibrator", "MMCE", "--calibrator.labels", "weak_strong"],
         "MMCE learns from strong views of unlabeled images, which PseudoLabel has not",
@@ -115,7 +115,7 @@ def test_a_class_is_called_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder(tmp_path / "data")
     assert main(["train", "--data", "data", "--labels", "9", "--out", "run"]) == 2
-    assert "class 'cat' has 3 of" in capsys.readouterr().err
+    assert "--labels must be at most 6, because class 'cat' has 3" in capsys.readouterr().err
 
 
 def test_a_single_class_is_refused(tmp_path, monkeypatch, capsys):

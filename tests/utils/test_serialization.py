@@ -10,7 +10,7 @@ from torch import nn
 import vcc_infuse
 from vcc_infuse import DARP, MLP, Calibrator, FixMatch, FlexMatch, Trainer, UserError
 from vcc_infuse.algorithms import Algorithm
-from vcc_infuse.cli.train import make_parser
+from vcc_infuse.cli.main import main
 from vcc_infuse.utils.serialization import from_config, load_state, to_config
 
 
@@ -75,18 +75,15 @@ def test_classes_that_cannot_be_made_are_refused():
         from_config(to_config(FixMatch()), Calibrator)
 
 
-def test_the_command_line_reads_the_configuration_of_a_run_from_python(tmp_path, digits):
+def test_the_command_line_repeats_a_run_from_python(tmp_path, digits):
     run = tmp_path / "run"
     options = dict(steps=1, batch_size=4, unlabeled_ratio=1, out=str(run), progress=False, report=False)
     Trainer(MLP((8,)), DARP(base=FlexMatch(threshold=0.8)), **options).fit(digits)
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["model"]["class_path"] == "vcc_infuse.MLP"
-    parts = {"algorithm": config["algorithm"], "model": config["model"]}
-    parser = make_parser()
-    parsed = parser.instantiate_classes(parser.parse_object(parts))
-    assert type(parsed.algorithm) is DARP
-    assert parsed.algorithm.base.threshold == 0.8
-    assert list(parsed.model.hidden) == [8]
+    again = tmp_path / "again"
+    assert main(["train", "--config", str(run / "config.yaml"), "--labels", "40", "--out", str(again)]) == 0
+    assert (again / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
 def test_load_state_replaces_only_messages_about_tensors():
