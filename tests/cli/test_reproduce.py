@@ -81,8 +81,8 @@ def test_a_row_without_the_row_it_is_compared_with(tmp_path: Path) -> None:
         (["main", "--seeds", "0"], "--seeds must be at least 1"),
         (["main", "--jobs", "-1"], "--jobs must be at least 1"),
         (["main", "--scale", "huge"], "--scale"),
-        (["main", "--data-root", "/nowhere"], "--data-root /nowhere: no such folder"),
-        (["stl10", "--scale", "paper", "--data-root", "EMPTY"], "neither stl10.zip nor stl10/"),
+        (["main", "--data-root", "/nowhere"], "must be a folder, got '/nowhere'"),
+        (["stl10", "--scale", "paper", "--data-root", "EMPTY"], "must hold stl10.zip, a folder stl10 or torchvision's files"),
         (["ablation-vae", "--scale", "smoke", "--backend", "slurm"], "--backend"),
     ],
 )
