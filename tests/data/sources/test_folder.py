@@ -112,7 +112,11 @@ def test_linked_folders_are_followed_but_not_in_circles(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (["train/cat", "train/dog", "test/cat", "test/dgo"], "test/dgo has no counterpart.*'dog'"),
+        (["train/cat", "train/dog", "test/cat", "test/dgo"], "test/dgo has no counterpart in train/; did you mean dog"),
+        (
+            ["train/cat", "train/dog", "test/cat", "test/x"],
+            "test/x has no counterpart in train/; the classes are cat, dog",
+        ),
         (["train/cat", "train/dog"], "test/ is missing"),
         (["test/cat", "test/dog"], "train/ is missing"),
         (["labeled/a", "labeled/b", "test/a"], "unlabeled/ is missing"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import UserError
+from ...utils.suggest import did_you_mean
 from ..split import train_test_rows
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -59,8 +59,8 @@ def read_layout(names: Iterable[str], path: str) -> Layout:
     classes = _classes(train, base, path)
     unknown = sorted(set(_classes(test, "test", path)) - set(classes))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], classes, 1) or classes
-        raise UserError(f"{path}: test/{unknown[0]} has no counterpart in {base}/; did you mean {near[0]!r}?")
+        hint = did_you_mean(unknown[0], classes) or f"; the classes are {', '.join(classes)}"
+        raise UserError(f"{path}: test/{unknown[0]} has no counterpart in {base}/{hint}")
     unlabeled: list[Item] = [(name, None) for name, _ in roles.get("unlabeled", []) if is_image(name)]
     return Layout(_images(train) + unlabeled, _images(test), classes, fixed=base == "labeled")
 
