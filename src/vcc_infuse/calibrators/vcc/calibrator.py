@@ -57,8 +57,8 @@ class VCC(Calibrator):
         holdout_fraction: fraction of the labeled images kept out of training, at least one per class, from which the
             temperature is learned. With 0 it is learned from harder versions of labeled images, which a network that
             has memorized them still gets right.
-        memorization_gate: without held-out labels, apply the temperature in proportion to the gap between accuracy on
-            labeled images and confidence in unlabeled ones, which is large if labels are memorized; else in full.
+        memorization_gate: without held-out labels, weaken the temperature where accuracy on labeled images is close to
+            confidence in unlabeled ones, which means that no labels are memorized; else apply it in full.
     """
 
     def __init__(
