@@ -18,7 +18,7 @@ lint: .venv/installed-dev
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/augment.py
-	$(BIN)/vcc-infuse bench --algorithm FlexMatch --calibrator VCC --batch 16 --rounds 5
+	$(BIN)/vcc-infuse bench --algorithm FlexMatch --calibrator VCC --batch_size 16 --rounds 5
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Timing training steps and selections in a way that a busy machine does not distort."""
 
 from __future__ import annotations
 
@@ -11,24 +11,11 @@ from .data.ssl_data import SSLData
 from .selectors.pool import Pool
 from .training.trainer import Trainer
 
-
-def scan_seconds(trainer: Trainer, rounds: int = 3) -> float:
-    """Seconds a pool image of one choice, in the median of a few."""
-    refresher, parts = trainer.state_.coreset_scheduler, trainer.state_
-    assert refresher.selector is not None
-    seconds = []
-    for number in range(rounds):
-        began = time.perf_counter()
-        pool = Pool.of(
-            trainer.batches_, parts.model, parts.ema.module, parts.algorithm, parts.calibrator, parts.task, number
-        )
-        refresher.selector.select(pool, refresher.budget)
-        seconds.append((time.perf_counter() - began) / pool.size)
-    return statistics.median(seconds)
+WARMUP_ROUNDS = 2
 
 
 def random_images(size: int, classes: int, count: int) -> SSLData:
-    """Noise in the shape of a dataset."""
+    """Noise in the shape of an image dataset, with eight labels per class."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (count, size, size, 3), dtype=np.uint8)
     y = np.where(np.arange(count) < 8 * classes, np.arange(count) % classes, -1)
@@ -36,16 +23,31 @@ def random_images(size: int, classes: int, count: int) -> SSLData:
 
 
 def alternate(trainers: dict[str, Trainer], data: SSLData, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each trainer's steps, taken in turns, so that a busy machine slows them alike.
+    """Seconds of each trainer's steps. Trainers take turns, so that other load on the machine slows them alike.
 
-    Steps are numbered from the middle of the run, where every warm-up is over; the first two of each are not counted.
+    Steps are numbered from the middle of the run, after every warm-up of a method. The first rounds are not counted.
     """
-    times: dict[str, list[float]] = {name: [] for name in trainers}
+    seconds: dict[str, list[float]] = {name: [] for name in trainers}
     for trainer in trainers.values():
-        trainer._build(data)
-    for number in range(rounds + 2):
+        trainer.prepare(data)
+    for number in range(rounds + WARMUP_ROUNDS):
         for name, trainer in trainers.items():
             began = time.perf_counter()
-            trainer._step(trainer.steps // 2 + number)
-            times[name].append(time.perf_counter() - began)
-    return {name: values[2:] for name, values in times.items()}
+            trainer.train_step(trainer.steps // 2 + number)
+            seconds[name].append(time.perf_counter() - began)
+    return {name: values[WARMUP_ROUNDS:] for name, values in seconds.items()}
+
+
+def scan_seconds(trainer: Trainer, rounds: int = 3) -> float:
+    """Median seconds per pool image of one selection; `trainer` is prepared and has a selector."""
+    state, scheduler = trainer.state_, trainer.state_.coreset_scheduler
+    assert scheduler.selector is not None
+    seconds = []
+    for number in range(rounds):
+        began = time.perf_counter()
+        pool = Pool.of(
+            trainer.batches_, state.model, state.ema.module, state.algorithm, state.calibrator, state.task, number
+        )
+        scheduler.selector.select(pool, scheduler.budget)
+        seconds.append((time.perf_counter() - began) / pool.size)
+    return statistics.median(seconds)

@@ -1,8 +1,9 @@
-"""`vcc-infuse calibrate RUN --data …`: fit a temperature to a finished run, and say honestly what it gains."""
+"""`vcc-infuse calibrate RUN --data …`: fit a temperature to a finished run, and show what it gains."""
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,37 +22,39 @@ from ..errors import UserError
 from ..evaluation import infer
 from ..predictor import Predictor
 from ..utils.io import write_atomic, write_json
-from .console import rows
-from .parsing import Parser, read_config
-from .shared import load_like, match_classes
+from .console import two_columns
+from .parsing import Parser, integer, one_of
+from .shared import load_like, match_classes, read_config
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
 
 
-def make_parser() -> Parser:
-    """The options."""
-    about = "Fit a calibrator to a finished run on labeled images it was not trained on."
-    parser = Parser(prog="vcc-infuse calibrate", description=about)
-    parser.add_argument("run", help="folder of a finished run")
+def read(argv: Sequence[str]) -> Namespace:
+    """The options, checked before anything is loaded."""
+    parser = Parser("vcc-infuse calibrate", "Fit a calibrator to a run, on labeled images it was not trained on.")
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("--data", required=True, help="a named source, folder or zip with labeled images")
-    parser.add_argument("--split", choices=("test", "train"), default="test", help="which part of the data")
-    parser.add_argument("--method", choices=tuple(METHODS), default="TemperatureScaling", help="what to fit")
-    parser.add_argument("--root", help="where the files of a named source lie")
-    parser.add_argument("--cache", help="where decoded images are kept")
-    parser.add_argument("--bins", type=int, default=15, help="bins of the calibration figures")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-o", "--output", help="new folder for the calibrated run; nothing is written if not given")
-    where.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
-    return parser
+    parser.add_argument("--split", **one_of("test", "train"), default="test", help="which part of the data (test)")
+    parser.add_argument("--method", **one_of(*METHODS), default="TemperatureScaling",
+                        help="what to fit (TemperatureScaling)")  # fmt: skip
+    parser.add_argument("--root", help="folder with the files of a named source")
+    parser.add_argument("--cache", help="folder for decoded images")
+    parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
+    parser.add_argument("-o", "--output", help="new folder for the calibrated run; nothing is written if not given")
+    parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
+    options = parser.read(argv)
+    if options.output and options.in_place:
+        raise UserError("--output and --in-place exclude each other; give one")
+    if options.output and Path(options.output).exists():
+        raise UserError(f"-o {options.output} exists already; give another folder, or --in-place to change the run")
+    return options
 
 
 def run(argv: Sequence[str]) -> None:
-    """Fit on all, print figures that were cross-fitted, and store the calibrator where asked."""
-    options = make_parser().read(argv)
-    if options.output and Path(options.output).exists():
-        raise UserError(f"-o {options.output} exists already; give another folder, or --in-place to change the run")
+    """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
+    options = read(argv)
     predictor = Predictor.load(options.run)
-    refuse_own(Path(options.run), options.data, options.split)
+    refuse_training_images(Path(options.run), options.data, options.split)
     dataset = load_like(predictor, options.run, options.data, options.root, options.cache)
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")
@@ -59,26 +62,26 @@ def run(argv: Sequence[str]) -> None:
     logits, before = infer(predictor.model, predictor.calibrator, examples.x, predictor.views, predictor.device)
     y = torch.from_numpy(np.asarray(examples.y))
     method = METHODS[options.method]
-    figures = compare(method, logits, y, before, isinstance(predictor.calibrator, Softmax), options.bins)
+    found = compare(method, logits, y, before, isinstance(predictor.calibrator, Softmax), options.bins)
     calibrator = method()
     calibrator.setup(predictor.model, predictor.task)
     predictor.calibrator = calibrator.to(predictor.device).eval().fit(logits, y)
-    print(table(figures, calibrator))
+    print(table(found, calibrator))
     target = options.run if options.in_place else options.output
-    store(predictor, figures, Path(options.run), Path(target) if target else None)
+    store(predictor, found, Path(options.run), Path(target) if target else None)
 
 
-def refuse_own(run: Path, data: str, split: str) -> None:
-    """Images a network was trained on say nothing of its doubt about others."""
+def refuse_training_images(run: Path, data: str, split: str) -> None:
+    """A model is too confident on the images it was trained on, so they cannot show how to calibrate it."""
     config = run / "config.yaml"
-    if split == "train" and config.is_file() and read_config(str(config)).get("data") == data:
+    if split == "train" and config.is_file() and read_config(config).get("data") == data:
         raise UserError(
             f"--split train: the run was trained on these images of {data}; give --split test or other data"
         )
 
 
 def part_of(dataset: Dataset, split: str) -> Dataset:
-    """The dataset with the labeled examples to fit on as its test part."""
+    """The dataset with the labeled examples of a split as its test set."""
     if split == "test":
         return dataset
     known = np.flatnonzero(dataset.train.y >= 0)
@@ -86,16 +89,16 @@ def part_of(dataset: Dataset, split: str) -> Dataset:
 
 
 def halves(y: Tensor) -> list[Tensor]:
-    """Two halves of the row numbers, alike in their classes, the same each time."""
+    """Row numbers in two halves with the same class frequencies; the same halves in each call."""
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(y)))
     order = order[y[order].argsort(stable=True)]
     return [order[0::2], order[1::2]]
 
 
 def cross_fit(method: type[TemperatureScaling], logits: Tensor, y: Tensor) -> Tensor:
-    """Probabilities of each half by a calibrator that was fitted to the other."""
+    """The probabilities of each half by a calibrator that was fitted to the other half."""
     if len(y) < 4:
-        raise UserError(f"--data has {len(y)} labeled images; give at least 4, better some hundreds")
+        raise UserError(f"--data has {len(y)} labeled images; give at least 4, better a few hundred")
     probs = torch.empty(logits.shape, dtype=torch.float64)
     one, other = halves(y)
     for fitted, measured in ((one, other), (other, one)):
@@ -109,31 +112,33 @@ def compare(
     """NLL and ECE of the softmax and of the calibrator; the ECE of the run's own confidence unless it is `plain`."""
     softmax, fitted = logits.double().softmax(1), cross_fit(method, logits, y)
     correct = softmax.argmax(1) == y
-    figures = {"images": len(y), "error": metrics.error(softmax.argmax(1), y)}
+    found = {"images": len(y), "error": metrics.error(softmax.argmax(1), y)}
     for name, probs in (("softmax", softmax), ("fitted", fitted)):
-        figures[f"nll_{name}"] = metrics.nll(probs.clamp_min(1e-300).log(), y)
-        figures[f"ece_{name}"] = metrics.ece(probs.amax(1), correct, bins)
-    return figures if plain else {**figures, "ece_own": metrics.ece(own, correct, bins)}
+        found[f"nll_{name}"] = metrics.nll(probs.clamp_min(1e-300).log(), y)
+        found[f"ece_{name}"] = metrics.ece(probs.amax(1), correct, bins)
+    return found if plain else {**found, "ece_own": metrics.ece(own, correct, bins)}
 
 
-def table(figures: dict[str, Any], calibrator: TemperatureScaling) -> str:
-    """What it was and what it will be on images like these."""
-    pairs = [("images", str(figures["images"])), ("error (unchanged)", f"{100 * figures['error']:.2f} %")]
+def table(found: dict[str, Any], calibrator: TemperatureScaling) -> str:
+    """The metrics before and after, and the fitted parameters."""
+    pairs = [("images", str(found["images"])), ("error (unchanged)", f"{100 * found['error']:.2f} %")]
     pairs += [("temperature", f"{calibrator.temperature.item():.4f}")]
     if isinstance(calibrator, EnsembleTS):
         pairs += [("weights", " ".join(f"{w:.3f}" for w in calibrator.weights.tolist()))]
     names = {"nll": "NLL", "ece": "ECE"}
-    for figure, title in names.items():
-        pairs += [(f"{title}, softmax", f"{figures[f'{figure}_softmax']:.4f}")]
-        pairs += [(f"{title}, the run's calibrator", f"{figures['ece_own']:.4f}")] if f"{figure}_own" in figures else []
-        pairs += [(f"{title}, fitted (cross-fitted)", f"{figures[f'{figure}_fitted']:.4f}")]
-    return rows(pairs)
+    for key, title in names.items():
+        pairs += [(f"{title}, softmax", f"{found[f'{key}_softmax']:.4f}")]
+        pairs += [(f"{title}, the run's calibrator", f"{found['ece_own']:.4f}")] if f"{key}_own" in found else []
+        pairs += [(f"{title}, fitted (cross-fitted)", f"{found[f'{key}_fitted']:.4f}")]
+    return two_columns(pairs)
 
 
-def store(predictor: Predictor, figures: dict[str, Any], run: Path, folder: Path | None) -> None:
-    """Write the calibrated run to `folder`, which may be the run itself."""
+def store(predictor: Predictor, found: dict[str, Any], run: Path, folder: Path | None) -> None:
+    """Write the calibrated run to `folder`, which may be the run itself; None writes nothing."""
     if predictor.calibrator.at_bound:
-        print("vcc-infuse: these labels name no temperature (all right or all wrong?)", file=sys.stderr)
+        print(
+            "vcc-infuse: no temperature fits these labels (are all predictions right, or all wrong?)", file=sys.stderr
+        )
     if folder is None:
         print("nothing written; -o DIR writes a calibrated copy of the run, --in-place changes the run")
         return
@@ -142,5 +147,5 @@ def store(predictor: Predictor, figures: dict[str, Any], run: Path, folder: Path
     if folder != run and config.is_file():
         write_atomic(folder / "config.yaml", lambda temporary: temporary.write_bytes(config.read_bytes()))
     predictor.save(folder)
-    write_json(folder / "calibration.json", figures)
+    write_json(folder / "calibration.json", found)
     print(f"calibrated run: {folder}")

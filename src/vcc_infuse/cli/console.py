@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-GROUPS = {"error_head": "head classes", "error_medium": "medium classes", "error_tail": "tail classes"}
-
-
-PER_CENT = {"error", "error_best", "error_balanced", "error_top5", "pseudo_label_coverage", "pseudo_label_precision"}
-
-
-PER_CENT |= set(GROUPS)
-
-
 NAMES = {
     "error": "error",
     "error_top5": "top-5 error",
     "error_balanced": "balanced error",
-    **GROUPS,
+    "error_head": "head classes",
+    "error_medium": "medium classes",
+    "error_tail": "tail classes",
     "ece": "ECE",
     "mce": "MCE",
     "ace": "ACE",
@@ -32,20 +25,21 @@ NAMES = {
 }
 
 
-def rows(pairs: Sequence[tuple[str, str]]) -> str:
-    """Two aligned columns between rules."""
+def two_columns(pairs: Sequence[tuple[str, str]]) -> str:
+    """Names on the left, values on the right, a rule above and below."""
     left = max(len(name) for name, _ in pairs)
     right = max(len(value) for _, value in pairs)
     rule = "─" * (left + right + 2)
     return "\n".join([rule, *(f"{name:<{left}}  {value:>{right}}" for name, value in pairs), rule])
 
 
-def summary_table(figures: dict[str, Any]) -> str:
-    """The headline figures, rates in percent; calibrated figures only where they differ."""
+def summary_table(summary: dict[str, Any]) -> str:
+    """The main metrics, rates in percent; calibrated ones only where they differ."""
     pairs = []
     for key, name in NAMES.items():
-        value = figures.get(key)
-        same = key.endswith("_calibrated") and value == figures.get(key.removesuffix("_calibrated"))
+        value = summary.get(key)
+        same = key.endswith("_calibrated") and value == summary.get(key.removesuffix("_calibrated"))
         if isinstance(value, float) and value == value and not same:
-            pairs.append((name, f"{100 * value:.2f} %" if key in PER_CENT else f"{value:.4f}"))
-    return rows(pairs)
+            rate = key.startswith(("error", "pseudo_label"))
+            pairs.append((name, f"{100 * value:.2f} %" if rate else f"{value:.4f}"))
+    return two_columns(pairs)

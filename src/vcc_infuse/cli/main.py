@@ -1,4 +1,4 @@
-"""The command line: one word chooses the command, a user's mistake costs one line and exit status 2."""
+"""The command line: the first word chooses the command. A user's mistake costs one line and exit status 2."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..errors import UserError
+from ..errors import OptionError, UserError
 
 COMMANDS = {
     "train": "train a classifier and write a run folder",
     "evaluate": "measure a trained run on a test set",
-    "calibrate": "fit a temperature to a trained run, on labeled images it has not seen",
+    "calibrate": "fit a temperature to a trained run, on labeled images it was not trained on",
     "predict": "label images with a trained run",
-    "select": "rank a pool of images by how much they would teach a trained run",
-    "reproduce": "run a table of the paper and write it",
-    "report": "draw a run, or compare several, on one page",
-    "bench": "measure speed as ratios on this machine",
+    "select": "rank unlabeled images by how much training on them would help a trained run",
+    "reproduce": "run the experiments of a table of the paper and write the table",
+    "report": "write a web page about one run, or a comparison of several",
+    "bench": "measure the cost of a calibrator and a selector on this machine",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }
 
@@ -32,20 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.getcwd())  # so that `--algorithm my_file.MyMethod` finds the user's file
     try:
         return dispatch(words)
-    except UserError as mistake:
-        if debug:
+    except (UserError, OSError) as fault:
+        if debug or (isinstance(fault, OSError) and fault.errno is None):
             raise
-        return complain(str(mistake), 2)
-    except OSError as fault:
-        if debug or fault.errno is None:
-            raise
-        where = f": {fault.filename}" if fault.filename else ""
-        remedy = "; free some, then go on with --resume" if fault.errno == errno.ENOSPC else ""
-        return complain(f"{fault.strerror}{where}{remedy}", 2)
+        return complain(one_line(fault, words), 2)
 
 
 def dispatch(words: list[str]) -> int:
-    """Find the command and hand it its options."""
+    """Import the command and run it with the other words."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -57,30 +51,47 @@ def dispatch(words: list[str]) -> int:
     if words[0] not in COMMANDS:
         from ..utils.suggest import did_you_mean
 
-        raise UserError(
-            f"{words[0]} is not a command{did_you_mean(words[0], list(COMMANDS))}; choose {', '.join(COMMANDS)}"
-        )
+        nearest = did_you_mean(words[0], COMMANDS)
+        raise UserError(f"{words[0]} is not a command{nearest}; choose one of {', '.join(COMMANDS)}")
+    return run_command(*words)
+
+
+def run_command(name: str, *words: str) -> int:
+    """The exit status of one command. Its module, and with it torch, is imported only now."""
     from ..training.signals import Interrupted
 
     try:
-        return importlib.import_module(f".commands.{words[0]}", __package__).run(words[1:]) or 0
+        return importlib.import_module(f".{name}", __package__).run(words) or 0
+    except SystemExit as leave:  # argparse leaves in this way after --help, jsonargparse after --print_config
+        return int(leave.code or 0)
     except Interrupted as stop:
         return complain(str(stop), 128 + stop.signal)
 
 
+def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
+    """What is wrong, as the user sees it."""
+    if isinstance(fault, OptionError):
+        return f"--{fault.option} {fault.problem}"
+    if isinstance(fault, UserError):
+        return str(fault)
+    where = f": {fault.filename}" if fault.filename else ""
+    resume = ", then continue with --resume" if words[0] == "train" else ""
+    return f"{fault.strerror}{where}" + (f"; free some space{resume}" if fault.errno == errno.ENOSPC else "")
+
+
 def complain(line: str, status: int) -> int:
-    """One line on stderr, from the first process only."""
+    """Print one line to stderr, from the first process only."""
     if os.environ.get("RANK", "0") == "0":
         print(f"vcc-infuse: {line}", file=sys.stderr)
     return status
 
 
 def usage() -> str:
-    """The commands, a line each."""
+    """The commands, one per line."""
     lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
     head = "usage: vcc-infuse COMMAND [options]\n\nSemi-supervised image classification.\n"
-    tail = "\n`vcc-infuse COMMAND --help` lists a command's options; --debug shows the traceback of an error."
-    return "\n".join([head, *lines, tail])
+    tail = "\n`vcc-infuse COMMAND --help` lists the options of a command. --version prints the version.\n"
+    return "\n".join([head, *lines, tail]) + "--debug shows the traceback of an error."
 
 
 if __name__ == "__main__":

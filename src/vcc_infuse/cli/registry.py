@@ -1,14 +1,18 @@
-"""What a user can choose by name: the classes each package exports, without the templates they are made from."""
+"""The classes a user can choose by name: those the package exports, without the abstract ones."""
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
+from typing import Any
 
 from .. import algorithms, calibrators, imbalance, models, selectors
 from ..algorithms import Algorithm, PseudoLabeling
 from ..calibrators import Calibrator
+from ..errors import UserError
 from ..models import Backbone
 from ..selectors import Selector
+from ..utils.suggest import did_you_mean
 
 KINDS: list[tuple[str, ModuleType, type]] = [
     ("algorithms", algorithms, Algorithm),
@@ -18,14 +22,36 @@ KINDS: list[tuple[str, ModuleType, type]] = [
     ("models", models, Backbone),
 ]
 
+ABSTRACT = (Algorithm, PseudoLabeling, imbalance.Plugin, Calibrator, Selector, Backbone)
+
 
 def choices(module: ModuleType, base: type) -> list[type]:
-    """The classes of a package that a user can name."""
+    """The classes of a package that a user can choose where a `base` is asked for."""
     kinds = [getattr(module, name) for name in module.__all__]
-    templates = (base, PseudoLabeling, imbalance.Plugin)
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, base) and kind not in templates]
+    return [kind for kind in kinds if _usable(kind, base)]
 
 
 def class_names(base: type) -> list[str]:
-    """Names of all subclasses of `base` that a user can name."""
-    return sorted(kind.__name__ for _, module, root in KINDS if root is base for kind in choices(module, base))
+    """The names a user can choose where a `base` is asked for."""
+    return sorted((kind.__name__ for _, module, _ in KINDS for kind in choices(module, base)), key=str.lower)
+
+
+def find_class(option: str, name: str, base: type) -> type[Any]:
+    """The class called `name`: one of ours by its bare name, or any other by its import path."""
+    module, _, bare = name.rpartition(".")
+    if not module:
+        known = {kind.__name__: kind for _, room, _ in KINDS for kind in choices(room, base)}
+        if name in known:
+            return known[name]
+        raise UserError(f"--{option} {name} is unknown{did_you_mean(name, known)}; `vcc-infuse list` shows all")
+    try:
+        kind: type[Any] = getattr(importlib.import_module(module), bare)
+    except (ImportError, AttributeError) as fault:
+        raise UserError(f"--{option} {name} cannot be imported: {fault}") from fault
+    if not _usable(kind, base):
+        raise UserError(f"--{option} {name} must be a concrete class derived from {base.__name__}")
+    return kind
+
+
+def _usable(kind: object, base: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base) and kind not in ABSTRACT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,9 @@ from ..reproduce.scales import SCALES
 from ..reproduce.tables import TABLES, tables
 from ..runs.folder import versions
 from ..training.signals import Interrupted
-from .parsing import Parser
+from .parsing import Parser, integer, one_of
 
-AGAIN = "interrupted; finished cells are kept: the same command goes on"
+AGAIN = "interrupted; finished runs are kept, and the same command continues"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -48,36 +48,34 @@ def run(argv: Sequence[str]) -> int:
 
 def read(argv: Sequence[str]) -> Namespace:
     """The options, checked."""
-    parser = Parser(prog="vcc-infuse reproduce", description="Run a table of the paper and write it.")
-    parser.add_argument("table", help=f"{', '.join(TABLES)} or all")
-    parser.add_argument("--scale", choices=SCALES, default="cpu", help="smoke (seconds), cpu (hours), paper (GPUs)")
+    parser = Parser("vcc-infuse reproduce", "Run the experiments of a table of the paper and write the table.")
+    parser.add_argument("table", metavar="TABLE", help=f"{', '.join(TABLES)} or all")
+    parser.add_argument("--scale", **one_of(*SCALES), default="cpu",
+                        help="smoke takes seconds, cpu hours, paper needs GPUs (cpu)")  # fmt: skip
     for part, example in (("columns", "SVHN or '20 %% kept'"), ("rows", "INFUSE")):
-        told = f"only the {part} whose name is or contains this, e.g. {example}; may be given several times"
-        parser.add_argument(f"--{part}", action="append", metavar="TEXT", help=told)
+        text = f"only the {part} whose name is or contains TEXT, such as {example}; may be repeated"
+        parser.add_argument(f"--{part}", action="append", metavar="TEXT", help=text)
     parser.add_argument("--data-root", help="folder with cifar10.zip and the like, or torchvision's files")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of every cell; seeds are 0, 1, 2, …")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time; cores are shared among them")
-    parser.add_argument("--backend", choices=BACKENDS, default="loky", help="loky is this machine; ray, dask: clusters")
-    parser.add_argument("--shard", default="1/1", help="i/n: only the i-th of n parts of the cells, for batch systems")
-    parser.add_argument("--cells", default="runs/cells", help="where the run folders of the cells lie")
-    parser.add_argument("--out", default="results", help="where the tables are written")
-    parser.add_argument("--dry-run", action="store_true", help="only list the cells and estimate the time")
-    options = parser.read(argv)
-    for name in ("seeds", "jobs"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name} must be at least 1, got {getattr(options, name)}")
-    options.shard = parse_shard(options.shard)
-    return options
+    parser.add_argument("--seeds", type=integer(), default=3, help="runs per cell, with the seeds 0, 1, 2, … (3)")
+    parser.add_argument("--jobs", type=integer(), default=1, help="runs at the same time, which share the cores (1)")
+    parser.add_argument("--backend", **one_of(*BACKENDS), default="loky",
+                        help="loky runs on this machine, ray and dask on a cluster (loky)")  # fmt: skip
+    parser.add_argument("--shard", type=shard, default="1/1",
+                        help="i/n runs only the i-th of n parts of the table, for batch systems (1/1)")  # fmt: skip
+    parser.add_argument("--cells", default="runs/cells", help="folder for the run folders (runs/cells)")
+    parser.add_argument("--out", default="results", help="folder for the tables (results)")
+    parser.add_argument("--dry-run", action="store_true", help="only list the runs and estimate their time")
+    return parser.read(argv)
 
 
 def within(chosen: Sequence[Table], part: Literal["columns", "rows"], words: Sequence[str] | None) -> list[Table]:
-    """The tables with only the columns or rows that the words name, whole or by a part of the name."""
+    """The tables with only the columns or rows whose name is or contains one of the words."""
     if not words:
         return list(chosen)
     names = dict.fromkeys(each.name for table in chosen for each in getattr(table, part))
     fitting = {word: {word} if word in names else {name for name in names if word in name} for word in words}
     for word in (word for word in words if not fitting[word]):
-        raise UserError(f"--{part} {word} is in no {part[:-1]}'s name; there are: {'; '.join(names)}")
+        raise UserError(f"--{part} {word} is not part of any name; there are: {'; '.join(names)}")
     asked = set().union(*fitting.values())
     changes: list[dict[str, Any]] = [
         {part: tuple(each for each in getattr(table, part) if each.name in asked)} for table in chosen
@@ -85,16 +83,16 @@ def within(chosen: Sequence[Table], part: Literal["columns", "rows"], words: Seq
     return [replace(table, **change) for table, change in zip(chosen, changes, strict=True) if change[part]]
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """ "2/4" is (1, 4)."""
+def shard(text: str) -> tuple[int, int]:
+    """The `type` of --shard: "2/4" is (1, 4)."""
     part, _, whole = text.partition("/")
     if not (part.isdecimal() and whole.isdecimal() and 1 <= int(part) <= int(whole)):
-        raise UserError(f"--shard {text} is not possible; give i/n with i from 1 to n, e.g. 1/4")
+        raise ArgumentTypeError(f"must be i/n with i from 1 to n, such as 1/4, got {text!r}")
     return int(part) - 1, int(whole)
 
 
 def write(table: Table, options: Namespace, cells: Path, command: str) -> None:
-    """OUT/TABLE-SCALE.md, .html and .json."""
+    """Write OUT/TABLE-SCALE.md, .html and .json."""
     entries = collect(table, options.seeds, cells)
     planned: list[Cell] = list(dict.fromkeys(table.cells(options.seeds)))
     finished = sum(cell.summary(cells) is not None for cell in planned)

@@ -1,27 +1,49 @@
-"""TODO."""
+"""What several commands do with a finished run and with their output."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
+import yaml
 
 from ..data.dataset import Dataset, Examples
 from ..data.loading import load
 from ..errors import UserError
 from ..predictor import Predictor
-from .parsing import read_config
+from ..utils.io import write_atomic
+
+
+def read_config(path: str | Path, option: str = "") -> dict[str, Any]:
+    """A YAML configuration as a dict; `option` precedes the path in an error."""
+    try:
+        config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
+        raise UserError(f"{option}{path} cannot be read: {' '.join(str(fault).split())}") from fault
+    if not isinstance(config, dict):
+        raise UserError(f"{option}{path} must hold options, one `name: value` per line")
+    return config
+
+
+def image_predictor(run: str) -> Predictor:
+    """The classifier of a run that was trained on images."""
+    predictor = Predictor.load(run)
+    if len(predictor.shape) != 3:
+        raise UserError(f"{run} was trained on feature vectors, not on images; use Predictor in Python")
+    return predictor
 
 
 def load_like(
     predictor: Predictor, run: str, data: str | None, root: str | None = None, cache: str | None = None
 ) -> Dataset:
-    """A dataset in the shape the model was trained on; the run's own where none is named."""
-    config: dict[str, Any] = read_config(str(Path(run) / "config.yaml")) if data is None else {}
+    """A dataset with examples of the shape the model was trained on; the data of the run itself if none is named."""
+    config = read_config(Path(run) / "config.yaml") if data is None else {}
     source = data or str(config.get("data", ""))
     if not source or source == "arrays":
-        raise UserError("this run was trained on arrays; say what to measure on with --data")
+        raise UserError(f"{run} was trained on arrays; choose what to measure on with --data")
     height, width, channels = predictor.shape if len(predictor.shape) == 3 else (0, 0, 0)
     mode = "gray" if channels == 1 else "rgb"
     size = height if height == width else None
@@ -30,11 +52,24 @@ def load_like(
 
 
 def match_classes(dataset: Dataset, classes: tuple[str, ...]) -> Examples:
-    """The test examples with the run's class numbers, found by name."""
+    """The test examples with the class numbers of the run; classes are matched by name."""
     unknown = [name for name in dataset.classes if name not in classes]
     if unknown:
-        raise UserError(f"--data has a class {unknown[0]!r} that the run does not know; it knows {', '.join(classes)}")
+        raise UserError(f"--data has a class {unknown[0]!r} that the run does not have; it has {', '.join(classes)}")
     if dataset.test is None:
-        raise UserError("--data has no test set to measure on; give one that has")
+        raise UserError("--data has no test set; give data that has one")
     number = np.array([classes.index(name) for name in dataset.classes])
     return Examples(dataset.test.x, number[dataset.test.y], dataset.test.names)
+
+
+def write_text(output: str, write: Callable[[TextIO], None]) -> None:
+    """Write to the screen (`-`), or to a file that appears only when it is complete."""
+    if output == "-":
+        write(sys.stdout)
+        return
+
+    def fill(path: Path) -> None:
+        with open(path, "w", encoding="utf-8", newline="", errors="surrogateescape") as handle:
+            write(handle)
+
+    write_atomic(Path(output), fill)

@@ -2,128 +2,177 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import ArgumentDefaultsHelpFormatter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from ..algorithms import Algorithm, PseudoLabeling
-from ..calibrators import Calibrator
 from ..data.loading import load_ssl
-from ..errors import UserError
-from ..models import Backbone
+from ..errors import OptionError, UserError
 from ..runs.folder import RunFolder
-from ..selectors import Selector
-from ..training.presets import preset
+from ..training.config import TrainConfig
+from ..training.presets import PAPER_REFRESH, PRESETS, preset
 from ..training.trainer import Trainer
 from .console import summary_table
-from .launch import relaunch
-from .parsing import instantiate, parse, read_config, value_of
+from .options import CLASSES, DATA_OPTIONS, NOT_DATA, Given, Words, flatten, read_words, types_of
+from .registry import class_names
+from .shared import read_config
 
-CLASSES: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector, "model": Backbone}
-
-
-DEFAULTS = {
-    "algorithm": {"class_path": "vcc_infuse.algorithms.FixMatch"},
-    "calibrator": {"class_path": "vcc_infuse.calibrators.Softmax"},
-}
-
-
-def make_parser() -> ArgumentParser:
-    """Every option, read from the signatures of `load_ssl`, `Trainer` and the chosen classes."""
-    about = "Train a classifier. --print_config prints all options as YAML and stops."
-    parser = ArgumentParser(prog="vcc-infuse train", description=about, exit_on_error=False)
-    parser.add_argument("--config", type=str, help="YAML file with options; the command line wins over it")
-    parser.add_argument("--preset", type=str, help="quick (the default, for a CPU) or paper (2^20 steps, WRN-28-2)")
-    parser.add_argument("--resume", type=str, help="continue the run in this folder")
-    parser.add_function_arguments(load_ssl, skip={"seed", "all_labels", "progress"})
-    for option, kind in CLASSES.items():
-        parser.add_subclass_arguments(kind, option, required=False, help=f"class and arguments of the {option}")
-    parser.add_class_arguments(Trainer, skip=set(CLASSES))
-    return parser
+ABOUT = """Train a classifier on few labels and many unlabeled images. Options come from the preset, then from the
+--config file, then from the command line; the later one wins. The arguments of a class are options, too, such as
+--algorithm.threshold 0.9; --algorithm.help FixMatch lists those of FixMatch."""
+PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse train ...` on CPUs,
+`accelerate launch -m vcc_infuse train ...` on GPUs. The processes share each batch."""
+DEFAULTS = {"algorithm": {"class_path": "vcc_infuse.FixMatch"}, "calibrator": {"class_path": "vcc_infuse.Softmax"}}
+# A continued run may find its data elsewhere, use another device and show something else.
+RESUMABLE = ("resume", "root", "cache", "device", "progress")
 
 
-def run(argv: Sequence[str]) -> int | None:
-    """Train as told; prints the summary and where it lies."""
-    status = relaunch(["train", *argv])
-    if status is not None:
-        return status
-    print_config, argv = "--print_config" in argv, [word for word in argv if word != "--print_config"]
-    resume = value_of(argv, "--resume")
-    if resume is not None:
-        argv = resume_options(argv, resume)
-    parser = make_parser()
-    options = parse(parser, argv, base_options(argv), {**CLASSES, "algorithm.base": PseudoLabeling})
-    text = config_text(parser, options)
-    if print_config:
-        print(text, end="")
-        return None
-    if resume is None:
-        options.out = options.out or free_folder(options)
-        RunFolder(options.out).check_free()
-    trainer, data_options = build(parser, options)
-    data = load_ssl(**data_options, seed=options.seed, all_labels=trainer.algorithm.all_labels)
-    summary = trainer.fit(data, config=text, resume=resume is not None)
-    if summary:
+def run(argv: Sequence[str]) -> None:
+    """Train, then print the summary and the path of the run folder."""
+    words = read_words(argv)
+    resume = words.get("resume")
+    parser, options = parse(resume_words(words, resume) if resume else words)
+    with full_names(options.as_dict()):
+        if not resume:
+            options.out = options.out or free_folder(options)
+            RunFolder(options.out).check_free()
+        trainer, data_options = build(parser, options)
+        shared = {"seed": options.seed, "progress": options.progress, "all_labels": trainer.algorithm.all_labels}
+        data = load_ssl(**data_options, **shared)
+        summary = trainer.fit(data, config=config_text(options), resume=bool(resume))
+    if summary:  # only the first of several processes has one
         print(summary_table(summary))
         print(f"run folder: {options.out}")
         if (page := Path(options.out) / "report.html").is_file():
             print(f"report: {page}")
     trainer.close()
-    return None
 
 
-def base_options(argv: Sequence[str]) -> dict[str, Any]:
-    """Preset, then configuration file: what holds where the command line is silent."""
-    path = value_of(argv, "--config")
-    config = read_config(path) if path else {}
-    data = value_of(argv, "--data") or str(config.get("data", "digits"))
-    name = value_of(argv, "--preset") or config.get("preset") or "quick"
-    return {**DEFAULTS, **preset(name, data), **config}
+def make_parser() -> ArgumentParser:
+    """Every option, read from the signatures of `load_ssl`, `TrainConfig` and the classes."""
+    parser = ArgumentParser(
+        prog="vcc-infuse train", usage="vcc-infuse train --data DATA --labels N [options]", description=ABOUT,
+        epilog=PROCESSES, formatter_class=ArgumentDefaultsHelpFormatter, exit_on_error=False,
+    )  # fmt: skip
+    parser.add_argument("--config", action="config", help="YAML file with options, such as the config.yaml of a run")
+    parser.add_argument("--preset", default=PRESETS[0], help="quick (for a CPU) or paper (2^20 steps, Wide ResNet)")
+    parser.add_argument("--resume", metavar="RUN", help="continue the interrupted run in this folder")
+    parser.add_function_arguments(load_ssl, skip=NOT_DATA)
+    for option, kind in CLASSES.items():
+        text = f"{', '.join(class_names(kind))}, or the import path of a class of your own"
+        parser.add_subclass_arguments(kind, option, as_group=False, required=False, metavar="CLASS", help=text)
+    parser.add_class_arguments(TrainConfig)
+    return parser
 
 
-def resume_options(argv: Sequence[str], folder: str) -> list[str]:
-    """The options of the run to continue; only where to look for data, and what to show, may be given anew."""
+def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
+    """The options of the preset, of the configuration file and of the command line; the later one wins."""
+    path = words.get("config")
+    config = read_config(path, "--config ") if path else {}
+    base = preset_options(words, config)
+    given, parser = Given(base, config, words), make_parser()
+    given.check_classes()
+    parser.set_defaults({name: value for name, value in base.items() if not chooses_class(name, words, config)})
+    try:
+        return parser, parser.parse_args(spell_out(words, given))
+    except ArgumentError as fault:
+        raise UserError(given.explain(fault)) from fault
+
+
+def preset_options(words: Words, config: dict[str, Any]) -> dict[str, Any]:
+    """The options of the preset that the user chose."""
+    name = words.get("preset") or config.get("preset") or PRESETS[0]
+    with full_names({"preset": name}):
+        return {**DEFAULTS, **preset(str(name), words.get("data") or str(config.get("data", "digits")))}
+
+
+def chooses_class(option: str, words: Words, config: dict[str, Any]) -> bool:
+    """Whether the user names a class, which the arguments of the preset's class must not reach."""
+    written = config.get(option)
+    return option in CLASSES and (option in words or isinstance(written, str) or "class_path" in (written or {}))
+
+
+def spell_out(words: Words, given: Given) -> list[str]:
+    """The command line in the form that jsonargparse needs.
+
+    It applies words in their order, so the configuration file comes first, and a class before its arguments. A class
+    that replaces another would keep the arguments that both have, so the option is set to null before. A switch that
+    stands alone is true.
+    """
+    words = {**refresh_interval(given), **words}
+    spelled: list[str] = []
+    for name in sorted(words, key=lambda name: (name != "config", name.count("."))):
+        value = "true" if words[name] is None and given.is_switch(name) else words[name]
+        spelled += [f"--{name}=null"] if given.is_class(name) else []
+        spelled += [f"--{name}" if value is None else f"--{name}={value}"]
+    return spelled
+
+
+def refresh_interval(given: Given) -> dict[str, str]:
+    """The paper's steps between two refreshes, for a selector that has the option, unless the user set it."""
+    selector, every = given.owner("selector"), given.values.get("selector.every")
+    paper = given.values.get("preset") == "paper" and selector is not None and "every" in types_of(selector)
+    return {"selector.every": str(PAPER_REFRESH)} if paper and every is None else {}
+
+
+def resume_words(words: Words, folder: str) -> Words:
+    """The options of the run to continue."""
     config = Path(folder) / "config.yaml"
     if not config.is_file():
         raise UserError(f"--resume {folder}: there is no config.yaml; give the folder of an earlier run (its --out)")
     if (Path(folder) / "summary.json").is_file():
-        raise UserError(f"--resume {folder}: this run is finished; its figures are in {folder}/summary.json")
-    allowed = ("--resume", "--root", "--cache", "--progress", "--cpu")
-    other = [word for word in argv if word.startswith("--") and word.split("=")[0] not in allowed]
-    if other:
-        raise UserError(f"--resume continues a run as it was; {other[0]} cannot change now (start anew with --config)")
-    return [*argv, "--config", str(config), "--out", folder]
+        raise UserError(f"--resume {folder}: this run is finished; its metrics are in {folder}/summary.json")
+    if other := [name for name in words if name not in RESUMABLE]:
+        remedy = f"start a new run with --config {config}"
+        raise UserError(f"--resume continues a run with its own options, so --{other[0]} cannot change; {remedy}")
+    return {**words, "config": str(config), "out": folder}
 
 
 def build(parser: ArgumentParser, options: Namespace) -> tuple[Trainer, dict[str, Any]]:
-    """The trainer, and the options that are about data."""
-    objects = instantiate(parser, options)
-    data_names = {action.dest.split(".")[0] for action in make_data_parser()._actions} - {"help", "config"}
-    rest = {"config", "preset", "resume"} | data_names
-    trainer = Trainer(**{k: v for k, v in vars(objects).items() if k not in rest})
-    return trainer, {k: v for k, v in vars(objects).items() if k in data_names}
+    """The trainer, and the arguments of `load_ssl`."""
+    objects = parser.instantiate(options)
+    if objects.model is None:
+        raise OptionError("model", None, "must be a class", "choose one, such as SmallConv")
+    config = TrainConfig(**{field.name: objects[field.name] for field in fields(TrainConfig)})
+    trainer = Trainer(objects.model, objects.algorithm, objects.calibrator, objects.selector, config)
+    return trainer, {name: objects[name] for name in DATA_OPTIONS}
 
 
-def make_data_parser() -> ArgumentParser:
-    """Only the data options."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_function_arguments(load_ssl, skip={"seed", "all_labels", "progress"})
-    return parser
+@contextmanager
+def full_names(options: dict[str, Any]) -> Iterator[None]:
+    """Name a refused option as on the command line: a class checks its arguments without knowing where it is used."""
+    try:
+        yield
+    except (ArgumentError, TypeError, ValueError) as fault:
+        cause: BaseException | None = fault
+        while cause is not None and not isinstance(cause, UserError):
+            cause = cause.__cause__  # jsonargparse raises errors of its own from those of a class
+        if isinstance(cause, OptionError):
+            raise UserError(f"--{full_name(cause, options)} {cause.problem}") from fault
+        raise cause or fault from fault
 
 
-def config_text(parser: ArgumentParser, options: Namespace) -> str:
-    """config.yaml: complete, so that it runs the same again."""
-    kept = options.clone()
-    # Not `out`: the same configuration is meant to run again, into another folder.
-    for name in ("config", "resume", "out"):
-        kept.pop(name, None)
-    return parser.dump(kept, skip_none=False, skip_validation=True)
+def full_name(mistake: OptionError, options: dict[str, Any]) -> str:
+    """The dotted name of the option with the refused value."""
+    values = dict(flatten(options))
+    names = [name for name in values if f".{name}".endswith(f".{mistake.option}")]
+    return min(names, key=lambda name: (values[name] != mistake.value, name.count(".")), default=mistake.option)
+
+
+def config_text(options: Namespace) -> str:
+    """config.yaml: every option, so that it runs the same again. Not `out`: a new run needs a folder of its own."""
+    kept = {name: value for name, value in options.as_dict().items() if name not in ("config", "resume", "out")}
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
 
 
 def free_folder(options: Namespace) -> str:
-    """runs/<data>-<algorithm>-<number>, the first number that is free."""
+    """runs/<data>-<algorithm>-<number> with the first number that is free."""
     method = str(options.algorithm.class_path).rpartition(".")[2]
     stem = f"runs/{Path(options.data).stem}-{method}"
     number = next(n for n in range(1, 10**6) if not Path(f"{stem}-{n}").exists())

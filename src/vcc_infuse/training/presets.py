@@ -1,35 +1,27 @@
-"""Sets of defaults: a run for a laptop, and the protocol of the papers. Every option given beside them wins."""
+"""Presets: options of a run for a laptop, and the protocol of the papers. An option given beside a preset wins."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UserError
+from ..validation import check_choice
 
-WIDE_28_2 = {"class_path": "vcc_infuse.models.WideResNet", "init_args": {"depth": 28, "width": 2}}
-
-
-WIDE_28_8 = {"class_path": "vcc_infuse.models.WideResNet", "init_args": {"depth": 28, "width": 8}}
-
-
-WIDE_37_2 = {"class_path": "vcc_infuse.models.WideResNet", "init_args": {"depth": 37, "width": 2}}
+PRESETS = ("quick", "paper")
+PAPER_REFRESH = 40 * 1024
+"""Steps between two refreshes of the core set in the paper."""
 
 
 def preset(name: str, data: str) -> dict[str, Any]:
-    """The options of a preset; the paper's network and weight decay depend on the data."""
-    if name == "quick":
-        return {"steps": 1000, "epochs": 20, "eval_every": 1, "model": {"class_path": "vcc_infuse.models.SmallConv"}}
-    if name == "paper":
-        protocol: dict[str, Any] = {
-            "steps": 2**20,
-            "epochs": 1024,
-            "eval_every": 5,
-            "model": WIDE_28_2,
-            "weight_decay": 5e-4,
-        }
-        special: dict[str, dict[str, Any]] = {
-            "cifar100": {"model": WIDE_28_8, "weight_decay": 1e-3},
-            "stl10": {"model": WIDE_37_2},
-        }
-        return protocol | special.get(data, {})
-    raise UserError(f"--preset {name} is unknown; choose quick or paper")
+    """The options of a preset. The paper's network and weight decay depend on the data."""
+    if check_choice("preset", name, PRESETS) == "quick":
+        return {"steps": 1000, "eval_every": 50, "model": {"class_path": "vcc_infuse.SmallConv"}}
+    protocol = {"steps": 2**20, "eval_every": 5 * 1024, "model": _wide_resnet(28, 2), "weight_decay": 5e-4}
+    special: dict[str, dict[str, Any]] = {
+        "cifar100": {"model": _wide_resnet(28, 8), "weight_decay": 1e-3},
+        "stl10": {"model": _wide_resnet(37, 2)},
+    }
+    return protocol | special.get(data, {})
+
+
+def _wide_resnet(depth: int, width: int) -> dict[str, Any]:
+    return {"class_path": "vcc_infuse.WideResNet", "init_args": {"depth": depth, "width": width}}

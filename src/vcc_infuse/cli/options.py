@@ -1,0 +1,167 @@
+"""The options of `train` by dotted name: their values and types, and what is wrong with one that was refused.
+
+jsonargparse reads the options. This module knows which of them are switches and classes, and explains in one line what
+jsonargparse refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from ..algorithms import Algorithm
+from ..calibrators import Calibrator
+from ..data.loading import load_ssl
+from ..errors import UserError
+from ..models import Backbone
+from ..selectors import Selector
+from ..training.config import TrainConfig
+from .parsing import unknown_option
+from .registry import find_class
+
+Words = Mapping[str, str | None]
+CLASSES: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector, "model": Backbone}
+NOT_DATA: set[str | int] = {"seed", "all_labels", "progress"}
+"""Parameters of `load_ssl` that follow from the options of training."""
+NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+
+
+def types_of(target: Any) -> dict[str, Any]:
+    """The types of the parameters of a class or function."""
+    return {name: p.annotation for name, p in inspect.signature(target, eval_str=True).parameters.items()}
+
+
+DATA_OPTIONS = {name: kind for name, kind in types_of(load_ssl).items() if name not in NOT_DATA}
+TOP = {"config": str, "preset": str, "resume": str, **DATA_OPTIONS, **CLASSES, **types_of(TrainConfig)}
+
+
+def read_words(argv: Sequence[str]) -> dict[str, str | None]:
+    """`--name value` and `--name=value` as {name: value}; None for a name that stands alone."""
+    words: dict[str, str | None] = {}
+    name = None
+    for word in ("--help" if word == "-h" else word for word in argv):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            words[name] = value if equals else None
+        elif name is not None and words[name] is None:
+            words[name] = word
+        else:
+            raise UserError(f"{word} belongs to no option; options are written --name value")
+    return words
+
+
+def flatten(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested options as (dotted name, value). The value of a class is its path."""
+    for name, value in options.items():
+        below = value
+        if isinstance(value, Mapping) and ("class_path" in value or "init_args" in value):
+            below = value.get("init_args") or {}
+            if "class_path" in value:
+                yield f"{prefix}{name}", value["class_path"]
+        if isinstance(below, Mapping):
+            yield from flatten(below, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", below
+
+
+class Given:
+    """The options of the preset, of the configuration file and of the command line; the later one wins."""
+
+    def __init__(self, preset: Mapping[str, Any], config: Mapping[str, Any], words: Words) -> None:
+        self.words, self.path = words, words.get("config")
+        self.values: dict[str, Any] = {}
+        for layer in (preset, config, words):
+            flat = dict(flatten(layer))
+            # A class that is chosen again loses the arguments given to the earlier one.
+            kept = {old: v for old, v in self.values.items() if not any(old.startswith(f"{new}.") for new in flat)}
+            self.values = kept | flat
+
+    def annotation(self, name: str) -> Any:
+        """The declared type of an option; None if there is no such option."""
+        parent, _, last = name.rpartition(".")
+        owner = self.owner(parent)
+        return (types_of(owner) if owner else {} if parent else TOP).get(last)
+
+    def is_switch(self, name: str) -> bool:
+        """Whether an option is true or false."""
+        return without_none(self.annotation(name)) is bool
+
+    def is_class(self, name: str) -> bool:
+        """Whether an option chooses a class, whose arguments are the options below it."""
+        kind = without_none(self.annotation(name))
+        return isinstance(kind, type) and issubclass(kind, tuple(CLASSES.values()))
+
+    def owner(self, name: str) -> type | None:
+        """What the options below `name` are arguments of: FixMatch for "algorithm", LongTail for "long_tail"."""
+        kind: Any = without_none(self.annotation(name)) if name else None
+        if name and self.is_class(name):
+            chosen = self.values.get(name)
+            return None if chosen in (None, "null") else find_class(name, str(chosen), kind)
+        return kind if isinstance(kind, type) and is_dataclass(kind) else None
+
+    def check_classes(self) -> None:
+        """Refuse a class that does not exist, is abstract, or is missing: jsonargparse would use the base class."""
+        for name in self.values:
+            parent, _, last = name.rpartition(".")
+            if self.is_class(name):
+                self.owner(name)
+            elif parent and last != "help" and self.is_class(parent) and self.owner(parent) is None:
+                raise UserError(f"--{name} is an argument of a class; choose the class with --{parent}")
+
+    def explain(self, fault: Exception) -> str:
+        """Why the parser refused the options, in one line."""
+        for name in self.values:
+            if problem := self.problem(name):
+                return problem if name in self.words else f"{problem} (in {self.path})"
+        return " ".join(str(fault).split())
+
+    def problem(self, name: str) -> str | None:
+        """What is wrong with one option; None if nothing is."""
+        kind, value = self.annotation(name), self.values[name]
+        if kind is None:
+            return self._unknown(name)
+        if self.words.get(name, "") is None and not self.is_switch(name):
+            return f"--{name} needs a value"
+        if self.is_class(name):
+            return None  # a class was checked before
+        return None if accepts(kind, value) else f"--{name} must be {phrase(without_none(kind))}, got {value!r}"
+
+    def _unknown(self, name: str) -> str | None:
+        parent = name.rpartition(".")[0]
+        owner = self.owner(parent)
+        if parent and not owner:
+            return None
+        known = [f"--{parent}.{each}" for each in types_of(owner)] if owner else [f"--{each}" for each in TOP]
+        return str(unknown_option(f"--{name}", known, "vcc-infuse train", owner.__name__ if owner else ""))
+
+
+def without_none(kind: Any) -> Any:
+    """`int` for `int | None`; any other type as it is."""
+    members = [member for member in get_args(kind) if member is not NoneType]
+    return members[0] if NoneType in get_args(kind) and len(members) == 1 else kind
+
+
+def accepts(kind: Any, value: Any) -> bool:
+    """Whether jsonargparse takes `value`, a word or a YAML value, for an option of type `kind`."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--value", type=kind)
+    try:
+        if isinstance(value, str):
+            parser.parse_args([f"--value={value}"])
+        else:
+            parser.parse_object({"value": value})
+    except ArgumentError:
+        return False
+    return True
+
+
+def phrase(kind: Any) -> str:
+    """A type in words."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return NOUNS.get(kind) or " or ".join(map(phrase, get_args(kind))) or str(kind)
