@@ -65,25 +65,21 @@ def consistency_scores(model, ema, images, probs, features, last_probs, visited)
 
 
 # 3. Fusion and interpolation: from scores to the target confidence.
-def normalize(scores, queue):
-    """Each score to 0…1 by its extremes in the queue; a missing score stays missing."""
-    low = torch.where(queue.isnan(), torch.inf, queue).amin(0)
-    high = torch.where(queue.isnan(), -torch.inf, queue).amax(0)
-    return torch.where(high > low, ((scores - low) / (high - low)).clamp(0, 1), scores * 0)
+def instability(rows, queue):
+    """0…1: the mean square of 1 − confidence and of the scores, each normalized by its extremes in the queue.
 
-
-def fuse(scores, confidence):
-    """Instability 0…1: the mean square of the scores and of 1 − confidence, over the scores that are not missing.
-
-    The paper prints + confidence², which would trust confident predictions less.
+    A missing score does not count. The paper prints confidence², which would trust confident predictions less.
     """
-    return torch.cat([scores, 1 - confidence[:, None]], 1).square().nanmean(1)
+    known = queue["scores"].isnan().logical_not()
+    low = torch.where(known, queue["scores"], torch.inf).amin(0)
+    high = torch.where(known, queue["scores"], -torch.inf).amax(0)
+    scores = torch.where(high > low, ((rows["scores"] - low) / (high - low)).clamp(0, 1), rows["scores"] * 0)
+    return torch.cat([scores, 1 - rows["confidence"][:, None]], 1).square().nanmean(1)
 
 
 def interpolate(rows, queue):
     """Within each pseudo class, the most stable example gets the highest confidence, the least stable the lowest."""
-    fused = fuse(normalize(rows["scores"], queue["scores"]), rows["confidence"])
-    queue_fused = fuse(normalize(queue["scores"], queue["scores"]), queue["confidence"])
+    fused, queue_fused = instability(rows, queue), instability(queue, queue)
     target = rows["confidence"].clone()
     for label in rows["labels"].unique():
         mine, known = rows["labels"] == label, queue["labels"] == label
