@@ -7,7 +7,6 @@ import torch
 from tests.helpers import slow
 from tests.helpers.tiny import buffers, make_step, same
 from vcc_infuse.algorithms.mpl import MPL
-from vcc_infuse.training.optimization import sgd
 
 
 def weighted_step(algorithm, **options):
@@ -18,6 +17,11 @@ def weighted_step(algorithm, **options):
         for parameter in algorithm.teacher.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
     return step
+
+
+def sgd(modules, lr, momentum, weight_decay):
+    parameters = [p for module in modules for p in module.parameters()]
+    return torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, nesterov=momentum > 0)
 
 
 def update(losses, optimizer):
