@@ -8,7 +8,7 @@ import pytest
 
 from vcc_infuse.cli.main import main
 
-SMALL = "--depth 0 --width 2 --size 8 --batch 4 --ratio 2 --rounds 3 --algorithm FlexMatch".split()
+SMALL = "--depth 0 --width 2 --size 8 --batch_size 4 --unlabeled_ratio 2 --rounds 3 --algorithm FlexMatch".split()
 
 
 def test_ratios_follow_from_the_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

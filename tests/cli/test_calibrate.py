@@ -12,7 +12,7 @@ from vcc_infuse.cli import calibrate
 from vcc_infuse.cli.main import main
 from vcc_infuse.errors import UserError
 
-QUICK = "--steps 6 --epochs 2 --batch 8 --ratio 2 --progress false --model SmallConv --model.width 4"
+QUICK = "--steps 6 --eval_every 3 --batch_size 8 --unlabeled_ratio 2 --progress false --model SmallConv --model.width 4"
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +95,11 @@ def test_in_place_replaces_the_calibrator_only(run, tmp_path):
     assert "ece_own" in json.loads((folder / "calibration.json").read_text())
 
 
-def test_a_perfect_or_hopeless_set_is_told(run, tmp_path, capsys):
+def test_a_warning_if_all_predictions_are_right(run, tmp_path, capsys):
     predictor = Predictor.load(run)
     predictor.calibrator = TemperatureScaling().fit(torch.eye(3), torch.arange(3))
     calibrate.store(predictor, {}, run, None)
-    assert "name no temperature" in capsys.readouterr().err
+    assert "no temperature fits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_perfect_or_hopeless_set_is_told(run, tmp_path, capsys):
         ("{run} --data digits --split train", "trained on"),
         ("{run} --data nowhere", "nowhere"),
         ("{run} --data digits -o {run}", "exists"),
-        ("{run} --data digits -o x --in-place", "not allowed"),
+        ("{run} --data digits -o x --in-place", "exclude each other"),
         ("{run} --data digits --method VCC", "VCC"),
     ],
 )

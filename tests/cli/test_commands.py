@@ -1,17 +1,22 @@
+"""Every command but train, on a short run."""
+
 import csv
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import vcc_infuse
 from vcc_infuse import Predictor
-from vcc_infuse.cli.main import main
+from vcc_infuse.cli.main import COMMANDS, main
 
-QUICK = "--steps 6 --epochs 2 --batch 8 --ratio 2 --progress false --model SmallConv --model.width 4"
+QUICK = "--steps 6 --eval_every 3 --batch_size 8 --unlabeled_ratio 2 --progress false --model SmallConv --model.width 4"
 
 
 @pytest.fixture(scope="module")
@@ -28,41 +33,6 @@ def pictures(tmp_path_factory):
         Image.fromarray((image * 15.9375).round().astype(np.uint8)).save(folder / f"{i:02d}.png")
     (folder / "broken.png").write_bytes(b"rubbish")
     return folder
-
-
-def test_config_is_complete_and_reruns_the_run(run, tmp_path):
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config["algorithm"]["init_args"] == {"threshold": 0.95, "weight": 1.0}
-    assert main(f"train --config {run}/config.yaml --out {tmp_path}/again".split()) == 0
-    first, second = (json.loads((p / "summary.json").read_text()) for p in (run, tmp_path / "again"))
-    assert first["nll"] == second["nll"]
-
-
-def test_the_command_line_wins_over_the_configuration(run, tmp_path, capsys):
-    words = f"train --config {run}/config.yaml --seed 3 --algorithm PseudoLabel --print_config"
-    assert main(words.split()) == 0
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert config["seed"] == 3
-    assert config["steps"] == 6
-    assert config["algorithm"]["class_path"].endswith("PseudoLabel")
-
-
-def test_arguments_of_another_class_do_not_leak(capsys):
-    """SmallConv and WideResNet both have a width: choosing one must not keep the other's."""
-    assert main("train --data digits --labels 40 --model WideResNet --model.depth 10 --print_config".split()) == 0
-    arguments = yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]
-    assert (arguments["depth"], arguments["width"], arguments["bn_momentum"]) == (10, 2, 0.001)
-
-
-@pytest.mark.parametrize(
-    ("data", "depth", "width", "decay"), [("cifar10", 28, 2, 5e-4), ("cifar100", 28, 8, 1e-3), ("stl10", 37, 2, 5e-4)]
-)
-def test_paper_preset(capsys, data, depth, width, decay):
-    assert main(f"train --data {data} --labels 400 --preset paper --print_config".split()) == 0
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert (config["steps"], config["epochs"], config["batch"], config["lr"]) == (2**20, 1024, 64, 0.03)
-    assert (config["model"]["init_args"]["depth"], config["model"]["init_args"]["width"]) == (depth, width)
-    assert config["weight_decay"] == decay
 
 
 def test_evaluate_repeats_the_figures_of_the_run(run, tmp_path, capsys):
@@ -94,21 +64,14 @@ def test_predict_agrees_with_python(run, pictures, tmp_path):
     assert [int(row["label"]) for row in rows] == found.labels.tolist()
 
 
-def test_a_finished_run_is_not_resumed(run, capsys):
-    assert main(["train", "--resume", str(run)]) == 2
-    assert "finished" in capsys.readouterr().err
-
-
-def test_resume_takes_no_other_options(run, capsys):
-    assert main(["train", "--resume", str(run), "--lr", "1"]) == 2
-
-
 def test_list_names_everything(capsys):
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
     for name in ("FixMatch", "FullySupervised", "Softmax", "WideResNet", "Timm", "digits", "stl10"):
         assert name in shown
-    assert "PseudoLabeling" not in shown
+    assert not {"Algorithm", "PseudoLabeling", "Plugin", "Calibrator", "Selector", "Backbone"} & {
+        line.split()[0] for line in shown.splitlines() if line.startswith("  ")
+    }
     assert all(len(line.split(None, 1)) == 2 for line in shown.splitlines() if line.startswith("  "))
 
 
@@ -118,22 +81,36 @@ def test_the_page_of_methods_is_what_the_code_says(capsys):
     assert page.read_text() == capsys.readouterr().out, "run: vcc-infuse list --markdown > docs/methods.md"
 
 
-def test_help_and_version(capsys):
-    assert main([]) == 0
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_usage_names_every_command(words, capsys):
+    assert main(words) == 0
+    assert set(COMMANDS) <= set(capsys.readouterr().out.split())
+
+
+def test_version(capsys):
     assert main(["--version"]) == 0
-    assert "train" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"vcc-infuse {vcc_infuse.__version__}\n"
 
 
-def test_a_damaged_model_is_told(run, tmp_path, capsys):
-    import shutil
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: vcc-infuse {command}")
 
+
+@pytest.mark.parametrize("word", ["--help", "--version", "tain"])
+def test_torch_is_not_imported_before_a_command_needs_it(word):
+    code = "import sys; from vcc_infuse.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, word], capture_output=True).returncode == 0
+
+
+def test_the_command_line_as_a_module():
+    shown = subprocess.run([sys.executable, "-m", "vcc_infuse", "--version"], capture_output=True, text=True).stdout
+    assert shown == f"vcc-infuse {vcc_infuse.__version__}\n"
+
+
+def test_a_damaged_model_is_refused(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").write_bytes(b"rubbish")
     assert main(["evaluate", str(tmp_path / "run")]) == 2
     assert "cannot be read" in capsys.readouterr().err
-
-
-def test_a_switch_may_stand_alone(capsys):
-    assert main("train --data digits --labels 40 --download --tensorboard --print_config".split()) == 0
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert config["download"] is config["tensorboard"] is True

@@ -20,29 +20,54 @@ def folder(root, classes=("cat", "dog"), images=3):
 
 
 TRAIN = ["train", "--data", "digits", "--labels", "40"]
+DARP = [*TRAIN, "--algorithm", "DARP", "--algorithm.base"]
 TAIL = ["train", "--data", "digits", "--long_tail.first"]
 CASES = [
     (["tain"], "did you mean train"),
     ([*TRAIN, "--algorithm", "FixMach"], "did you mean FixMatch"),
     ([*TRAIN, "--model", "WideResnet"], "did you mean WideResNet"),
     ([*TRAIN, "--calibrator", "Nope"], "vcc-infuse list"),
-    ([*TRAIN, "--algorithm", "no.such.Thing"], "--algorithm"),
+    ([*TRAIN, "--algorithm", "no.such.Thing"], "--algorithm no.such.Thing cannot be imported"),
     ([*TRAIN, "--stps", "10"], "did you mean --steps"),
-    ([*TRAIN, "--steps", "many"], "--steps"),
-    ([*TRAIN, "--steps", "-3"], "--steps must be at least 1, got -3"),
+    ([*TRAIN, "--steps", "many"], "--steps must be an integer, got 'many'"),
+    ([*TRAIN, "--steps", "-3"], "--steps must be an integer of at least 1, got -3"),
+    ([*TRAIN, "--steps"], "--steps needs a value"),
+    ([*TRAIN, "--out"], "--out needs a value"),
+    ([*TRAIN, "100"], "100 belongs to no option"),
     ([*TRAIN, "--algorithm.thresold", "0.9"], "--algorithm.thresold is not an option of FixMatch"),
-    ([*TRAIN, "--algorithm", "PseudoLabeling"], "--algorithm PseudoLabeling is unknown"),
-    ([*TRAIN, "--batch", "64x"], "--batch 64x is not possible; give a whole number"),
-    (["train", "--labels", "4.5"], "--labels 4.5 is not possible; give a whole number"),
-    ([*TRAIN, "--precision", "fp17"], "--precision fp17 is not possible; give one of auto, fp32, bf16, fp16"),
-    ([*TRAIN, "--calibrator", "VCC", "--calibrator.match", "foo"], "--calibrator.match foo is not possible; give one"),
-    ([*TRAIN, "--selector", "INFUSE", "--selector.keep", "7"], "--selector.keep 7.0: must lie in (0, 1]"),
+    *(
+        ([*TRAIN, f"--{option}", name], f"--{option} {name} is unknown")
+        for option, name in (
+            ("algorithm", "Algorithm"),
+            ("algorithm", "PseudoLabeling"),
+            ("algorithm", "Plugin"),
+            ("calibrator", "Calibrator"),
+            ("selector", "Selector"),
+            ("model", "Backbone"),
+        )
+    ),
+    ([*TRAIN, "--selector", "vcc_infuse.Selector"], "must be a concrete class derived from Selector"),
+    ([*TRAIN, "--selector", "VCC"], "--selector VCC must be a concrete class derived from Selector"),
+    ([*TRAIN, "--selector.keep", "0.5"], "choose the class with --selector"),
+    ([*TRAIN, "--model", "null"], "--model must be a class"),
+    ([*DARP, "FlexMach"], "--algorithm.base FlexMach is unknown; did you mean FlexMatch"),
+    ([*DARP, "VAT"], "--algorithm.base VAT must be a concrete class derived from PseudoLabeling"),
+    ([*DARP, "FixMatch", "--algorithm.base.threshold", "5"], "--algorithm.base.threshold must be a number in [0, 1]"),
+    ([*DARP, "FixMatch", "--algorithm.base.threshold", "x"], "--algorithm.base.threshold must be a number, got 'x'"),
+    ([*TRAIN, "--download", "maybe"], "--download must be true or false, got 'maybe'"),
+    ([*TRAIN, "--long_tail.frst", "3"], "is not an option of LongTail; did you mean --long_tail.first"),
+    ([*TRAIN, "--device", "cudda"], "--device must be auto, cpu, cuda"),
+    ([*TRAIN, "--batch_size", "64x"], "--batch_size must be an integer, got '64x'"),
+    (["train", "--labels", "4.5"], "--labels must be an integer, got '4.5'"),
+    ([*TRAIN, "--precision", "fp17"], "--precision must be one of auto, fp32, bf16, fp16, got 'fp17'"),
+    ([*TRAIN, "--calibrator", "VCC", "--calibrator.match", "foo"], "--calibrator.match must be one of "),
+    ([*TRAIN, "--selector", "INFUSE", "--selector.keep", "7"], "--selector.keep must be a number in (0, 1], got 7.0"),
     ([*TRAIN, "--algorithm", "VAT", "--calibrator", "VCC"], "VAT selects nothing by confidence"),
-    ([*TRAIN, "--algorithm.threshold", "7"], "threshold must lie between 0 and 1, got 7"),
-    ([*TRAIN, "--preset", "papr"], "quick or paper"),
-    ([*TRAIN, "--precision", "fp16", "--cpu", "true"], "fp16 needs a GPU"),
-    ([*TRAIN, "--model", "WideResNet", "--model.depth", "11"], "11"),
-    ([*TRAIN, "--config", "/no/such.yaml"], "/no/such.yaml"),
+    ([*TRAIN, "--algorithm.threshold", "7"], "--algorithm.threshold must be a number in [0, 1], got 7.0"),
+    ([*TRAIN, "--preset", "papr"], "--preset must be one of quick, paper, got 'papr'"),
+    ([*TRAIN, "--precision", "fp16", "--device", "cpu"], "--precision needs a GPU, got 'fp16'"),
+    ([*TRAIN, "--model", "WideResNet", "--model.depth", "11"], "--model.depth must be"),
+    ([*TRAIN, "--config", "/no/such.yaml"], "--config /no/such.yaml cannot be read"),
     (["train", "--data", "digitz", "--labels", "40"], "did you mean digits"),
     (["train", "--data", "/no/such/folder", "--labels", "40"], "/no/such/folder"),
     (["train", "--data", "digits"], "--labels must be set, got None"),
@@ -53,12 +78,18 @@ CASES = [
     ([*TAIL, "20", "--long_tail.beta", "2"], "--long_tail.beta must be a number in (0, 1), got 2.0"),
     ([*TAIL, "20", "--long_tail.gamma", "0.5", "--long_tail.beta", "0.5"], "--long_tail.gamma must be at least 1"),
     ([*TAIL, "20", "--long_tail.gamma_u", "0", "--long_tail.beta", "0.5"], "--long_tail.gamma_u must be at least 1"),
-    ([*TAIL, "20", "--long_tail.unlabeled_first", "-1"], "--long_tail.unlabeled_first must be an integer of at least 0, got -1"),
+    (
+        [*TAIL, "20", "--long_tail.unlabeled_first", "-1"],
+        "--long_tail.unlabeled_first must be an integer of at least 0, got -1",
+    ),
     ([*TAIL, "900", "--long_tail.beta", "0.5"], "--long_tail.first must be smaller, because class '0' has"),
-    ([*TAIL, "20", "--long_tail.beta", "0.5"], "--long_tail.first must be larger, because class '6' gets no label, got 20"),
+    (
+        [*TAIL, "20", "--long_tail.beta", "0.5"],
+        "--long_tail.first must be larger, because class '6' gets no label, got 20",
+    ),
     (
         [*TRAIN, "--algorithm", "PseudoLabel", "--calibrator", "MMCE", "--calibrator.labels", "weak_strong"],
-        "MMCE learns from strong views of unlabeled images, which PseudoLabel has not",
+        "MMCE learns from strong views of unlabeled images, which PseudoLabel does not have",
     ),
     ([*TRAIN, "--algorithm", "VAT", "--calibrator", "MMCE"], "VAT selects nothing by confidence"),
     (["train", "--resume", "/no/such/run"], "--resume /no/such/run"),
@@ -77,6 +108,34 @@ def test_one_line_and_status_two(words, hint, tmp_path, monkeypatch, capsys):
     assert len(error.splitlines()) == 1, error
     assert hint in error
     assert list(tmp_path.iterdir()) == []
+
+
+CONFIGS = {
+    "steps: x": "--steps must be an integer, got 'x' (in options.yaml)",
+    "steps: null": "--steps must be an integer of at least 1, got None",
+    "stps: 3": "--stps is not an option; did you mean --steps",
+    "algorithm: FixMach": "--algorithm FixMach is unknown; did you mean FixMatch",
+    "algorithm: {class_path: vcc_infuse.Algorithm}": "--algorithm vcc_infuse.Algorithm must be a concrete class",
+    "algorithm: {class_path: FixMatch, init_args: {thresold: 1}}": "--algorithm.thresold is not an option of FixMatch",
+    "algorithm: {class_path: FixMatch, init_args: {threshold: x}}": "--algorithm.threshold must be a number, got 'x'",
+    "algorithm: {class_path: FixMatch, init_args: {threshold: 7}}": "--algorithm.threshold must be a number in [0, 1]",
+    "long_tail: 3": "--long_tail must be LongTail, got 3",
+    "preset: papr": "--preset must be one of quick, paper, got 'papr'",
+    "- steps": "--config options.yaml must hold options",
+    "steps: [": "--config options.yaml cannot be read",
+    "": "--config options.yaml must hold options",
+}
+
+
+@pytest.mark.parametrize("text", CONFIGS)
+def test_a_wrong_configuration_costs_one_line(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "options.yaml").write_text(text)
+    assert main([*TRAIN, "--config", "options.yaml"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1, error
+    assert CONFIGS[text] in error
+    assert [path.name for path in tmp_path.iterdir()] == ["options.yaml"]
 
 
 def spoil_empty(root):
@@ -142,9 +201,11 @@ def test_a_full_disk_costs_one_line_and_the_temporary_file_is_gone(tmp_path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    words = "train --data digits --labels 40 --steps 2 --epochs 1 --batch 2 --ratio 1 --progress false --out"
+    words = "train --data digits --labels 40 --steps 2 --batch_size 2 --unlabeled_ratio 1 --progress false --out"
     assert main([*words.split(), str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err == "vcc-infuse: No space left on device; free some, then go on with --resume\n"
+    assert (
+        capsys.readouterr().err == "vcc-infuse: No space left on device; free some space, then continue with --resume\n"
+    )
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
@@ -154,7 +215,7 @@ def test_broken_images_are_skipped_counted_and_listed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = folder(tmp_path / "data", images=6)
     (root / "train" / "cat" / "3.png").write_bytes(b"not a picture")
-    words = "train --data data --labels 4 --steps 2 --epochs 1 --batch 2 --ratio 1 --progress false --out run"
+    words = "train --data data --labels 4 --steps 2 --batch_size 2 --unlabeled_ratio 1 --progress false --out run"
     assert main(words.split()) == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["skipped_images"] == 1
     assert (tmp_path / "run" / "skipped.tsv").read_text().startswith("train/cat/3.png\t")

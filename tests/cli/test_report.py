@@ -5,7 +5,7 @@ import pytest
 
 from vcc_infuse.cli.main import main
 
-QUICK = "--steps 6 --epochs 3 --eval_every 1 --batch 8 --ratio 2 --progress false --model SmallConv --model.width 4"
+QUICK = "--steps 6 --eval_every 2 --batch_size 8 --unlabeled_ratio 2 --progress false --model SmallConv --model.width 4"
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,9 @@
 """`vcc-infuse select` against autograd, a plain sort and the pool as it lies on disk."""
 
 import csv
-import json
 import shutil
 import tempfile
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,28 +13,30 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 
-from vcc_infuse import MLP, FixMatch, Predictor, SmallConv, SSLData, Supervised, Trainer
+from vcc_infuse import INFUSE, MLP, FixMatch, Predictor, RandomOnline, SmallConv, SSLData, Supervised, Trainer
 from vcc_infuse.cli import select
 from vcc_infuse.cli.main import main
 from vcc_infuse.data.images.file_store import open_store
 from vcc_infuse.selectors.out_of_core import DiskNames
 from vcc_infuse.utils.seeding import seed_chunk
 
-QUICK = dict(steps=6, epochs=2, eval_every=2, batch=16, ratio=2, lr=0.3, progress=False, precision="fp32", cpu=True)
+QUICK = dict(
+    steps=6, eval_every=3, batch_size=16, unlabeled_ratio=2, lr=0.3, progress=False, precision="fp32", device="cpu"
+)
 IMAGES, CHUNK = 40, 16
 
 
 @pytest.fixture(scope="module")
 def trainer(digits, tmp_path_factory):
     out = str(tmp_path_factory.mktemp("runs") / "run")
-    trainer = Trainer(SmallConv(width=4), FixMatch(), seed=3, out=out, **QUICK)
+    trainer = Trainer(SmallConv(width=4), FixMatch(), selector=INFUSE(keep=1), seed=3, out=out, **QUICK)
     trainer.fit(digits)
     return trainer
 
 
 @pytest.fixture(scope="module")
 def run(trainer):
-    return trainer.out
+    return trainer.config.out
 
 
 @pytest.fixture(scope="module")
@@ -186,19 +186,19 @@ def test_twice_the_same_and_the_same_from_a_zip(run, pool, tmp_path):
 
 
 def test_never_more_than_a_chunk_of_images_is_held(run, pool, tmp_path, monkeypatch):
-    sizes, judge = [], select.judge
+    sizes, score_images = [], select.score_images
 
     def watched(predictor, ids, x, threshold):
         sizes.append(len(x))
-        return judge(predictor, ids, x, threshold)
+        return score_images(predictor, ids, x, threshold)
 
     monkeypatch.setattr(select, "CHUNK", CHUNK)
-    monkeypatch.setattr(select, "judge", watched)
+    monkeypatch.setattr(select, "score_images", watched)
     chosen(run, pool, tmp_path / "core.csv")
     assert sizes == [16, 16, 8]
 
 
-def test_broken_images_are_told_and_do_not_count(run, pixels, tmp_path, capsys):
+def test_broken_images_are_reported_and_do_not_count(run, pixels, tmp_path, capsys):
     folder = tmp_path / "pool"
     folder.mkdir()
     for i in range(10):
@@ -208,9 +208,9 @@ def test_broken_images_are_told_and_do_not_count(run, pixels, tmp_path, capsys):
     table = chosen(run, folder, tmp_path / "core.csv", "--keep", "0.5")
     assert [row["path"] for row in table] == [f"{i}.png" for i in range(10)]
     assert sum(row["kept"] == "1" for row in table) == 5
-    told = capsys.readouterr().err
-    assert "0-broken.png" in told
-    assert "5 more broken" in told
+    error = capsys.readouterr().err
+    assert "0-broken.png" in error
+    assert "5 more unreadable" in error
 
 
 def test_to_the_screen(run, pool, capsys):
@@ -223,20 +223,32 @@ def test_ranking_leaves_random_state_and_model_as_they_were(run, pool):
     predictor.model.train()
     state, random = {k: v.clone() for k, v in predictor.model.state_dict().items()}, torch.get_rng_state()
     with open_store(pool) as store, tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as names:
-        spill = select.DiskTable(file)
-        select.scan(predictor, store, spill, DiskNames(names), 0.0)
-        assert (spill.count, spill.selected) == (IMAGES, IMAGES)
+        table = select.DiskTable(file)
+        select.scan(predictor, store, table, DiskNames(names), 0.0)
+        assert (table.count, table.selected) == (IMAGES, IMAGES)
     assert torch.equal(random, torch.get_rng_state())
     assert predictor.model.training
     assert all(torch.equal(value, state[name]) for name, value in predictor.model.state_dict().items())
 
 
-def test_a_method_without_pool_and_a_folder_of_one_image(digits, pixels, tmp_path):
-    Trainer(SmallConv(width=4), Supervised(), out=str(tmp_path / "run"), **QUICK).fit(digits)
+def test_a_folder_of_one_image(run, pixels, tmp_path):
     (tmp_path / "pool").mkdir()
     Image.fromarray(pixels[0]).save(tmp_path / "pool" / "only.png")
-    (row,) = chosen(tmp_path / "run", tmp_path / "pool", tmp_path / "core.csv", "--threshold", "0")
+    (row,) = chosen(run, tmp_path / "pool", tmp_path / "core.csv", "--threshold", "0")
     assert (row["path"], row["kept"]) == ("only.png", "1")
+
+
+@pytest.mark.parametrize(("algorithm", "selector"), [(Supervised, None), (FixMatch, None), (FixMatch, RandomOnline)])
+def test_a_run_without_infuse_says_what_is_missing(algorithm, selector, digits, pool, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    Trainer(SmallConv(width=4), algorithm(), selector=selector and selector(), out=run, **QUICK).fit(digits)
+    assert Predictor.load(run).direction is None
+    capsys.readouterr()
+    assert main(["select", run, "--pool", str(pool), "-o", str(tmp_path / "core.csv")]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f"{run} stores no influence direction" in error
+    assert "train with --selector INFUSE (--selector.keep 1 trains on every example)" in error
+    assert not (tmp_path / "core.csv").exists()
 
 
 def test_a_run_knows_whether_its_images_may_be_mirrored(run):
@@ -251,27 +263,10 @@ def test_a_run_whose_tensors_do_not_fit_is_refused_in_one_line(run, tmp_path, ca
     tensors.pop("model.head.weight")
     save_file(tensors, old / "model.safetensors")
     assert main(["evaluate", str(old), "--data", "digits"]) == 2
-    told = capsys.readouterr().err.strip()
-    assert "another version" in told
-    assert "config.yaml" in told
-    assert "\n" not in told
-
-
-def test_a_run_of_an_older_version_loads_and_says_what_to_do(run, pool, tmp_path, capsys):
-    old = tmp_path / "old"
-    old.mkdir()
-    card = json.loads(Path(run, "model.json").read_text())
-    card.pop("flip")
-    (old / "model.json").write_text(json.dumps(card))
-    tensors = load_file(f"{run}/model.safetensors")
-    tensors.pop("direction")
-    save_file(tensors, old / "model.safetensors")
-    assert Predictor.load(old).direction is None
-    assert main(["select", str(old), "--pool", str(pool), "-o", str(tmp_path / "core.csv")]) == 2
     error = capsys.readouterr().err.strip()
-    assert "train again" in error
-    assert len(error.splitlines()) == 1
-    assert not (tmp_path / "core.csv").exists()
+    assert "another version" in error
+    assert "config.yaml" in error
+    assert "\n" not in error
 
 
 @pytest.mark.parametrize(
@@ -282,14 +277,14 @@ def test_a_run_of_an_older_version_loads_and_says_what_to_do(run, pool, tmp_path
         ({"--pool": "empty"}, "holds no images"),
         ({"--pool": "broken"}, "none of its 1 images can be read"),
         ({"--pool": "one.png"}, "one image"),
-        ({"--keep": "0"}, "--keep 0: must lie in (0, 1]"),
-        ({"--keep": "1.5"}, "--keep 1.5: must lie in (0, 1]"),
-        ({"--keep": "nan"}, "--keep nan"),
-        ({"--keep": "many"}, "--keep"),
-        ({"--threshold": "2"}, "--threshold 2"),
-        ({"--strategy": "worst"}, "--strategy: invalid choice: 'worst'"),
-        ({"--quota": "fair"}, "--quota: invalid choice: 'fair'"),
-        ({"--seed": "-1"}, "--seed -1: must be at least 0"),
+        ({"--keep": "0"}, "--keep must be a number in (0, 1], got 0.0"),
+        ({"--keep": "1.5"}, "--keep must be a number in (0, 1], got 1.5"),
+        ({"--keep": "nan"}, "--keep must be a number in (0, 1], got nan"),
+        ({"--keep": "many"}, "--keep must be a number, got 'many'"),
+        ({"--threshold": "2"}, "--threshold must be a number in [0, 1], got 2.0"),
+        ({"--strategy": "worst"}, "--strategy must be one of top, drop_harmful, got 'worst'"),
+        ({"--quota": "fair"}, "--quota must be one of none, proportional, equal, got 'fair'"),
+        ({"--seed": "-1"}, "--seed must be an integer of at least 0, got -1"),
         ({"-o": "no/folder/core.csv"}, "no/folder"),
         ({"-o": "empty"}, "is a folder"),
         ({"--kep": "0.1"}, "did you mean --keep"),

@@ -164,4 +164,4 @@ def phrase(kind: Any) -> str:
     """A type in words."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
-    return NOUNS.get(kind) or " or ".join(map(phrase, get_args(kind))) or str(kind)
+    return NOUNS.get(kind) or " or ".join(map(phrase, get_args(kind))) or str(getattr(kind, "__name__", kind))

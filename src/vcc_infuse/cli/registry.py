@@ -38,20 +38,26 @@ def class_names(base: type) -> list[str]:
 
 def find_class(option: str, name: str, base: type) -> type[Any]:
     """The class called `name`: one of ours by its bare name, or any other by its import path."""
-    module, _, bare = name.rpartition(".")
-    if not module:
-        known = {kind.__name__: kind for _, room, _ in KINDS for kind in choices(room, base)}
-        if name in known:
-            return known[name]
-        raise UserError(f"--{option} {name} is unknown{did_you_mean(name, known)}; `vcc-infuse list` shows all")
-    try:
-        kind: type[Any] = getattr(importlib.import_module(module), bare)
-    except (ImportError, AttributeError) as fault:
-        raise UserError(f"--{option} {name} cannot be imported: {fault}") from fault
+    kind = _import(option, name) if "." in name else OURS.get(name)
+    if kind is None:
+        raise UserError(
+            f"--{option} {name} is unknown{did_you_mean(name, class_names(base))}; `vcc-infuse list` shows all"
+        )
     if not _usable(kind, base):
         raise UserError(f"--{option} {name} must be a concrete class derived from {base.__name__}")
     return kind
 
 
+def _import(option: str, path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as fault:
+        raise UserError(f"--{option} {path} cannot be imported: {fault}") from fault
+
+
 def _usable(kind: object, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base) and kind not in ABSTRACT
+
+
+OURS: dict[str, type[Any]] = {kind.__name__: kind for _, module, base in KINDS for kind in choices(module, base)}
