@@ -264,7 +264,7 @@ def test_a_run_whose_tensors_do_not_fit_is_refused_in_one_line(run, tmp_path, ca
     save_file(tensors, old / "model.safetensors")
     assert main(["evaluate", str(old), "--data", "digits"]) == 2
     error = capsys.readouterr().err.strip()
-    assert "another version" in error
+    assert "does not match this version's Classifier" in error
     assert "config.yaml" in error
     assert "\n" not in error
 

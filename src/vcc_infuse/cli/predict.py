@@ -13,7 +13,7 @@ from ..data.image_stream import SkippedImages, image_chunks, open_images
 from ..data.images.file_store import Store
 from ..predictor import Predictor
 from .parsing import Parser, one_of
-from .shared import image_predictor, write_text
+from .shared import image_predictor, write_output
 
 CHUNK = 1024
 
@@ -31,7 +31,7 @@ def run(argv: Sequence[str]) -> None:
     predictor, skipped = image_predictor(options.run), SkippedImages()
     with open_images(options.images) as store:
         found = label(predictor, store, skipped)
-        write_text(options.output, lambda handle: writer(found, predictor.classes, handle))
+        write_output(options.output, lambda handle: writer(found, predictor.classes, handle))
     skipped.report()
 
 

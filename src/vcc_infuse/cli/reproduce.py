@@ -55,7 +55,9 @@ def read(argv: Sequence[str]) -> Namespace:
     for part, example in (("columns", "SVHN or '20 %% kept'"), ("rows", "INFUSE")):
         text = f"only the {part} whose name is or contains TEXT, such as {example}; may be repeated"
         parser.add_argument(f"--{part}", action="append", metavar="TEXT", help=text)
-    parser.add_argument("--data-root", "--data_root", help="folder with cifar10.zip and the like, or torchvision's files")
+    parser.add_argument(
+        "--data-root", "--data_root", help="folder with cifar10.zip and the like, or torchvision's files"
+    )
     parser.add_argument("--seeds", type=integer(), default=3, help="runs per cell, with the seeds 0, 1, 2, … (3)")
     parser.add_argument("--jobs", type=integer(), default=1, help="runs at the same time, which share the cores (1)")
     parser.add_argument("--backend", **one_of(*BACKENDS), default="loky",

@@ -27,7 +27,7 @@ from ..selectors.out_of_core import DiskNames, DiskTable, RandomScores, best_of_
 from ..selectors.ranking import QUOTAS, Scored, merge
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
 from .parsing import Parser, integer, number, one_of
-from .shared import image_predictor, write_text
+from .shared import image_predictor, write_output
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
 CHUNK = 256
@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> None:
         kept = np.zeros(len(names), dtype=bool)
         kept[chosen(table, options, len(predictor.classes))] = True
         rows: Iterable[Scored] = [best_first(table, kept)] if options.kept_only else table
-        write_text(options.output, lambda handle: write_rows(rows, kept, names, predictor.classes, handle))
+        write_output(options.output, lambda handle: write_rows(rows, kept, names, predictor.classes, handle))
     confident = f"{table.selected} reach confidence {options.threshold:g}"
     print(f"kept {kept.sum()} of {table.count} images; {confident}", file=sys.stderr)
 

@@ -62,7 +62,7 @@ def match_classes(dataset: Dataset, classes: tuple[str, ...]) -> Examples:
     return Examples(dataset.test.x, number[dataset.test.y], dataset.test.names)
 
 
-def write_text(output: str, write: Callable[[TextIO], None]) -> None:
+def write_output(output: str, write: Callable[[TextIO], None]) -> None:
     """Write to the screen (`-`), or to a file that appears only when it is complete."""
     if output == "-":
         write(sys.stdout)
