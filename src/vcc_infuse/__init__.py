@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .algorithms import *
     from .calibrators import *
     from .data import *
+    from .errors import OptionError as OptionError
     from .errors import UserError as UserError
     from .estimator import SSLClassifier as SSLClassifier
     from .imbalance import *

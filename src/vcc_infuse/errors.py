@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["UserError"]
+__all__ = ["OptionError", "UserError"]
 
 
 class UserError(ValueError):

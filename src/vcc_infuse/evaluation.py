@@ -15,10 +15,13 @@ from .data.sampling import Views
 from .types import Outputs
 
 
-def chunks(x: np.ndarray, views: Views, device: torch.device, size: int = 512) -> Iterator[Tensor]:
-    """Plain views of raw rows, at most `size` at a time."""
-    for start in range(0, len(x), size):
-        raw = torch.from_numpy(np.array(x[start : start + size]))  # copied, because mapped files are read-only
+def chunks(
+    x: np.ndarray, views: Views, device: torch.device, size: int = 512, rows: np.ndarray | None = None
+) -> Iterator[Tensor]:
+    """Plain views of raw rows (all, or those given), at most `size` at a time."""
+    for start in range(0, len(x) if rows is None else len(rows), size):
+        part = x[start : start + size] if rows is None else x[rows[start : start + size]]
+        raw = torch.from_numpy(np.array(part))  # copied, because mapped files are read-only
         yield views("plain", raw.to(device))
 
 

@@ -14,11 +14,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .calibrators import Calibrator
-from .data.augment.views import ImageViews, VectorViews
+from .data.augment.views import BankViews, ImageViews, VectorViews
 from .data.dataset import Dataset, Examples
 from .errors import UserError
 from .evaluation import evaluate, infer
 from .models import Classifier
+from .models.weights import Preprocessing
 from .types import Task
 from .utils.io import write_atomic, write_json
 from .utils.serialization import from_config, load_state, to_config
@@ -35,11 +36,18 @@ class Predictions(NamedTuple):
     calibrated: Tensor
 
 
-def make_views(dataset: Dataset) -> ImageViews | VectorViews:
-    """The augmentation that fits a dataset: images or feature vectors."""
+Views = ImageViews | VectorViews | BankViews
+
+
+def make_views(dataset: Dataset, preprocessing: Preprocessing | None = None) -> Views:
+    """The augmentation that fits a dataset; images are normalized as pretrained weights expect, if there are any."""
+    if dataset.slots is not None:
+        noise = dataset.bank.config.noise if dataset.bank else 0.0
+        return BankViews(dataset.mean, dataset.std, dataset.slots, noise)
     if len(dataset.shape) == 1:
         return VectorViews(dataset.mean, dataset.std)
-    return ImageViews(dataset.mean, dataset.std, flip=dataset.flip)
+    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (dataset.mean, dataset.std)
+    return ImageViews(mean, std, flip=dataset.flip)
 
 
 @dataclass
@@ -52,7 +60,7 @@ class Predictor:
 
     model: Classifier
     calibrator: Calibrator
-    views: ImageViews | VectorViews
+    views: Views
     classes: tuple[str, ...]
     shape: tuple[int, ...]
     task: Task
@@ -61,7 +69,7 @@ class Predictor:
 
     def predict(self, x: np.ndarray) -> Predictions:
         """Label raw rows (uint8 N,H,W,C images or float32 N,D features)."""
-        if tuple(x.shape[1:]) != self.shape:
+        if tuple(x.shape[2 if x.ndim == 3 else 1 :]) != self.shape:
             raise UserError(f"the model was trained on examples of shape {self.shape}, got {tuple(x.shape[1:])}")
         logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device)
         probs = logits.softmax(1)
@@ -91,6 +99,7 @@ class Predictor:
                 "mean": [float(v) for v in self.views.mean],
                 "std": [float(v) for v in self.views.std],
                 "flip": getattr(self.views, "flip", True),
+                "slots": getattr(self.views, "slots", None),
                 "task": task,
             },
         )
@@ -126,7 +135,9 @@ def _read_card(folder: Path) -> dict[str, Any]:
     return card
 
 
-def _read_views(card: dict[str, Any]) -> ImageViews | VectorViews:
+def _read_views(card: dict[str, Any]) -> Views:
+    if card.get("slots"):
+        return BankViews(card["mean"], card["std"], tuple(card["slots"]))
     if len(card["shape"]) == 1:
         return VectorViews(card["mean"], card["std"])
     return ImageViews(card["mean"], card["std"], flip=card.get("flip", True))

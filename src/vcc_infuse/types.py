@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Outputs(NamedTuple):
@@ -20,6 +21,11 @@ class Outputs(NamedTuple):
     def detach(self) -> Outputs:
         """The same values, cut from the graph."""
         return Outputs(self.logits.detach(), self.features.detach())
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Outputs]) -> Outputs:
+        """Join along the batch."""
+        return cls(*(torch.cat(tensors) for tensors in zip(*pieces, strict=True)))
 
     def split(self, sizes: list[int]) -> list[Outputs]:
         """Undo a concatenation along the batch."""
@@ -125,6 +131,8 @@ class Step:
     steps: int = 1
     joint: bool = False
     gather: Callable[[Tensor], Tensor] = field(default=identity_gather)
+    micro_batch: int | None = None
+    """Examples per forward and backward, so that memory stays bounded; the whole batch if None."""
     weak: Outputs | None = None
     """The model's outputs for the weak view, once computed."""
 
@@ -138,8 +146,17 @@ class Step:
         return self.calibrate(self, images, outputs)
 
     def forward(self, *inputs: Tensor) -> list[Outputs]:
-        """One forward with gradient for several inputs, which share their BatchNorm statistics."""
-        outputs: Outputs = self.model(torch.cat(inputs))
+        """One forward with gradient for several inputs, which share their BatchNorm statistics.
+
+        With `micro_batch` each piece is computed without storing activations, and again during the backward pass: the
+        gradient is that of the whole batch, unless BatchNorm normalizes by the piece.
+        """
+        joined = torch.cat(inputs)
+        if self.micro_batch is None or len(joined) <= self.micro_batch:
+            outputs: Outputs = self.model(joined)
+        else:
+            pieces = torch.split(joined, self.micro_batch)
+            outputs = Outputs.cat([checkpoint(self.model, piece, use_reentrant=False) for piece in pieces])
         return outputs.split([len(x) for x in inputs])
 
     def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
@@ -161,6 +178,7 @@ class Step:
     def forward_eval(self, images: Tensor) -> Outputs:
         """Outputs as at inference: no gradient, no dropout, running statistics."""
         training = self.model.training
-        outputs: Outputs = self.model.eval()(images)
+        self.model.eval()
+        outputs = [self.model(piece) for piece in torch.split(images, self.micro_batch or max(1, len(images)))]
         self.model.train(training)
-        return outputs
+        return outputs[0] if len(outputs) == 1 else Outputs.cat(outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import TypeVar
 
 from .errors import OptionError
@@ -15,7 +16,7 @@ def check_range(
     name: str, value: float, low: float = 0, high: float = math.inf, *, open_low: bool = False, open_high: bool = False
 ) -> float:
     """A finite number in [low, high]; an open end is excluded."""
-    above = isinstance(value, int | float) and (value > low if open_low else value >= low)
+    above = isinstance(value, Real) and (value > low if open_low else value >= low)
     if not above or not math.isfinite(value) or not (value < high if open_high else value <= high):
         raise OptionError(name, value, _interval(low, high, open_low, open_high))
     return value
@@ -23,10 +24,10 @@ def check_range(
 
 def check_integer(name: str, value: int, low: int = 1, high: int = 2**53) -> int:
     """An integer in [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
         least = f"must be an integer of at least {low}"
         raise OptionError(name, value, least if high == 2**53 else f"must be an integer from {low} to {high}")
-    return value
+    return int(value)
 
 
 def check_choice(name: str, value: Choice, choices: Sequence[str]) -> Choice:

@@ -3,8 +3,9 @@ import copy
 import torch
 from torch import nn
 
+from vcc_infuse import Classifier
 from vcc_infuse.models.classifier import frozen_statistics
-from vcc_infuse.training.ema import EMA, decay_at, bn_momentum, warm_up_bn_momentum
+from vcc_infuse.training.ema import EMA, bn_momentum, decay_at, warm_up_bn_momentum
 
 
 def network():
@@ -55,7 +56,7 @@ def test_frozen_statistics_normalize_by_the_batch_without_a_trace():
 def test_running_statistics_settle_in_a_short_run():
     """With the layer's own 0.001 the statistics would still be near (0, 1) after 200 steps."""
     model, batch = network().train(), torch.randn(4096, 3) * 2 + 1
-    momentum = bn_momentum(model)
+    momentum = bn_momentum(Classifier(model, torch.nn.Linear(3, 2)))
     for step in range(200):
         warm_up_bn_momentum(momentum, step)
         model(batch)

@@ -1,6 +1,7 @@
 """Semi-supervised methods, one per file."""
 
 from .base import Algorithm, PseudoLabeling
+from .closed_form import LabelSpreading, LinearProbe
 from .comatch import CoMatch
 from .dash import Dash
 from .fixmatch import FixMatch
@@ -29,6 +30,8 @@ __all__ = [
     "FlexMatch",
     "FreeMatch",
     "FullySupervised",
+    "LabelSpreading",
+    "LinearProbe",
     "MeanTeacher",
     "MixMatch",
     "PiModel",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from .bank import Bank
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel or feature
 CHUNK = 1024  # rows read at a time, because the array may be a file larger than memory
@@ -15,7 +19,10 @@ CHUNK = 1024  # rows read at a time, because the array may be a file larger than
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Rows of data: uint8 N×H×W×C images (in memory or mapped from a file) or float32 N×D vectors."""
+    """Rows of data: uint8 N×H×W×C images (in memory or mapped from a file), float32 N×D vectors, or float N×V×D views.
+
+    The first of the V views of a row is the plain one; a bank of embedded views has several more of each row.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -31,7 +38,8 @@ class Dataset:
 
     `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with reasons.
     `fixed`: the source itself decides which examples are labeled. `flip`: a mirrored image keeps its class, so that
-    augmentation may mirror it.
+    augmentation may mirror it. `slots`: how many weak and strong views follow the plain one in rows of views. `bank`:
+    the bank that the views come from, which knows the images and the network.
     """
 
     train: Examples
@@ -43,30 +51,33 @@ class Dataset:
     fixed: bool = False
     flip: bool = True
     name: str = "arrays"
+    slots: tuple[int, int] | None = None
+    bank: Bank | None = None
 
     def __post_init__(self) -> None:
         check_examples(self.train.x, self.train.y, self.train.names, "train")
         if self.test is not None:
             check_examples(self.test.x, self.test.y, self.test.names, "test")
-            if self.train.x.shape[1:] != self.test.x.shape[1:]:
-                shapes = f"test examples have shape {self.test.x.shape[1:]}, training examples {self.shape}"
-                raise UserError(f"{shapes}; give both the same shape")
+            check_same_shape(self.train.x, self.test.x)
         check_labels(self.train.y, None if self.test is None else self.test.y, self.classes)
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one example: (H, W, C) for images, (D,) for vectors."""
-        return tuple(self.train.x.shape[1:])
+        """Shape of one example: (H, W, C) for images, (D,) for vectors and views."""
+        return tuple(self.train.x.shape[2 if self.train.x.ndim == 3 else 1 :])
 
 
 def check_examples(x: np.ndarray, y: np.ndarray, names: Sequence[str] | None, part: str) -> None:
     """Images or vectors of a supported type, finite, with one label (and name) per example."""
     if not len(x):
         raise UserError(f"{part}: no examples; at least one is needed")
-    if (x.ndim, x.dtype) not in ((4, np.dtype(np.uint8)), (2, np.dtype(np.float32))):
-        raise UserError(f"{part}: x is {x.dtype} {x.shape}; give uint8 N×H×W×C images or float32 N×D vectors")
+    kinds = [(4, "uint8"), (2, "float32"), (3, "float32"), (3, "float16")]
+    if (x.ndim, x.dtype.name) not in kinds:
+        raise UserError(
+            f"{part}: x is {x.dtype} {x.shape}; give uint8 N×H×W×C images, float32 N×D vectors or N×V×D views"
+        )
     if x.ndim == 4 and x.shape[3] not in (1, 3):
         raise UserError(f"{part}: images of shape {x.shape[1:]}; the last axis must be 1 (gray) or 3 (RGB)")
     if not x.size:
@@ -75,8 +86,16 @@ def check_examples(x: np.ndarray, y: np.ndarray, names: Sequence[str] | None, pa
         raise UserError(f"{part}: {len(x)} examples but labels of shape {y.shape}; give one label per example")
     if names is not None and len(names) != len(x):
         raise UserError(f"{part}: {len(x)} examples but {len(names)} names; give one name per example")
-    if x.ndim == 2 and not all(np.isfinite(x[i : i + 4096]).all() for i in range(0, len(x), 4096)):
+    if x.ndim < 4 and not all(np.isfinite(x[i : i + 4096]).all() for i in range(0, len(x), 4096)):
         raise UserError(f"{part}: x holds NaN or infinite values; remove or fill them first")
+
+
+def check_same_shape(train: np.ndarray, test: np.ndarray) -> None:
+    """Test examples look like training examples; of views only the plain one is needed."""
+    start = 2 if train.ndim == 3 else 1
+    if train.ndim != test.ndim or train.shape[start:] != test.shape[start:]:
+        shapes = f"test examples have shape {test.shape[1:]}, training examples {train.shape[1:]}"
+        raise UserError(f"{shapes}; give both the same shape")
 
 
 def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .weights import Preprocessing
 
 
 class Backbone(nn.Module):
@@ -15,6 +16,14 @@ class Backbone(nn.Module):
     def setup(self, shape: tuple[int, ...]) -> None:
         """Build the layers for inputs of `shape`: (channels, height, width) or (dimensions,)."""
         raise NotImplementedError
+
+    def load_pretrained(self) -> str | None:
+        """Copy pretrained weights into the layers; returns where they were found, None if there are none."""
+        return None
+
+    def preprocessing(self) -> Preprocessing | None:
+        """What pretrained weights expect of images; None if the data's own statistics serve."""
+        return None
 
     def forward(self, x: Tensor) -> Tensor:
         """The features, batch × `features`."""

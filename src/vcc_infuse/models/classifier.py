@@ -21,24 +21,34 @@ class Classifier(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.frozen_norms: list[_BatchNorm] = []
+        """BatchNorm layers that always use their running statistics and never change them."""
 
     def forward(self, x: Tensor) -> Outputs:
         """The logits, and the features they were computed from."""
         features = self.backbone(x)
         return Outputs(self.head(features), features)
 
+    def train(self, mode: bool = True) -> Classifier:
+        """Set the mode of every layer but the frozen norms."""
+        super().train(mode)
+        for layer in self.frozen_norms:
+            layer.eval()
+        return self
+
     @classmethod
     def build(cls, backbone: nn.Module, shape: tuple[int, ...], classes: int) -> Classifier:
         """Set up `backbone` (a `Backbone`, or any module that returns features) and a new head for the data."""
         if classes < 2:
             raise UserError(f"classes must be at least 2, got {classes}; check the labels")
-        head = nn.Linear(_set_up(backbone, shape), classes)
+        head = nn.Linear(set_up(backbone, shape), classes)
         nn.init.xavier_normal_(head.weight)
         nn.init.zeros_(head.bias)
         return cls(backbone, head)
 
 
-def _set_up(backbone: Any, shape: tuple[int, ...]) -> int:
+def set_up(backbone: Any, shape: tuple[int, ...]) -> int:
+    """Build a backbone's layers for the data, or measure a user's own module; returns the number of features."""
     if not hasattr(backbone, "setup"):
         return feature_width(backbone, shape)
     backbone.setup(shape)

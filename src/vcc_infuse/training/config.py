@@ -32,11 +32,21 @@ class TrainConfig:
         eval_every: steps between two evaluations on the test set, if there is one.
         batch_size: labeled examples per step, over all processes.
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
+        optimizer: "sgd" with Nesterov momentum, or "adamw".
         lr: learning rate at the start.
+        head_lr: learning rate of the classifier's head and of everything outside the backbone; `lr` if not given.
+        layer_decay: factor on the learning rate per layer, counted from the head down; 1 treats all layers alike.
         momentum: Nesterov momentum.
-        weight_decay: L2 penalty on matrices (not on biases and BatchNorm).
+        weight_decay: penalty on matrices (not on biases and norms).
+        warmup_steps: steps over which the learning rate rises from zero.
+        clip_grad: largest norm of the gradient; no limit if not given.
         schedule: "cosine" is lr·cos(7πk/16K); "constant" keeps lr.
         ema_decay: decay of the averaged weights, which are evaluated and saved.
+        freeze: what of the backbone keeps its weights: "none", "backbone" for all of it, or a number of stages.
+        freeze_bn: keep the running statistics of BatchNorm as they are, as suits pretrained networks.
+        head_init: "random", or "probe" to start the head at a logistic regression on the labeled images' features.
+        head_scale: factor on the logits of a head that starts at the probe; more makes it more confident.
+        micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         compile: compile the model (takes a while to warm up).
@@ -54,11 +64,21 @@ class TrainConfig:
     eval_every: int = 5 * 1024
     batch_size: int = 64
     unlabeled_ratio: int | None = None
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: float = 0.03
+    head_lr: float | None = None
+    layer_decay: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    warmup_steps: int = 0
+    clip_grad: float | None = None
     schedule: Literal["cosine", "constant"] = "cosine"
     ema_decay: float = 0.999
+    freeze: int | Literal["none", "backbone"] = "none"
+    freeze_bn: bool = False
+    head_init: Literal["random", "probe"] = "random"
+    head_scale: float = 1.0
+    micro_batch: int | None = None
     joint_bn: bool = False
     precision: Precision = "auto"
     compile: bool = False
@@ -73,10 +93,18 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "eval_every", "batch_size", "bins"):
             check_integer(name, getattr(self, name))
-        if self.unlabeled_ratio is not None:
-            check_integer("unlabeled_ratio", self.unlabeled_ratio)
-        for name in ("lr", "weight_decay"):
-            check_range(name, getattr(self, name))
+        for name in ("unlabeled_ratio", "micro_batch"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name))
+        for name in ("lr", "weight_decay", "head_lr", "clip_grad", "head_scale"):
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name))
+        check_range("layer_decay", self.layer_decay, 0, 1, open_low=True)
+        check_integer("warmup_steps", self.warmup_steps, 0)
+        if self.freeze not in ("none", "backbone"):
+            check_stages(self.freeze)
+        check_choice("optimizer", self.optimizer, ("sgd", "adamw"))
+        check_choice("head_init", self.head_init, ("random", "probe"))
         for name in ("momentum", "ema_decay"):
             check_range(name, getattr(self, name), 0, 1, open_high=True)
         check_integer("seed", self.seed, 0, 2**32 - 1)
@@ -93,6 +121,12 @@ class TrainConfig:
         for name in options.keys() - known:
             raise UserError(f"{name} is not an option of TrainConfig{did_you_mean(name, known)}")
         return replace(self, **options)
+
+
+def check_stages(freeze: int | str) -> None:
+    """A number of stages to freeze."""
+    if isinstance(freeze, bool) or not isinstance(freeze, int) or freeze < 0:
+        raise OptionError("freeze", freeze, "must be none, backbone or a number of stages")
 
 
 def check_tracker(name: TrackerName) -> None:

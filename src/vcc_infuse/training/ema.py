@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel
 
-from ..models.classifier import batchnorms
+from ..models import Classifier
+from .optimization import trained_norms
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
@@ -43,9 +44,9 @@ class EMA(AveragedModel):
         return super().train(False)
 
 
-def bn_momentum(model: nn.Module) -> dict[_BatchNorm, float]:
+def bn_momentum(model: Classifier) -> dict[_BatchNorm, float]:
     """Each BatchNorm layer's own momentum, for `warm_up_bn_momentum`."""
-    return {layer: layer.momentum for layer in batchnorms(model) if layer.momentum is not None}
+    return {layer: layer.momentum for layer in trained_norms(model) if layer.momentum is not None}
 
 
 def warm_up_bn_momentum(momentum: dict[_BatchNorm, float], step: int) -> None:

@@ -1,4 +1,4 @@
-"""The optimizer and its schedule: SGD with Nesterov momentum, decay on matrices only, 7/16 of a cosine."""
+"""The optimizer and its schedule: which parameters learn, how fast, and what decays."""
 
 from __future__ import annotations
 
@@ -8,10 +8,36 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..errors import OptionError
+from ..models import Classifier
+from ..models.classifier import batchnorms
+from .config import TrainConfig
+
+Group = dict[str, Any]
 
 
-def parameter_groups(modules: Iterable[nn.Module], weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: tensors with more than one dimension decay, biases and BatchNorm scales do not."""
+def make_optimizer(model: Classifier, others: Iterable[nn.Module], config: TrainConfig) -> torch.optim.Optimizer:
+    """SGD or AdamW over the model and the `others` (heads of a method or calibrator)."""
+    groups = parameter_groups(model, others, config)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr)
+    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0)
+
+
+def parameter_groups(model: Classifier, others: Iterable[nn.Module], config: TrainConfig) -> list[Group]:
+    """Two groups, with and without decay, if all layers learn alike; else those of each layer with its own factor."""
+    if config.layer_decay == 1 and config.head_lr is None:
+        return _by_shape([model, *others], config.weight_decay)
+    head = 1.0 if config.head_lr is None else config.head_lr / config.lr
+    outside = _by_shape([model.head, *others], config.weight_decay)
+    layers = _by_layer(model.backbone, config)
+    return [*layers, *({**group, "lr_scale": head} for group in outside)]
+
+
+def _by_shape(modules: Iterable[nn.Module], weight_decay: float) -> list[Group]:
+    """Tensors with more than one dimension decay, biases and norms do not."""
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.ndim > 1]
     vectors = [p for p in parameters if p.ndim <= 1]
@@ -21,18 +47,68 @@ def parameter_groups(modules: Iterable[nn.Module], weight_decay: float) -> list[
     ]
 
 
-def sgd(modules: Iterable[nn.Module], lr: float, momentum: float, weight_decay: float) -> torch.optim.SGD:
-    """SGD with Nesterov momentum (plain SGD if momentum is zero)."""
-    groups = parameter_groups(modules, weight_decay)
-    return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0)
+def _by_layer(backbone: nn.Module, config: TrainConfig) -> list[Group]:
+    """Learning rates that fall by `layer_decay` per layer from the top, as timm counts the layers of its networks."""
+    net = getattr(backbone, "net", backbone)
+    if config.layer_decay == 1 or not hasattr(net, "group_matcher"):
+        if config.layer_decay < 1:
+            raise OptionError("layer_decay", config.layer_decay, "must be 1 for a network that is not timm's")
+        return _by_shape([backbone], config.weight_decay)
+    from timm.optim import param_groups_layer_decay
+
+    groups: list[Group] = param_groups_layer_decay(net, config.weight_decay, layer_decay=config.layer_decay)
+    return [{"params": g["params"], "weight_decay": g["weight_decay"], "lr_scale": g["lr_scale"]} for g in groups]
 
 
-def learning_rate(lr: float, step: int, steps: int, schedule: str = "cosine") -> float:
-    """η₀·cos(7πk/16K) at step k of K, or η₀ throughout."""
-    return lr * math.cos(7 * math.pi * step / (16 * steps)) if schedule == "cosine" else lr
+def freeze(model: Classifier, config: TrainConfig) -> None:
+    """Fix the weights of the backbone, or of its first stages, and BatchNorm's running statistics, if asked for."""
+    backbone = model.backbone
+    if config.freeze == "backbone":
+        frozen = list(backbone.named_parameters())
+    else:
+        stages = 0 if config.freeze == "none" else int(config.freeze)
+        frozen = _first_stages(backbone, stages) if stages else []
+    for _, parameter in frozen:
+        parameter.requires_grad_(False)
+    names = {name for name, _ in frozen}
+    for name, layer in backbone.named_modules():
+        if isinstance(layer, _BatchNorm) and (config.freeze_bn or f"{name}.weight" in names):
+            model.frozen_norms.append(layer)
+    model.train(model.training)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """The same learning rate for every parameter group."""
+def _first_stages(backbone: nn.Module, stages: int) -> list[tuple[str, nn.Parameter]]:
+    """Parameters of the first stages, as timm groups those of its networks."""
+    net = getattr(backbone, "net", None)
+    if net is None or not hasattr(net, "group_matcher"):
+        raise OptionError("freeze", stages, "must be none or backbone for a network that is not timm's")
+    from timm.models import group_parameters
+
+    layers: dict[int, list[str]] = group_parameters(net, net.group_matcher(coarse=True))
+    if stages > len(layers):
+        raise OptionError("freeze", stages, f"must be at most {len(layers)}, the stages of this network")
+    first = {f"net.{name}" for layer in sorted(layers)[:stages] for name in layers[layer]}
+    return [(name, parameter) for name, parameter in backbone.named_parameters() if name in first]
+
+
+def learning_rate(config: TrainConfig, step: int, steps: int) -> float:
+    """η₀·cos(7πk/16K) at step k of K, or η₀ throughout; both after a linear warm-up."""
+    rate = config.lr * math.cos(7 * math.pi * step / (16 * steps)) if config.schedule == "cosine" else config.lr
+    return rate * (step + 1) / config.warmup_steps if step < config.warmup_steps else rate
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The learning rate of each parameter group, by its own factor."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = rate * group.get("lr_scale", 1.0)
+
+
+def clip(modules: Iterable[nn.Module], largest: float | None) -> None:
+    """Scale the gradient down to the norm `largest`."""
+    if largest is not None:
+        nn.utils.clip_grad_norm_([p for module in modules for p in module.parameters()], largest)
+
+
+def trained_norms(model: Classifier) -> list[_BatchNorm]:
+    """BatchNorm layers whose statistics follow the data."""
+    return [layer for layer in batchnorms(model) if layer not in model.frozen_norms]

@@ -116,22 +116,24 @@ def write_html_report(folder: Path) -> None:
 def save_examples(folder: Path, state: TrainState) -> None:
     """predictions.npz and gallery.npz: the final model's answers on the test set, and the images worth a look."""
     data = state.data
-    images = {} if data.dataset.test is None else save_predictions(folder, state.predictor(), data.dataset.test)
+    pictures = data.dataset.bank.source if data.dataset.bank else data.dataset
+    test = data.dataset.test
+    images = {} if test is None else save_predictions(folder, state.row_predictor(), test, pictures.test)
     scored = last_scores(folder / "coresets")
     if scored:
-        train = data.dataset.train
+        train = pictures.train
         images |= ranked(train.x, train.names, np.asarray(data.split.pool), np.asarray(data.pool_truth), scored)
     if images:
         save_npz(folder / "gallery.npz", images)
 
 
-def save_predictions(folder: Path, predictor: Predictor, test: Examples) -> Columns:
-    """Write predictions.npz; returns the misclassified images."""
+def save_predictions(folder: Path, predictor: Predictor, test: Examples, pictures: Examples | None) -> Columns:
+    """Write predictions.npz; returns the misclassified images, as they look in `pictures`."""
     labels, _, confidence, calibrated = (column.cpu().numpy() for column in predictor.predict(test.x))
     answers = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
     answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
     save_npz(folder / "predictions.npz", answers)
-    return mistakes(test.x, test.names, answers)
+    return mistakes((pictures or test).x, test.names, answers)
 
 
 def influence_direction(state: TrainState, seed: int) -> Tensor | None:

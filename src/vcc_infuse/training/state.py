@@ -1,9 +1,10 @@
-"""TrainState: everything that changes while training, built from configuration and data, saved and restored together."""
+"""TrainState: everything that changes while training, built from options and data, saved and restored together."""
 
 from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +15,8 @@ from ..algorithms import Algorithm
 from ..calibrators import Calibrator
 from ..data.ssl_data import SSLData
 from ..errors import UserError
-from ..models import Classifier
+from ..models import Backbone, Classifier, Embedded
+from ..models.weights import Preprocessing
 from ..predictor import Predictor, make_views
 from ..selectors import Selector
 from ..selectors.coreset_scheduler import CoresetScheduler
@@ -24,7 +26,8 @@ from ..utils.serialization import load_state
 from .config import TrainConfig
 from .distributed import average_, make_accelerator
 from .ema import EMA, bn_momentum
-from .optimization import sgd
+from .head_start import start_head
+from .optimization import freeze, make_optimizer
 from .stats import TrainingStats
 
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
@@ -52,6 +55,9 @@ class TrainState:
         self.data, self.task, self.selector = data, task, selector
         seed_step(config.seed, INITIAL_WEIGHTS, 0)
         self.model = make_model(model, data, task.classes).to(self.device).train()
+        freeze(self.model, config)
+        self.views = make_views(data.dataset, preprocessing(self.model))
+        self.probe_error = start_head(self, algorithm, config)
         self.algorithm, self.calibrator = copy.deepcopy(algorithm), copy.deepcopy(calibrator)
         for part in (self.algorithm, self.calibrator):
             part.setup(self.model, task)
@@ -60,9 +66,8 @@ class TrainState:
         # A compiled model would be compiled again at every new momentum.
         self.bn_momentum = {} if config.compile else bn_momentum(self.model)
         self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
-        optimizer = sgd(self.modules, config.lr, config.momentum, config.weight_decay)
+        optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
-        self.views = make_views(data.dataset)
         self.truth = torch.from_numpy(np.asarray(data.pool_truth)).to(self.device)
         self.stats = TrainingStats(task.classes, self.device)
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
@@ -78,9 +83,18 @@ class TrainState:
         return cast(Classifier, self.algorithm.classifier(self.ema.module))
 
     def predictor(self) -> Predictor:
-        """The averaged model as a classifier of raw examples."""
-        dataset = self.data.dataset
-        model = self.classifier()
+        """The averaged model as a classifier of raw examples: of images, where it was trained on a bank of them."""
+        own, bank = self.row_predictor(), self.data.dataset.bank
+        if bank is None:
+            return own
+        model, mean, std = own.model, own.views.mean.to(self.device), own.views.std.to(self.device)
+        backbone = Embedded.attach(bank.encoder, model.backbone, mean, std, model.head.in_features)
+        joined = Classifier(backbone, model.head)
+        return replace(own, model=joined, views=bank.views, shape=bank.source.shape)
+
+    def row_predictor(self) -> Predictor:
+        """The averaged model as a classifier of the rows it was trained on."""
+        dataset, model = self.data.dataset, self.classifier()
         return Predictor(model, self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device)
 
     def sync_stats(self) -> None:
@@ -117,12 +131,19 @@ def make_model(model: nn.Module, data: SSLData, classes: int) -> Classifier:
     """A classifier around a copy of the user's backbone, in the memory layout that suits convolutions."""
     if isinstance(model, Classifier):
         return copy.deepcopy(model)
-    shape = data.dataset.shape
+    shape, own = data.dataset.shape, copy.deepcopy(model)
     if len(shape) == 1:
-        return Classifier.build(copy.deepcopy(model), shape, classes)
-    built = Classifier.build(copy.deepcopy(model), (shape[2], shape[0], shape[1]), classes)
+        return Classifier.build(own, shape, classes)
+    built = Classifier.build(own, (shape[2], shape[0], shape[1]), classes)
+    if isinstance(own, Backbone):
+        own.load_pretrained()
     # nn.Module.to has no overload for a memory format alone
     return cast(Classifier, built.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+
+
+def preprocessing(model: Classifier) -> Preprocessing | None:
+    """What a pretrained backbone expects of images."""
+    return model.backbone.preprocessing() if isinstance(model.backbone, Backbone) else None
 
 
 def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:

@@ -22,7 +22,7 @@ def collect_metrics(state: TrainState, done: int, config: TrainConfig) -> dict[s
     check_loss(metrics, config.lr)
     state.stats.reset()
     if state.main:
-        metrics |= test_metrics(state, config.bins) | class_thresholds(state)
+        metrics |= evaluate_test_set(state, config.bins) | class_thresholds(state)
     return metrics
 
 
@@ -34,7 +34,7 @@ def check_loss(metrics: dict[str, Any], lr: float) -> None:
         raise UserError(f"the loss became {loss} before step {metrics['step']}; {remedy}")
 
 
-def test_metrics(state: TrainState, bins: int) -> dict[str, Any]:
+def evaluate_test_set(state: TrainState, bins: int) -> dict[str, Any]:
     """Every metric of the test set; empty without one."""
     test = state.data.dataset.test
     if test is None:
@@ -61,6 +61,7 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         **unknown,
         **metrics,
         **({} if dataset.test is None else {"error_best": state.best_error}),
+        **({} if state.probe_error is None else {"error_probe": state.probe_error}),
         "steps": task.steps,
         "seconds_train": state.train_seconds,
         "seconds_select": state.coreset_scheduler.seconds,

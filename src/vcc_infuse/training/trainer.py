@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import Algorithm, FixMatch
+from ..algorithms.closed_form import ClosedForm
 from ..calibrators import Calibrator, Softmax
 from ..data.sampling import Batches
 from ..data.ssl_data import SSLData
@@ -22,7 +23,7 @@ from ..utils.seeding import seed_step
 from .config import TrainConfig, check_compatible
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
-from .optimization import learning_rate, set_learning_rate
+from .optimization import clip, learning_rate, set_learning_rate
 from .progress import Progress
 from .recorder import RunRecorder, config_yaml
 from .signals import Interrupted, StopRequest, stop_request
@@ -63,7 +64,8 @@ class Trainer:
         ratio = config.unlabeled_ratio or self.algorithm.unlabeled_ratio
         self.config = config.updated(unlabeled_ratio=ratio)
         check_compatible(self.algorithm, self.calibrator, selector)
-        self.steps = selector.steps(config.steps) if selector else config.steps
+        full = 0 if isinstance(self.algorithm, ClosedForm) else config.steps
+        self.steps = selector.steps(full) if selector else full
         self.schedule_steps = selector.schedule_steps(config.steps) if selector else config.steps
 
     def fit(self, data: SSLData, *, config: str | None = None, resume: bool = False) -> dict[str, Any]:
@@ -104,6 +106,8 @@ class Trainer:
                     progress.close()
                     self._leave(number + 1, request)
         progress.close()
+        if self.steps == 0:
+            self._evaluate(0)
         return self._finish()
 
     def refresh_coreset(self, number: int) -> None:
@@ -126,10 +130,10 @@ class Trainer:
         began, state, config = time.perf_counter(), self.state_, self.config
         seed_step(config.seed, number, state.accelerator.process_index)
         warm_up_bn_momentum(state.bn_momentum, number)
-        set_learning_rate(state.optimizer, learning_rate(config.lr, number, self.schedule_steps, config.schedule))
+        set_learning_rate(state.optimizer, learning_rate(config, number, self.schedule_steps))
         step = Step(
             self.batches_.at(number), state.forward, state.ema.module, state.calibrator, number, self.steps,
-            config.joint_bn, gather,
+            config.joint_bn, gather, micro_batch=config.micro_batch,
         )  # fmt: skip
         losses = state.algorithm.losses(step)
         while (terms := self._next_losses(losses)) is not None:
@@ -149,6 +153,7 @@ class Trainer:
         state.optimizer.zero_grad(set_to_none=True)
         state.accelerator.backward(loss)
         average_gradients(state.modules, state.model)
+        clip(state.modules, self.config.clip_grad)
         state.optimizer.step()
 
     def _evaluation_due(self, done: int) -> bool:

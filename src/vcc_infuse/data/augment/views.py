@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
+from ...utils.numerics import unit_features
 from .cutout import cut, sample_boxes
 from .geometry import crop, sample_crops
 from .kernels import one_thread
@@ -102,6 +103,47 @@ class VectorViews(_Views):
         values = self.plain(raw)
         values = values + self.strong_noise * torch.randn_like(values)
         return values.masked_fill_(torch.rand_like(values) < self.dropout, 0.0)
+
+
+class BankViews(_Views):
+    """Views drawn from the slots of a bank, B,V,D: one plain view, then weak ones, then strong ones.
+
+    `noise` is Gaussian, in standard deviations of each feature, and added to weak and strong views.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] | Tensor,
+        std: Sequence[float] | Tensor,
+        slots: tuple[int, int],
+        noise: float = 0.0,
+    ) -> None:
+        super().__init__(mean, std)
+        self.slots, self.noise = slots, noise
+
+    def plain(self, raw: Tensor) -> Tensor:
+        """The features of the image as it is."""
+        return self._scaled(raw[:, 0] if raw.ndim == 3 else raw)
+
+    def weak(self, raw: Tensor) -> Tensor:
+        """A random weak slot per row; the plain one where there is none."""
+        return self._drawn(raw, 1, self.slots[0])
+
+    def strong(self, raw: Tensor) -> Tensor:
+        """A random strong slot per row; a weak one where there is none."""
+        return self._drawn(raw, 1 + self.slots[0], self.slots[1]) if self.slots[1] else self.weak(raw)
+
+    def _drawn(self, raw: Tensor, first: int, count: int) -> Tensor:
+        first, count = (first, count) if count else (0, 1)
+        slots = first + torch.randint(count, (len(raw),), device=raw.device)
+        return self._scaled(raw[torch.arange(len(raw), device=raw.device), slots], self.noise)
+
+    def _scaled(self, features: Tensor, noise: float = 0.0) -> Tensor:
+        self._follow(features)
+        features = features.float()
+        if noise:
+            features = features + noise * self.std * torch.randn_like(features)
+        return unit_features(features, self.mean, self.std)
 
 
 def _planes(raw: Tensor) -> Tensor:

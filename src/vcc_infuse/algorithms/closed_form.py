@@ -1,0 +1,132 @@
+"""Baselines that are solved in closed form on frozen features instead of trained: every result should beat them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..models import Backbone, Classifier
+from ..models.classifier import set_up
+from ..models.probe import fit_probe
+from ..types import Losses, Step
+from ..validation import check_choice, check_integer, check_range
+from .base import Algorithm
+
+
+class ClosedForm(Algorithm):
+    """A method without training steps: a subclass writes `solve`."""
+
+    views = ()
+    needs_pool: ClassVar[bool] = False
+    """Whether `solve` looks at the unlabeled pool."""
+
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+        """The classifier, given the model's features of labeled images, their labels, and features of the pool."""
+        raise NotImplementedError
+
+    def losses(self, step: Step) -> Iterator[Losses]:
+        """None: there is nothing to train."""
+        return iter(())
+
+
+class LinearProbe(ClosedForm):
+    """Logistic regression on the features, its regularization chosen by cross-validation on the labels.
+
+    Args:
+        seed: seed of the folds.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = check_integer("seed", seed, 0)
+
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+        """The same backbone under the fitted head."""
+        fit_probe(labeled, y, model.head.out_features, self.seed).copy_to(model.head)
+        return model
+
+
+class LabelSpreading(ClosedForm):
+    """scikit-learn's LabelSpreading: labels spread over the neighbors of each image in feature space.
+
+    New images get the label distribution of their nearest neighbors in the pool.
+
+    Args:
+        n_neighbors: neighbors of each image.
+        alpha: how far an image takes over its neighbors' labels; 0 keeps its own.
+        kernel: "knn" for nearest neighbors, "rbf" for all images by distance.
+        max_iter: largest number of iterations.
+    """
+
+    needs_pool = True
+
+    def __init__(
+        self, n_neighbors: int = 10, alpha: float = 0.2, kernel: Literal["knn", "rbf"] = "knn", max_iter: int = 30
+    ) -> None:
+        super().__init__()
+        self.n_neighbors = check_integer("n_neighbors", n_neighbors)
+        self.alpha = check_range("alpha", alpha, 0, 1, open_low=True, open_high=True)
+        self.kernel = check_choice("kernel", kernel, ("knn", "rbf"))
+        self.max_iter = check_integer("max_iter", max_iter)
+
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+        """The same backbone, then the vote of neighbors, under a head that passes the votes through."""
+        from sklearn.semi_supervised import LabelSpreading as Spreading
+
+        classes, rows = model.head.out_features, torch.cat([labeled, pool])
+        targets = torch.cat([y, torch.full((len(pool),), -1)])
+        spreading = Spreading(
+            kernel=self.kernel, n_neighbors=min(self.n_neighbors, len(rows) - 1), alpha=self.alpha,
+            max_iter=self.max_iter,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "not converged" and divisions by the labels of isolated images
+            spreading.fit(rows.double().numpy(), targets.numpy())
+        spread = torch.from_numpy(spreading.label_distributions_).float().nan_to_num(1 / classes)
+        votes = NeighborVotes(model.backbone, len(rows), rows.shape[1], classes, self.n_neighbors)
+        votes.attach(rows, spread)
+        head = nn.Linear(classes, classes)
+        nn.init.eye_(head.weight)
+        nn.init.zeros_(head.bias)
+        return Classifier(votes, head)
+
+
+class NeighborVotes(Backbone):
+    """Log of the mean label distribution of the nearest rows; the features of a classifier whose head is the identity.
+
+    Args:
+        encoder: gives the features that are compared.
+        rows: stored rows.
+        width: features per row.
+        classes: classes.
+        n_neighbors: rows that vote.
+    """
+
+    stored: Tensor
+    spread: Tensor
+
+    def __init__(self, encoder: nn.Module, rows: int, width: int, classes: int, n_neighbors: int) -> None:
+        super().__init__()
+        self.encoder, self.rows, self.width = encoder, rows, width
+        self.classes, self.n_neighbors = classes, n_neighbors
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Room for the stored rows, which come with a saved run or from `attach`."""
+        set_up(self.encoder, shape)
+        self.attach(torch.zeros(self.rows, self.width), torch.ones(self.rows, self.classes) / self.classes)
+
+    def attach(self, stored: Tensor, spread: Tensor) -> None:
+        """Set the rows and their label distributions."""
+        self.register_buffer("stored", stored.half())
+        self.register_buffer("spread", spread)
+        self.features = self.classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log probabilities."""
+        features: Tensor = self.encoder(x)
+        near = torch.cdist(features.float(), self.stored.float()).topk(self.n_neighbors, largest=False).indices
+        return self.spread[near].mean(1).clamp(min=1e-6).log()
