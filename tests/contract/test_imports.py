@@ -24,7 +24,8 @@ LAYERS = [
     {"evaluation"},
     {"predictor"},
     {"training"},
-    {"estimator", "reproduce", "benchmarking"},
+    {"benchmarking"},
+    {"estimator", "reproduce"},
     {"cli"},
     {"__init__", "__main__"},
 ]

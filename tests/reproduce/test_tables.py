@@ -104,6 +104,9 @@ def test_names_are_safe_and_unique() -> None:
     assert one.folder(Path("c")) == Path("c") / one.name
 
 
-def test_unknown_table_is_named() -> None:
-    with pytest.raises(UserError, match="table mian is unknown; did you mean main.*; choose main, stl10"):
-        tables("mian", "smoke")
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("mian", "did you mean main?"), ("7", f"choose {', '.join(TABLES)} or all")]
+)
+def test_unknown_table_is_named(name: str, remedy: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"table {name} is unknown; {remedy}")):
+        tables(name, "smoke")

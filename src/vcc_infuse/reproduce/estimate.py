@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from ..algorithms import FixMatch
-from ..benchmarking import random_images
+from ..benchmarking import alternate, random_images
 from ..training.trainer import Trainer
 from .backends import threads_per_job
 from .cell import Cell, build_part
@@ -64,7 +63,7 @@ def cost_key(cell: Cell) -> str:
 
 
 def step_seconds(cell: Cell) -> float:
-    """The median time of five FixMatch steps on random images of the same shape, after two warm-up steps."""
+    """The median time of five FixMatch steps on random images of the same shape."""
     options = cell.options
     data, batch_size = str(options["data"]), int(options["batch_size"])
     timed = min(batch_size, MAX_LABELED)
@@ -73,10 +72,4 @@ def step_seconds(cell: Cell) -> float:
     trainer = Trainer(
         build_part(options, "model"), FixMatch(), steps=10**6, batch_size=timed, unlabeled_ratio=ratio, progress=False
     )
-    trainer.prepare(images)
-    seconds = []
-    for number in range(7):
-        start = time.perf_counter()
-        trainer.train_step(number)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[2:]) * batch_size / timed
+    return statistics.median(alternate({"step": trainer}, images, 5)["step"]) * batch_size / timed

@@ -24,6 +24,6 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
 def tables(name: str, scale: Scale) -> list[Table]:
     """The table of that name, or all of them."""
     if name != "all" and name not in TABLES:
-        known = [*TABLES, "all"]
-        raise UserError(f"table {name} is unknown{did_you_mean(name, known)}; choose {', '.join(TABLES)} or all")
+        remedy = did_you_mean(name, [*TABLES, "all"]) or f"; choose {', '.join(TABLES)} or all"
+        raise UserError(f"table {name} is unknown{remedy}")
     return [make(scale) for key, make in TABLES.items() if name in ("all", key)]
