@@ -26,7 +26,7 @@ from vcc_infuse import (
 )
 from vcc_infuse.algorithms import PseudoLabeling
 
-TWO = {**RUN, "steps": 2, "epochs": 2, "eval_every": 2}
+TWO = {**RUN, "steps": 2, "eval_every": 2}
 
 
 @pytest.fixture(scope="module")
@@ -44,28 +44,30 @@ class Watching(Trainer):
 
     looks = 0
 
-    def _refresh(self, number):
+    def refresh_coreset(self, number):
         algorithm, before = self.state_.algorithm, self._everything()
 
         def look(ids):
             self.looks += 1
             assert differences(before, self._everything()) == []
-            type(algorithm).restrict(algorithm, ids)
+            type(algorithm).on_coreset_change(algorithm, ids)
 
-        with patch.object(algorithm, "restrict", look):
-            super()._refresh(number)
+        with patch.object(algorithm, "on_coreset_change", look):
+            super().refresh_coreset(number)
 
     def _everything(self):
         parts = self.state_
         modes = [part.training for module in (*parts.modules, parts.ema) for part in module.modules()]
         draws = [torch.get_rng_state(), torch.from_numpy(np.random.get_state()[1].copy()), hash(random.getstate())]
-        state = {key: value for key, value in parts.state_dict().items() if key != "refresher"}
+        state = {key: value for key, value in parts.state_dict().items() if key != "coreset_scheduler"}
         return copy.deepcopy([modes, draws, state])
 
 
 def check_run(data, algorithm, calibrator=None, selector=None):
     """Two steps; the loss is finite and the weights are no longer the initial ones."""
-    steps = round(2 / selector.keep) if selector else 2
+    steps = 2
+    if selector:
+        selector.every, steps = 1, round(2 / selector.keep)  # a refresh before each of the two steps
     trainer = Watching(MLP((16,)), algorithm, calibrator, selector, **{**TWO, "steps": steps})
     summary = trainer.fit(data)
     losses = [value for key, value in summary.items() if key.startswith("loss_")]
@@ -121,7 +123,7 @@ def test_a_plug_in_around_a_base(kind, other, data):
     if isinstance(base, PseudoLabeling) and ("strong" in base.views or not kind.needs_strong):
         check_run(data, lively(kind, base=base))
         return
-    with pytest.raises(UserError, match=", which .* has not") as refusal:
+    with pytest.raises(UserError, match=", but .* has no") as refusal:
         kind(base)
     check_sentence(refusal, kind, other)
 

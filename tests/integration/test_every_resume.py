@@ -17,8 +17,8 @@ DONE = 3
 class Cut(Trainer):
     """Gets a signal in its third step, in the middle of the second interval of a core set."""
 
-    def _step(self, number):
-        super()._step(number)
+    def train_step(self, number):
+        super().train_step(number)
         if number + 1 == DONE:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -53,7 +53,7 @@ def test_a_resumed_run_ends_bit_identical(key, data, tmp_path):
     check(CASES[key], data, tmp_path)
 
 
-FOLLOWERS = [kind for kind in ALGORITHMS if kind.restrict is not Algorithm.restrict]
+FOLLOWERS = [kind for kind in ALGORITHMS if kind.on_coreset_change is not Algorithm.on_coreset_change]
 
 
 @pytest.mark.parametrize("kind", FOLLOWERS, ids=name)
@@ -63,13 +63,12 @@ def test_counts_that_follow_the_core_set_resume_in_mid_interval(kind, data, tmp_
     assert straight.state_.coreset_scheduler.coreset_start == 4
 
 
-def test_a_core_set_that_is_drawn_anew_after_each_pass_resumes(data, tmp_path):
+def test_a_core_set_that_is_resampled_after_each_pass_resumes(data, tmp_path):
     selector = INFUSE(
-        keep=1.5 * RUN["batch"] * RUN["ratio"] / len(data.split.pool), every=3, first_interval="score",
+        keep=1.5 * RUN["batch_size"] * RUN["unlabeled_ratio"] / len(data.split.pool), every=6, first_interval="score",
         resample_each_pass=True,
     )
     straight = check((lively(FixMatch), None, selector), data, tmp_path)
-    assert (
-        straight.state_.coreset_scheduler.coreset_start == 4
-    )  # two batches make a pass, so one draw before the cut and one after
+    # Two batches make a pass, so there is one draw before the interruption and one after.
+    assert straight.state_.coreset_scheduler.coreset_start == 4
     assert len(read_jsonl(tmp_path / "cut" / "selections.jsonl")) == 1
