@@ -1,4 +1,4 @@
-"""`python -m vcc_infuse` is the command line, as `accelerate launch -m vcc_infuse` needs it."""
+"""`python -m vcc_infuse` is the command line; torchrun and `accelerate launch` start it in this way."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 OPTIONS = "--data digits --labels 40 --algorithm FlexMatch --calibrator VCC --selector INFUSE --selector.keep 0.5 " \
-    "--selector.every 2 --steps 120 --epochs 10 --batch 8 --ratio 2 --model.width 4 --progress false"  # fmt: skip
+    "--selector.every 12 --steps 120 --eval_every 6 --batch_size 8 --unlabeled_ratio 2 --model.width 4 " \
+    "--progress false"  # fmt: skip
 
 
 def vcc_infuse(*words):
