@@ -99,6 +99,7 @@ class Bank:
     ) -> None:
         self.source, self.views, self.config, self.seed = dataset, views, config or BankConfig(), seed
         self.device = torch.device(device)
+        self.seconds = 0.0  # spent on embedding by this process
         self.encoder = encoder.to(self.device).eval()
         self.images: dict[Part, np.ndarray] = {"train": dataset.train.x}
         if dataset.test is not None:

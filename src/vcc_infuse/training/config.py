@@ -56,6 +56,7 @@ class TrainConfig:
         out: run folder; from Python nothing is written without it, the command line picks a free one under runs/.
         tracker: also show metrics and reliability diagrams live in "tensorboard" (needs the extra `track`) or
             "wandb" (needs the extra `wandb`).
+        preset: name of the preset that the options came from, for the record.
         report: write report.html to the run folder at the end.
         progress: show a progress bar or, off a terminal, a few lines.
     """
@@ -87,6 +88,7 @@ class TrainConfig:
     bins: int = 15
     out: str | None = None
     tracker: TrackerName = "none"
+    preset: str | None = None
     report: bool = True
     progress: bool = True
 

@@ -1,4 +1,4 @@
-"""Presets: options of a run for a laptop, and the protocol of the papers. An option given beside a preset wins."""
+"""Presets: named sets of options for the usual ways to train. An option given beside a preset wins."""
 
 from __future__ import annotations
 
@@ -6,21 +6,90 @@ from typing import Any
 
 from ..validation import check_choice
 
-PRESETS = ("quick", "paper")
+PRESETS = ("auto", "frozen", "finetune", "scratch", "paper", "usb")
 PAPER_REFRESH = 40 * 1024
 """Steps between two refreshes of the core set in the paper."""
+SCRATCH: dict[str, Any] = {"steps": 1000, "eval_every": 50, "model": {"class_path": "vcc_infuse.SmallConv"}}
+# The head starts at the cross-validated logistic regression, with logits scaled so that confident pseudo labels reach
+# a threshold of 0.95, and learns slowly from there: with few labels a fast head forgets how it was regularized.
+FROZEN: dict[str, Any] = {
+    "steps": 600,
+    "eval_every": 100,
+    "batch_size": 32,
+    "lr": 0.003,
+    "weight_decay": 0.0,
+    "head_init": "probe",
+    "head_scale": 3.0,
+    "model": {"class_path": "vcc_infuse.Timm"},
+    "bank": {},
+}
+FINETUNE: dict[str, Any] = {
+    "steps": 300,
+    "eval_every": 50,
+    "batch_size": 16,
+    "unlabeled_ratio": 3,
+    "optimizer": "adamw",
+    "lr": 3e-4,
+    "head_lr": 3e-3,
+    "layer_decay": 0.75,
+    "weight_decay": 0.05,
+    "warmup_steps": 20,
+    "clip_grad": 1.0,
+    "freeze_bn": True,
+    "head_init": "probe",
+    "micro_batch": 32,
+    "model": {"class_path": "vcc_infuse.Timm"},
+}
 
 
 def preset(name: str, data: str) -> dict[str, Any]:
-    """The options of a preset. The paper's network and weight decay depend on the data."""
-    if check_choice("preset", name, PRESETS) == "quick":
-        return {"steps": 1000, "eval_every": 50, "model": {"class_path": "vcc_infuse.SmallConv"}}
-    protocol = {"steps": 2**20, "eval_every": 5 * 1024, "model": _wide_resnet(28, 2), "weight_decay": 5e-4}
+    """The options of a preset other than "auto". Those of the papers depend on the data.
+
+    Example:
+        >>> preset("scratch", "digits")["steps"]
+        1000
+        >>> preset("paper", "cifar100")["model"]["init_args"]
+        {'depth': 28, 'width': 8}
+    """
+    options = {"frozen": FROZEN, "finetune": FINETUNE, "scratch": SCRATCH, "paper": _paper(data), "usb": _usb(data)}
+    return options[check_choice("preset", name, tuple(options))]
+
+
+def _paper(data: str) -> dict[str, Any]:
+    """The papers' protocol: Wide ResNets from random weights, 2^20 steps of SGD, one forward for all views."""
+    protocol = {
+        "steps": 2**20,
+        "eval_every": 5 * 1024,
+        "model": _wide_resnet(28, 2),
+        "weight_decay": 5e-4,
+        "joint_bn": True,
+    }
     special: dict[str, dict[str, Any]] = {
         "cifar100": {"model": _wide_resnet(28, 8), "weight_decay": 1e-3},
         "stl10": {"model": _wide_resnet(37, 2)},
     }
     return protocol | special.get(data, {})
+
+
+def _usb(data: str) -> dict[str, Any]:
+    """USB's protocol: a pretrained vision transformer, AdamW, layer decay, 204,800 steps of 8 + 8 images.
+
+    The transformers are timm's: USB's own weights for patches of 2 pixels are not among them.
+    """
+    large = data == "stl10"
+    network = {"name": "vit_base_patch16_224" if large else "vit_small_patch16_224"}
+    return {
+        "steps": 204_800,
+        "eval_every": 2048,
+        "batch_size": 8,
+        "unlabeled_ratio": 1,
+        "optimizer": "adamw",
+        "lr": 1e-4 if large else 5e-4,
+        "layer_decay": 0.65 if large else 0.5,
+        "weight_decay": 5e-4,
+        "warmup_steps": 5120,
+        "model": {"class_path": "vcc_infuse.Timm", "init_args": {**network, "input_size": 224}},
+    }
 
 
 def _wide_resnet(depth: int, width: int) -> dict[str, Any]:
