@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import tempfile
 from dataclasses import replace
+from types import UnionType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,45 +21,69 @@ from torch import nn
 from .algorithms import Algorithm
 from .calibrators import Calibrator
 from .calibrators.base import set_top_confidence
-from .data.arrays import as_rows, encode, from_arrays, has_label
+from .data.arrays import are_views, as_rows, encode, from_arrays, has_label
+from .data.bank import BankConfig
+from .data.dataset import Dataset
 from .data.split import from_given_labels
 from .data.ssl_data import SSLData
 from .errors import UserError
-from .models import MLP, SmallConv
+from .models import MLP, Backbone, SmallConv, Timm
 from .selectors import Selector
+from .training.frozen import embed_data, head
+from .training.presets import FROZEN
 from .training.trainer import Trainer
 from .utils.seeding import preserve_mode_and_rng
-from .validation import check_integer
+from .validation import check_choice, check_integer
 
 __all__ = ["SSLClassifier"]
 
 # How scikit-learn validates X.
 VECTORS: dict[str, Any] = {"dtype": np.float32}
 IMAGES: dict[str, Any] = {"ensure_2d": False, "allow_nd": True}
+VIEWS: dict[str, Any] = {**IMAGES, "dtype": [np.float32, np.float16]}
 # Left out of the summary: the only known labels are those the network was trained on, so these would be too good.
 TRAINING_METRICS = ("pseudo_label_precision", "pseudo_label_precision_per_class")
 EVALUATIONS = 20  # lines in metrics.jsonl
+# How a head learns, by where it starts.
+STARTS: dict[str, dict[str, Any]] = {
+    "random": {"lr": 0.03},
+    "probe": {name: FROZEN[name] for name in ("lr", "weight_decay", "head_scale")},
+}
 
 
 class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A semi-supervised neural network as a scikit-learn classifier.
 
-    `fit(X, y)` takes features (N, D), or images (N, H, W) or (N, H, W, C) of integers 0…255 or floats 0…1. In `y` the
-    number −1 means unlabeled, as in scikit-learn; every other integer or text is a class. With text, −1 needs an array
-    of dtype=object, because `np.array(["a", -1])` holds the text "-1", which is refused. NaN, infinities and None are
-    refused in `X` and `y`.
+    `fit(X, y)` takes features (N, D), several views of them (N, V, D), or images (N, H, W) or (N, H, W, C) of
+    integers 0…255 or floats 0…1. With `backbone` a pretrained network embeds the images once, in several views, and a
+    head is trained on the embeddings.
+
+    In `y` the number −1 means unlabeled, as in scikit-learn; every other integer or text is a class. With text, −1
+    needs an array of dtype=object, because `np.array(["a", -1])` holds the text "-1", which is refused. NaN,
+    infinities and None are refused in `X` and `y`.
 
     The arguments are copied, never changed, and the caller's random generators are left as they were.
 
     Args:
-        model: a backbone; SmallConv() for images and MLP() for features if not given.
+        model: the network to train; if not given, SmallConv() for images and MLP() for features, and only a linear
+            layer for views, for embedded images and for features with `head_init="probe"`.
         algorithm: the semi-supervised method; FixMatch() if not given.
         calibrator: computes the confidence of pseudo labels and predictions; the softmax if not given.
         selector: chooses the unlabeled examples to train on; all of them if not given.
+        backbone: a pretrained network that stays as it is and embeds images: a name in timm such as
+            "tf_efficientnet_lite0", or a `Backbone`. Without it `model` learns from the pixels.
+        weights: where the weights of a backbone given by name come from; see `Timm`.
+        bank: which views are embedded, and whether a linear layer or an MLP is trained; see `BankConfig`.
+        cache: folder that keeps embedded images for later fits on the same rows; if not given, they are embedded for
+            this fit only.
+        slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D). If not given, floats
+            with values below 0 and V < D are views, the first half of them weak; other (N, V, D) are gray images.
+        head_init: "probe" starts the last layer at a logistic regression on the labeled rows, "random" does not; if
+            not given, "probe" for views and embedded images.
         steps: optimizer steps.
         batch_size: labeled examples per step; few labels are repeated.
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
-        lr: learning rate at the start.
+        lr: learning rate at the start; if not given, 0.003 for a layer that starts at the probe, else 0.03.
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
@@ -89,10 +115,16 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         calibrator: Calibrator | None = None,
         selector: Selector | None = None,
         *,
+        backbone: str | Backbone | None = None,
+        weights: str = "auto",
+        bank: BankConfig | None = None,
+        cache: str | None = None,
+        slots: tuple[int, int] | None = None,
+        head_init: Literal["random", "probe"] | None = None,
         steps: int = 1000,
         batch_size: int = 64,
         unlabeled_ratio: int | None = None,
-        lr: float = 0.03,
+        lr: float | None = None,
         flip: bool = True,
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -100,19 +132,21 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         progress: bool = False,
     ) -> None:
         self.model, self.algorithm, self.calibrator, self.selector = model, algorithm, calibrator, selector
+        self.backbone, self.weights, self.bank, self.cache = backbone, weights, bank, cache
+        self.slots, self.head_init = slots, head_init
         self.steps, self.batch_size, self.unlabeled_ratio, self.lr = steps, batch_size, unlabeled_ratio, lr
         self.flip, self.precision, self.random_state = flip, precision, random_state
         self.out, self.progress = out, progress
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train on the labeled and the unlabeled (−1) rows."""
-        rows, labels = validate_data(self, X, y, **(IMAGES if _axes(X) > 2 else VECTORS))
+        rows, labels = validate_data(self, X, y, **self._expected(X))
         classes, numbers = encode(labels)
-        dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes])
+        dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes], slots=self.slots)
         data = SSLData(replace(dataset, flip=self.flip), from_given_labels(numbers))
-        trainer = self._trainer(images=len(dataset.shape) == 3)
+        trainer = self._trainer(dataset)
         with preserve_mode_and_rng(device="cuda" if torch.cuda.is_available() else "cpu"):
-            summary = trainer.fit(data)
+            summary = self._run(trainer, data)
         self.classes_, self.n_features_in_ = classes, int(np.prod(dataset.shape))
         self.predictor_ = trainer.predictor()
         self.summary_ = {name: value for name, value in summary.items() if name not in TRAINING_METRICS}
@@ -127,10 +161,13 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Class probabilities; the largest in a row is the calibrated confidence of its label.
 
-        The softmax probabilities of the other classes are scaled to fill the rest.
+        The softmax probabilities of the other classes are scaled to fill the rest. Of views (N, V, D) the first is
+        used.
         """
         check_is_fitted(self)
         images = len(self.predictor_.shape) == 3
+        if not images and _axes(X) == 3:
+            X = np.asarray(X)[:, 0]
         rows = validate_data(self, X, reset=False, **(IMAGES if images else VECTORS))
         found = self.predictor_.predict(as_rows(rows, "X"))
         return set_top_confidence(found.probs.double(), found.calibrated.double()).numpy()
@@ -144,20 +181,60 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         weights = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(labels[known], self.predict(X)[known], sample_weight=weights))
 
-    def _trainer(self, images: bool) -> Trainer:
+    def _expected(self, X: ArrayLike) -> dict[str, Any]:
+        """How scikit-learn validates the training examples."""
+        if _axes(X) <= 2:
+            return VECTORS
+        return VIEWS if self.slots is not None or are_views(np.asarray(X)) else IMAGES
+
+    def _run(self, trainer: Trainer, data: SSLData) -> dict[str, Any]:
+        """Train, on embedded images if there is a backbone; the trained network holds the backbone."""
+        if self.backbone is None:
+            return trainer.fit(data)
+        encoder = Timm(self.backbone, self.weights) if isinstance(self.backbone, str) else self.backbone
+        # A file that is mapped into memory cannot be deleted everywhere.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+            cache = temporary if self.cache is None else self.cache
+            return trainer.fit(embed_data(data, encoder, self.bank, cache=cache, progress=self.progress))
+
+    def _trainer(self, dataset: Dataset) -> Trainer:
         """A trainer for copies of the objects; also of the selector, which stores its last selection."""
-        _check_parts(model=(self.model, nn.Module), algorithm=(self.algorithm, Algorithm),
-                     calibrator=(self.calibrator, Calibrator), selector=(self.selector, Selector))  # fmt: skip
-        default, steps = SmallConv() if images else MLP(), check_integer("steps", _to_python(self.steps))
+        self._check()
+        embedded = self.backbone is not None or dataset.slots is not None
+        start = self.head_init or ("probe" if embedded else "random")
+        default, steps = self._network(dataset, start), check_integer("steps", _to_python(self.steps))
         model, algorithm, calibrator, selector = copy.deepcopy(
             (default if self.model is None else self.model, self.algorithm, self.calibrator, self.selector)
         )
+        options = {**STARTS[start], **({} if self.lr is None else {"lr": _to_python(self.lr)})}
         return Trainer(
             model, algorithm, calibrator, selector, steps=steps, eval_every=math.ceil(steps / EVALUATIONS),
             batch_size=_to_python(self.batch_size), unlabeled_ratio=_to_python(self.unlabeled_ratio),
-            lr=_to_python(self.lr), precision=self.precision, seed=_seed(self.random_state), out=self.out,
-            progress=self.progress,
+            precision=self.precision, seed=_seed(self.random_state), out=self.out, progress=self.progress,
+            head_init=start, **options,
         )  # fmt: skip
+
+    def _network(self, dataset: Dataset, start: str) -> Backbone:
+        """The network to train if none was given."""
+        if self.backbone is not None or dataset.slots is not None:
+            return head(self.bank)
+        if len(dataset.shape) == 3:
+            return SmallConv()
+        return head() if start == "probe" else MLP()
+
+    def _check(self) -> None:
+        """Refuse objects of the wrong kind, and options that exclude each other."""
+        _check_parts(model=(self.model, nn.Module), algorithm=(self.algorithm, Algorithm),
+                     calibrator=(self.calibrator, Calibrator), selector=(self.selector, Selector),
+                     backbone=(self.backbone, Backbone | str), bank=(self.bank, BankConfig))  # fmt: skip
+        if self.head_init is not None:
+            check_choice("head_init", self.head_init, tuple(STARTS))
+        if self.backbone is not None and self.model is not None:
+            raise UserError(
+                "model and backbone exclude each other: give model to train all of it, backbone to freeze it"
+            )
+        if self.bank is not None and self.backbone is None:
+            raise UserError("bank says how a backbone embeds images; give backbone too, or leave bank out")
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -170,11 +247,12 @@ def _axes(X: Any) -> int:
     return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
 
 
-def _check_parts(**parts: tuple[object, type]) -> None:
+def _check_parts(**parts: tuple[object, type | UnionType]) -> None:
     for name, (part, kind) in parts.items():
         if part is not None and not isinstance(part, kind):
             got = f"the class {part.__name__}; add ()" if isinstance(part, type) else f"{part!r}"
-            raise UserError(f"{name} must be an instance of {kind.__name__} or None, got {got}")
+            rule = f"an instance of {kind.__name__} or None" if isinstance(kind, type) else "a name, a Backbone or None"
+            raise UserError(f"{name} must be {rule}, got {got}")
 
 
 def _to_python(value: Any) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import UserError
+from ..errors import OptionError, UserError
+from ..validation import check_integer
 from .dataset import Dataset, Examples, channel_mean_std, check_examples
 
 UNLABELED = -1
@@ -20,19 +21,53 @@ def from_arrays(
     test_x: ArrayLike | None = None,
     test_y: ArrayLike | None = None,
     classes: Sequence[str] | None = None,
+    slots: tuple[int, int] | None = None,
 ) -> Dataset:
-    """Images N×H×W or N×H×W×C (0…255, or floats 0…1) or N×D vectors, with class numbers (−1 = unlabeled).
+    """Images N×H×W or N×H×W×C (0…255, or floats 0…1), N×D vectors or N×V×D views, with class numbers (−1 = unlabeled).
 
-    Without `test_x` and `test_y` there is no test set.
+    `slots` says how many weak and strong views follow the plain one in each row of `x`. Without it `x` of three axes
+    is read as views if it is as `are_views` describes, and half of the views after the plain one are weak. The test
+    set of views may be N×V×D or N×D. Without `test_x` and `test_y` there is no test set.
     """
-    train, test = Examples(as_rows(x, "x"), _labels(y, "y")), None
-    if test_x is not None and test_y is not None:
-        test = Examples(as_rows(test_x, "test_x"), _labels(test_y, "test_y"))
-    elif test_x is not None or test_y is not None:
+    if (test_x is None) != (test_y is None):
         raise UserError("test_x and test_y belong together; give both or neither")
+    views = slots is not None or are_views(np.asarray(x))
+    read = as_views if views else as_rows
+    train, test = Examples(read(x, "x"), _labels(y, "y")), None
+    if test_x is not None and test_y is not None:
+        test = Examples(read(test_x, "test_x"), _labels(test_y, "test_y"))
     check_examples(train.x, train.y, None, "train")
-    names = range(int(train.y.max()) + 1) if classes is None else classes
-    return Dataset(train, test, tuple(str(c) for c in names), *channel_mean_std(train.x))
+    names = tuple(str(c) for c in (range(int(train.y.max()) + 1) if classes is None else classes))
+    if not views:
+        return Dataset(train, test, names, *channel_mean_std(train.x))
+    found = check_slots(slots, train.x.shape[1])
+    return Dataset(train, test, names, *channel_mean_std(train.x[:, 0]), slots=found)
+
+
+def are_views(array: np.ndarray) -> bool:
+    """Whether N×V×D floats are views and not gray images: fewer views than features, and values below 0."""
+    floats = array.ndim == 3 and array.dtype.kind == "f"
+    return floats and 0 < array.shape[1] < array.shape[2] and bool(array.min() < 0)
+
+
+def as_views(x: ArrayLike, name: str) -> np.ndarray:
+    """`x` as float N×V×D views; N×D vectors are a single view each."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "iuf" or array.ndim not in (2, 3):
+        raise UserError(f"{name}: {array.dtype} of shape {array.shape}; give numbers N×V×D (views) or N×D")
+    array = array if array.dtype == np.float16 else array.astype(np.float32, copy=False)
+    return array[:, None] if array.ndim == 2 else array
+
+
+def check_slots(slots: tuple[int, int] | None, views: int) -> tuple[int, int]:
+    """How many weak and strong views follow the plain one; if not given, the first half of them is weak."""
+    if slots is None:
+        return (views - 1) // 2, views - 1 - (views - 1) // 2
+    weak, strong = (check_integer("slots", count, 0) for count in slots)
+    if 1 + weak + strong != views:
+        rule = f"must be the weak and strong views after the plain one, which are {views - 1} in x"
+        raise OptionError("slots", slots, rule)
+    return weak, strong
 
 
 def _labels(y: ArrayLike, name: str) -> np.ndarray:
@@ -61,7 +96,8 @@ def _as_bytes(array: np.ndarray, name: str) -> np.ndarray:
     top = 1 if array.dtype.kind == "f" else 255
     low, high = array.min(), array.max()
     if not (low >= 0 and high <= top):  # written so that NaN fails too
-        raise UserError(f"{name}: {array.dtype} images hold values {low}…{high}; they must lie in 0…{top}")
+        hint = "; for N×V×D views give slots=(weak, strong)" if top == 1 and array.shape[3] == 1 else ""
+        raise UserError(f"{name}: {array.dtype} images hold values {low}…{high}; they must lie in 0…{top}{hint}")
     return np.rint(array * 255).astype(np.uint8) if top == 1 else array.astype(np.uint8)
 
 

@@ -27,8 +27,13 @@ class SSLData:
         test_x: ArrayLike | None = None,
         test_y: ArrayLike | None = None,
         classes: tuple[str, ...] | None = None,
+        slots: tuple[int, int] | None = None,
     ) -> SSLData:
-        """Data from arrays of images (N,H,W or N,H,W,C) or feature vectors (N,D); −1 in `y` means unlabeled.
+        """Data from arrays of images (N,H,W or N,H,W,C), feature vectors (N,D) or views of them (N,V,D).
+
+        −1 in `y` means unlabeled. Of views the first is the plain one; `slots` says how many weak and strong ones
+        follow. Without `slots`, floats with values below 0 and V < D are read as views, and the first half of the
+        views after the plain one is weak, the rest strong.
 
         Example:
             >>> import numpy as np
@@ -38,7 +43,7 @@ class SSLData:
             >>> data.labeled_y.tolist(), len(data.split.pool)
             ([0, 1], 6)
         """
-        dataset = from_arrays(x, y, test_x, test_y, classes)
+        dataset = from_arrays(x, y, test_x, test_y, classes, slots)
         return cls(dataset, from_given_labels(dataset.train.y))
 
     @property
