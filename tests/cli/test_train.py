@@ -135,9 +135,9 @@ def test_a_switch_may_stand_alone(capsys):
     assert config["report"] is False
 
 
-def test_quick_preset(capsys):
+def test_default_preset(capsys):
     config = printed(DATA, capsys)
-    assert (config["preset"], config["steps"], config["eval_every"]) == ("quick", 1000, 50)
+    assert (config["preset"], config["steps"], config["eval_every"]) == ("scratch", 1000, 50)
     assert [config[name]["class_path"] for name in ("model", "algorithm", "calibrator")] == [
         "vcc_infuse.SmallConv", "vcc_infuse.FixMatch", "vcc_infuse.Softmax",
     ]  # fmt: skip

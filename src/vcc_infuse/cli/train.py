@@ -16,7 +16,7 @@ from ..data.loading import load_ssl
 from ..errors import OptionError, UserError
 from ..runs.folder import RunFolder
 from ..training.config import TrainConfig
-from ..training.presets import PAPER_REFRESH, PRESETS, preset
+from ..training.presets import PAPER_REFRESH, preset
 from ..training.trainer import Trainer
 from .console import summary_table
 from .options import CLASSES, DATA_OPTIONS, NOT_DATA, Given, Words, flatten, read_words, types_of
@@ -28,6 +28,7 @@ ABOUT = """Train a classifier on few labels and many unlabeled images. Options c
 --algorithm.threshold 0.9; --algorithm.help FixMatch lists those of FixMatch."""
 PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse train ...` on CPUs,
 `accelerate launch -m vcc_infuse train ...` on GPUs. The processes share each batch."""
+DEFAULT_PRESET = "scratch"
 DEFAULTS = {"algorithm": {"class_path": "vcc_infuse.FixMatch"}, "calibrator": {"class_path": "vcc_infuse.Softmax"}}
 # A continued run may find its data elsewhere, use another device and show something else.
 RESUMABLE = ("resume", "root", "cache", "device", "progress")
@@ -61,13 +62,15 @@ def make_parser() -> ArgumentParser:
         epilog=PROCESSES, formatter_class=ArgumentDefaultsHelpFormatter, exit_on_error=False,
     )  # fmt: skip
     parser.add_argument("--config", action="config", help="YAML file with options, such as the config.yaml of a run")
-    parser.add_argument("--preset", default=PRESETS[0], help="quick (for a CPU) or paper (2^20 steps, Wide ResNet)")
+    parser.add_argument(
+        "--preset", default=DEFAULT_PRESET, help="scratch (for a CPU) or paper (2^20 steps, Wide ResNet)"
+    )
     parser.add_argument("--resume", metavar="RUN", help="continue the interrupted run in this folder")
     parser.add_function_arguments(load_ssl, skip=NOT_DATA)
     for option, kind in CLASSES.items():
         text = f"{', '.join(class_names(kind))}, or the import path of a class of your own"
         parser.add_subclass_arguments(kind, option, as_group=False, required=False, metavar="CLASS", help=text)
-    parser.add_class_arguments(TrainConfig)
+    parser.add_class_arguments(TrainConfig, skip={"preset"})
     return parser
 
 
@@ -87,7 +90,7 @@ def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
 
 def preset_options(words: Words, config: dict[str, Any]) -> dict[str, Any]:
     """The options of the preset that the user chose."""
-    name = words.get("preset") or config.get("preset") or PRESETS[0]
+    name = words.get("preset") or config.get("preset") or DEFAULT_PRESET
     with full_names({"preset": name}):
         return {**DEFAULTS, **preset(str(name), words.get("data") or str(config.get("data", "digits")))}
 
