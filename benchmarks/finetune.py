@@ -22,8 +22,8 @@ from vcc_infuse.utils.io import write_json
 NETWORK = "tf_efficientnet_lite0"
 SETS = {"stl10": (40, 96), "cifar10": (250, 64)}  # labels, side of the network's input
 RECIPE = dict(
-    optimizer="adamw", lr=3e-4, head_lr=3e-3, layer_decay=0.75, warmup_steps=10, freeze_bn=True, head_init="probe", batch_size=16,
-    unlabeled_ratio=3, precision="fp32", device="cpu", progress=False,
+    optimizer="adamw", lr=3e-4, head_lr=3e-3, layer_decay=0.75, warmup_steps=10, freeze_bn=True, head_init="probe",
+    batch_size=16, unlabeled_ratio=3, precision="fp32", device="cpu", progress=False,
 )  # fmt: skip
 VARIANTS = {
     "the recipe": {},
@@ -82,8 +82,8 @@ def page(runs, options):
     lines = [
         f"# Fine-tuning {NETWORK}: the recipe, and one part of it changed",
         "",
-        f"FixMatch, {options.steps} steps of 16 labeled and 48 unlabeled images, AdamW 3e-4, head 3e-3, warm-up 10 steps, one CPU core "
-        f"shared with other work (seconds are wall time). {len(runs)} of "
+        f"FixMatch, {options.steps} steps of 16 labeled and 48 unlabeled images, AdamW 3e-4, head 3e-3, warm-up 10 steps, "
+        f"one CPU core shared with other work (seconds are wall time). {len(runs)} of "
         f"{len(SETS) * len(VARIANTS) * options.seeds} runs are finished.",
         "",
         f"    VCC_INFUSE_DATA=… OMP_NUM_THREADS=1 python benchmarks/finetune.py --seeds {options.seeds} "
