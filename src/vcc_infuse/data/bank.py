@@ -8,28 +8,35 @@ where it was, and several processes share the chunks.
 from __future__ import annotations
 
 import hashlib
-import os
+import json
+import math
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..utils.seeding import seed_chunk
+from ..utils.io import read_json
 from ..validation import check_choice, check_integer, check_range
+from .array_file import ArrayFile, write_once
 from .augment.views import ImageViews
 from .cache import cache_folder
 from .dataset import Dataset, channel_mean_std
+from .frozen_network import FrozenNetwork, Plan, fastest_plan
 
-FORMAT = 1  # raise it when augmentation or layout changes, so that old banks are no longer found
+FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
 CHUNK = 256
-LAZY_SEEDS = 2**31  # chunks of a lazy bank's further views have seeds beyond those of the plain ones
+BLOCK = 2**24  # bytes of images that are read at a time for the key
+MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
+QUIET = 30.0  # seconds between lines of progress where there is no terminal
 Part = Literal["train", "test"]
+Run = Callable[..., Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class BankConfig:
         noise: Gaussian noise added to a drawn view, in standard deviations of each feature.
         head: what is trained on the features: a "linear" layer, or an "mlp" with one hidden layer.
         lazy: embed only the plain view at first, and the others of an image when a selector keeps it.
-        batch_size: images per forward of the frozen network.
+        batch_size: images per forward of the frozen network; the fastest is found by measurement if not given.
     """
 
     weak: int = 2
@@ -50,14 +57,15 @@ class BankConfig:
     noise: float = 0.0
     head: Literal["linear", "mlp"] = "linear"
     lazy: bool = False
-    batch_size: int = 64
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         check_integer("weak", self.weak)
         check_integer("strong", self.strong)
         check_range("noise", self.noise)
         check_choice("head", self.head, ("linear", "mlp"))
-        check_integer("batch_size", self.batch_size)
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,24 +74,32 @@ class BankConfig:
 
 
 class Job(NamedTuple):
-    """Rows of one part that are embedded together, from one seed."""
+    """Rows of one chunk whose views are embedded together."""
 
     part: Part
     number: int
     rows: np.ndarray
     names: tuple[str, ...]
 
+    @property
+    def views(self) -> int:
+        """How many views go through the network."""
+        return len(self.rows) * len(self.names)
+
 
 class Bank:
     """Features of a dataset's images by slot: N × (1 + weak + strong) × D for training, M × 1 × D for the test set.
 
+    Images need not be an array: `shape`, `dtype` and indexing by row numbers are enough.
+
     Args:
         dataset: the images.
-        encoder: a network that maps normalized images to features; it is used in eval mode and not changed.
+        encoder: a network that maps normalized images to features; it is put in eval mode.
         views: augments and normalizes raw images for the encoder.
         config: which views.
         seed: seed of the augmentation.
         cache: cache folder; see `cache_folder`.
+        device: where the network computes.
     """
 
     def __init__(
@@ -105,68 +121,77 @@ class Bank:
         if dataset.test is not None:
             self.images["test"] = dataset.test.x
         self.folder = cache_folder(cache) / "banks" / self._key()
-        self.features = {part: self._opened(part) for part in self.images}
+        width = int(self.encoder_output(1).shape[1])
+        self.files = {part: self._file(part, width) for part in self.images}
+        self.features = {part: file.array for part, file in self.files.items()}
+        self.done = {part: self._marks(part) for part in self.images}
 
     # --- what is still to be done, and doing it
 
-    def jobs(self, part: Part) -> list[Job]:
-        """Chunks of a part that are not embedded yet; a lazy bank embeds only the plain view of them."""
-        names = self.config.names if part == "train" and not self.config.lazy else ("plain",)
-        rows = np.arange(len(self.images[part]))
-        todo = np.flatnonzero(self._done(part)[:] == 0)
-        return [Job(part, int(n), rows[n * CHUNK : (n + 1) * CHUNK], names) for n in todo]
+    def jobs(self, part: Part, rank: int = 0, world: int = 1) -> Iterator[Job]:
+        """Chunks that are not embedded yet and belong to process `rank`; of a lazy bank only the plain views."""
+        for number in self._missing(part, rank, world):
+            yield Job(part, number, self._chunk(part, number), self._names(part))
 
-    def build(
-        self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Callable[..., Iterable[Any]] = map
-    ) -> Bank:
+    def missing(self, rank: int = 0, world: int = 1) -> int:
+        """Views that process `rank` has to embed."""
+        return sum(job.views for part in self.images for job in self.jobs(part, rank, world))
+
+    def _missing(self, part: Part, rank: int, world: int) -> list[int]:
+        # By the number of the chunk, because others may be finished while a process looks for its own.
+        found: list[int] = np.flatnonzero(self.done[part].array == 0).tolist()
+        return [number for number in found if number % world == rank]
+
+    def build(self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map) -> Bank:
         """Embed what is missing; process `rank` of `world` takes every world-th chunk.
 
         `run(function, jobs)` yields results as they come: `map` computes here, a cluster elsewhere.
         """
-        jobs = [job for part in self.images for job in self.jobs(part)][rank::world]
-        views = sum(len(job.rows) * len(job.names) for job in jobs)
-        with tqdm(total=views, unit="view", desc="embedding", disable=not (progress and views)) as bar:
+        jobs = (job for part in self.images for job in self.jobs(part, rank, world))
+        with Progress(self.missing(rank, world), shown=progress) as shown:
             for job, features in run(self.embed, jobs):
                 self.store(job, features)
-                bar.update(len(job.rows) * len(job.names))
+                shown.advance(job.views)
         return self
 
-    @torch.no_grad()
     def embed(self, job: Job) -> tuple[Job, np.ndarray]:
-        """Features of one chunk, rows × slots × D; the random state stays as it was."""
-        slots = []
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            seed_chunk(self.seed, ("train", "test").index(job.part), job.number)
-            raw = torch.from_numpy(np.array(self.images[job.part][job.rows])).to(self.device)
-            for name in job.names:
-                images = self.views(name, raw).contiguous(memory_format=torch.channels_last)
-                parts = [self.encoder(piece).float() for piece in torch.split(images, self.config.batch_size)]
-                slots.append(torch.cat(parts).clamp(-65504, 65504).half().cpu())
-        return job, torch.stack(slots, 1).numpy()
+        """Features of one job, rows × slots × D."""
+        return job, self.network.embed(*self.task(job), self.device)
+
+    def task(self, job: Job) -> tuple[np.ndarray, tuple[str, ...], tuple[int, ...], np.ndarray | None]:
+        """What the network needs to know of a job: raw images of the chunk, views, seed, rows in the chunk."""
+        chunk = self._chunk(job.part, job.number)
+        key = (self.seed, ("train", "test").index(job.part), job.number)
+        return self._raw(job.part, chunk), job.names, key, None if len(job.rows) == len(chunk) else job.rows - chunk[0]
 
     def store(self, job: Job, features: np.ndarray) -> None:
         """Write one chunk and then its mark, so that a mark is never there without its features."""
-        target = self.features[job.part]
+        target = self.files[job.part]
         # A lazy bank lets the plain view stand for the others until they are asked for.
-        missing = target.shape[1] - features.shape[1]
-        target[job.rows] = np.concatenate([features, np.repeat(features[:, :1], missing, 1)], 1)
-        target.flush()
-        done = self._done(job.part)
-        done[job.number] = 1
-        done.flush()
+        missing = target.array.shape[1] - features.shape[1]
+        target.write(job.rows, np.concatenate([features, np.repeat(features[:, :1], missing, 1)], 1))
+        self.done[job.part].write(np.array([job.number]), np.ones(1))
 
-    def ensure(self, rows: np.ndarray, *, progress: bool = False) -> None:
-        """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet."""
+    def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
+        """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet.
+
+        Several processes that ask for the same rows share them: each starts at another chunk and skips what is done.
+        """
         if not self.config.lazy:
             return
-        flags = self._rows_done()
-        missing = np.sort(rows[flags[rows] == 0])
-        jobs = [Job("train", LAZY_SEEDS + int(piece[0]), piece, self.config.names) for piece in pieces(missing)]
-        for job, features in map(self.embed, tqdm(jobs, unit="chunk", desc="embedding", disable=not progress)):
-            self.features["train"][job.rows] = features
-            self.features["train"].flush()
-            flags[job.rows] = 1
-            flags.flush()
+        began, flags = time.perf_counter(), self._row_marks()
+        missing = np.unique(rows[flags.array[rows] == 0])
+        pieces = np.split(missing, np.flatnonzero(np.diff(missing // CHUNK)) + 1) if len(missing) else []
+        first = rank * len(pieces) // world
+        with Progress(len(missing) * len(self.config.names), shown=progress) as shown:
+            for piece in (*pieces[first:], *pieces[:first]):
+                piece = piece[flags.array[piece] == 0]
+                if len(piece):
+                    job, features = self.embed(Job("train", int(piece[0]) // CHUNK, piece, self.config.names))
+                    self.files["train"].write(piece, features)
+                    flags.write(piece, np.ones(len(piece)))
+                    shown.advance(job.views)
+        self.seconds += time.perf_counter() - began
 
     def dataset(self) -> Dataset:
         """The bank as a dataset whose rows are slots of views, with the mean and deviation of the plain features."""
@@ -176,54 +201,105 @@ class Bank:
         slots = (self.config.weak, self.config.strong)
         return replace(self.source, train=train, test=test, mean=mean, std=std, slots=slots, bank=self)
 
+    # --- the network
+
+    @cached_property
+    def network(self) -> FrozenNetwork:
+        """The frozen network with the plan of this bank: processes that continue or share the work follow it, too."""
+        if self.config.batch_size is not None:
+            return FrozenNetwork(self.encoder, self.views, Plan.default(self.device, self.config.batch_size))
+        path = self.folder / "plan.json"
+        found = read_json(path)
+        if found is None:
+            write_once(path, json.dumps(self._measured()._asdict()))
+            found = read_json(path)
+        return FrozenNetwork(self.encoder, self.views, Plan(**(found or {})))
+
+    def _measured(self) -> Plan:
+        """Measured where there is enough to embed, so that measuring costs a few percent at most."""
+        few = self.missing() < MEASURED
+        return Plan.default(self.device) if few else fastest_plan(self.encoder, self._plain(CHUNK))
+
+    def seconds_per_view(self) -> float:
+        """Time of a few images of the first chunk in all their views, augmentation included."""
+        rows, times = self._chunk("train", 0)[: 2 * self.network.plan.batch_size], []
+        raw, names = self._raw("train", rows), self._names("train")
+        for _ in range(2):  # the first call warms up
+            began = time.perf_counter()
+            self.network.embed(raw, names, (self.seed,), None, self.device)
+            times.append(time.perf_counter() - began)
+        return min(times) / (len(rows) * len(names))
+
+    @torch.no_grad()
+    def encoder_output(self, count: int) -> Tensor:
+        """The network's output for the first plain training images."""
+        output: Tensor = self.encoder(self._plain(count))
+        return output
+
     # --- files
 
     def _key(self) -> str:
         recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, CHUNK, self.views.flip]
-        digest = hashlib.blake2b(repr(recipe).encode(), digest_size=16)
+        options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
+        digest = hashlib.blake2b(repr([recipe, options, self.encoder]).encode(), digest_size=16)
         for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        digest.update(repr([self.encoder, getattr(self.encoder, "input_size", None)]).encode())
-        for images in self.images.values():
-            digest.update(repr(images.shape).encode())
-            for start in range(0, len(images), 4096):
-                digest.update(np.ascontiguousarray(images[start : start + 4096]).tobytes())
+        for part, images in self.images.items():
+            digest.update(repr((images.shape, str(images.dtype))).encode())
+            step = max(1, BLOCK // max(1, math.prod(images.shape[1:])))
+            for start in range(0, images.shape[0], step):
+                digest.update(self._raw(part, np.arange(start, min(start + step, images.shape[0]))).data)
         return digest.hexdigest()
 
-    def _opened(self, part: Part) -> np.memmap:
+    def _file(self, part: Part, width: int) -> ArrayFile:
         slots = len(self.config.names) if part == "train" else 1
-        return opened(self.folder / f"{part}.npy", (len(self.images[part]), slots, self._width()), np.float16)
+        return ArrayFile(self.folder / f"{part}.npy", (self.images[part].shape[0], slots, width), np.float16)
 
-    def _done(self, part: Part) -> np.memmap:
-        chunks = -(-len(self.images[part]) // CHUNK)
-        return opened(self.folder / f"{part}-done.npy", (chunks,), np.uint8)
+    def _marks(self, part: Part) -> ArrayFile:
+        chunks = -(-self.images[part].shape[0] // CHUNK)
+        return ArrayFile(self.folder / f"{part}-done.npy", (chunks,), np.uint8)
 
-    def _rows_done(self) -> np.memmap:
-        return opened(self.folder / "rows-done.npy", (len(self.images["train"]),), np.uint8)
+    def _row_marks(self) -> ArrayFile:
+        return ArrayFile(self.folder / "rows-done.npy", (self.images["train"].shape[0],), np.uint8)
 
-    @torch.no_grad()
-    def _width(self) -> int:
-        raw = torch.from_numpy(np.array(self.images["train"][:1])).to(self.device)
-        return int(self.encoder(self.views("plain", raw)).shape[1])
+    # --- images
+
+    def _names(self, part: Part) -> tuple[str, ...]:
+        return self.config.names if part == "train" and not self.config.lazy else ("plain",)
+
+    def _chunk(self, part: Part, number: int) -> np.ndarray:
+        return np.arange(number * CHUNK, min((number + 1) * CHUNK, self.images[part].shape[0]))
+
+    def _raw(self, part: Part, rows: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(self.images[part][rows])
+
+    def _plain(self, count: int) -> Tensor:
+        raw = self._raw("train", self._chunk("train", 0)[:count])
+        return self.views("plain", torch.from_numpy(raw).to(self.device))
 
 
-def pieces(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Rows in chunks."""
-    return (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
+class Progress:
+    """A bar with rate and remaining time on a terminal; elsewhere one line every half minute."""
 
+    def __init__(self, views: int, shown: bool) -> None:
+        self.views, self.began, self.count = views, time.monotonic(), 0
+        self.terminal, self.shown = sys.stderr.isatty(), shown and views > 0
+        self.bar = tqdm(total=views, unit="view", desc="embedding", disable=not (self.shown and self.terminal))
+        self.printed = self.began
 
-def opened(path: Path, shape: tuple[int, ...], dtype: type) -> np.memmap:
-    """The array in a file, zeros if there is none yet; several processes may open it at the same time."""
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape).flush()
-            if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash on writing a page
-                with open(temporary, "r+b") as file:
-                    os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
-            with suppress(FileExistsError):  # another process was faster, and its file is as good
-                os.link(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return np.lib.format.open_memmap(path, mode="r+")
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.bar.close()
+
+    def advance(self, views: int) -> None:
+        """So many views more are embedded."""
+        self.count += views
+        self.bar.update(views)
+        now = time.monotonic()
+        if self.shown and not self.terminal and now - self.printed >= QUIET:
+            self.printed, rate = now, self.count / (now - self.began)
+            left = (self.views - self.count) / rate / 60
+            done = f"embedded {self.count:,} of {self.views:,} views"
+            print(f"{done}, {rate:,.0f} per second, {left:,.1f} minutes left", file=sys.stderr, flush=True)

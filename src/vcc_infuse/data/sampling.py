@@ -61,6 +61,7 @@ class Batches:
         self.seed, self.rank, self.world, self.device = seed, rank, world, torch.device(device)
         self.labeled_stream = Stream(np.arange(len(data.split.labeled)), seed, 0)
         self.held_out_stream = Stream(data.split.held_out, seed, 2)
+        self.embed(data.split.labeled, data.split.held_out)
         self.restrict(None)
 
     def restrict(self, coreset: Coreset | None, start: int = 0) -> None:
@@ -72,6 +73,14 @@ class Batches:
         self.pool_weights = torch.ones(pool)
         if coreset is not None:
             self.pool_weights[coreset.ids.cpu()] = coreset.weights.cpu().float()
+            self.embed(self.data.split.pool[ids])
+        # A selector chooses before the first step: only a run without one needs the views of the whole pool.
+        self.whole_pool = coreset is None
+
+    def embed(self, *rows: np.ndarray) -> None:
+        """Make a lazy bank embed the augmented views of training rows."""
+        if self.data.dataset.bank is not None:
+            self.data.dataset.bank.ensure(np.concatenate(rows), rank=self.rank, world=self.world)
 
     def at(self, step: int) -> Batch:
         """The batch of step `step` on this process."""
@@ -82,6 +91,9 @@ class Batches:
         views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
         pool_ids = np.empty(0, dtype=np.int64)
         if self.names:
+            if self.whole_pool:
+                self.embed(self.data.split.pool)
+                self.whole_pool = False
             pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
             raw = self.rows(self.data.split.pool[pool_ids])
             views |= {name: self.views(name, raw) for name in self.names}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..models.classifier import batchnorms
+from ..utils.numerics import fast_bf16
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
@@ -21,18 +22,10 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     if precision not in PRECISIONS:
         raise OptionError("precision", precision, f"must be one of {', '.join(PRECISIONS)}")
     if precision == "auto":
-        return "bf16" if _fast_bf16(device) else "fp32"
+        return "bf16" if fast_bf16(device) else "fp32"
     if precision == "fp16" and device.type == "cpu":
         raise OptionError("precision", precision, "needs a GPU", "use bf16, fp32 or auto on this machine")
     return precision
-
-
-def _fast_bf16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return False
 
 
 def make_accelerator(

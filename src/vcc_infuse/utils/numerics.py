@@ -12,6 +12,15 @@ def to_float64(numbers: Tensor) -> Tensor:
     return numbers.to(torch.float32 if numbers.device.type == "mps" else torch.float64)
 
 
+def fast_bf16(device: torch.device) -> bool:
+    """Whether the hardware computes in bfloat16."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return False
+
+
 def unit_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Standardized features scaled to unit length: what heads on frozen features are trained on."""
     return F.normalize((features.float() - mean) / std, dim=-1)
