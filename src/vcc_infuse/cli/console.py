@@ -7,6 +7,7 @@ from typing import Any
 
 NAMES = {
     "error": "error",
+    "error_probe": "error of a linear probe",
     "error_top5": "top-5 error",
     "error_balanced": "balanced error",
     "error_head": "head classes",

@@ -12,6 +12,7 @@ from ..errors import OptionError, UserError
 
 COMMANDS = {
     "train": "train a classifier and write a run folder",
+    "embed": "embed images by a pretrained network, for runs with --preset frozen",
     "evaluate": "measure a trained run on a test set",
     "calibrate": "fit a temperature to a trained run, on labeled images it was not trained on",
     "predict": "label images with a trained run",

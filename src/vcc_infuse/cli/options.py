@@ -16,6 +16,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from ..algorithms import Algorithm
 from ..calibrators import Calibrator
+from ..data.bank import BankConfig
 from ..data.loading import load_ssl
 from ..errors import UserError
 from ..models import Backbone
@@ -37,7 +38,10 @@ def types_of(target: Any) -> dict[str, Any]:
 
 
 DATA_OPTIONS = {name: kind for name, kind in types_of(load_ssl).items() if name not in NOT_DATA}
-TOP = {"config": str, "preset": str, "resume": str, **DATA_OPTIONS, **CLASSES, **types_of(TrainConfig)}
+TOP = {
+    "config": str, "preset": str, "resume": str, "dry_run": bool, "bank": BankConfig,
+    **DATA_OPTIONS, **CLASSES, **types_of(TrainConfig),
+}  # fmt: skip
 
 
 def read_words(argv: Sequence[str]) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from .. import algorithms, calibrators, imbalance, models, selectors
 from ..algorithms import Algorithm, PseudoLabeling
 from ..calibrators import Calibrator
 from ..errors import UserError
-from ..models import Backbone
+from ..models import Backbone, Embedded
 from ..selectors import Selector
 from ..utils.suggest import did_you_mean
 
@@ -22,7 +22,8 @@ KINDS: list[tuple[str, ModuleType, type]] = [
     ("models", models, Backbone),
 ]
 
-ABSTRACT = (Algorithm, PseudoLabeling, imbalance.Plugin, Calibrator, Selector, Backbone)
+# Embedded is not abstract, but made only by a run on a bank.
+ABSTRACT = (Algorithm, PseudoLabeling, imbalance.Plugin, Calibrator, Selector, Backbone, Embedded)
 
 
 def choices(module: ModuleType, base: type) -> list[type]:

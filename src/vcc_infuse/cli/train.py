@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
+from ..data.bank import BankConfig
 from ..data.loading import load_ssl
 from ..errors import OptionError, UserError
 from ..runs.folder import RunFolder
@@ -19,7 +20,8 @@ from ..training.config import TrainConfig
 from ..training.presets import PAPER_REFRESH, preset
 from ..training.trainer import Trainer
 from .console import summary_table
-from .options import CLASSES, DATA_OPTIONS, NOT_DATA, Given, Words, flatten, read_words, types_of
+from .options import CLASSES, NOT_DATA, Given, Words, flatten, read_words, types_of
+from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs
 from .registry import class_names
 from .shared import read_config
 
@@ -28,7 +30,10 @@ ABOUT = """Train a classifier on few labels and many unlabeled images. Options c
 --algorithm.threshold 0.9; --algorithm.help FixMatch lists those of FixMatch."""
 PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse train ...` on CPUs,
 `accelerate launch -m vcc_infuse train ...` on GPUs. The processes share each batch."""
-DEFAULT_PRESET = "scratch"
+AUTO, SCRATCH = "auto", "scratch"
+PRESET_HELP = """auto (frozen or scratch, whichever fits the data), frozen (a head on embedded views, in minutes),
+finetune (all layers of a pretrained network), scratch (a small network), paper (2^20 steps, Wide ResNet),
+usb (pretrained ViT)"""
 DEFAULTS = {"algorithm": {"class_path": "vcc_infuse.FixMatch"}, "calibrator": {"class_path": "vcc_infuse.Softmax"}}
 # A continued run may find its data elsewhere, use another device and show something else.
 RESUMABLE = ("resume", "root", "cache", "device", "progress")
@@ -38,21 +43,53 @@ def run(argv: Sequence[str]) -> None:
     """Train, then print the summary and the path of the run folder."""
     words = read_words(argv)
     resume = words.get("resume")
-    parser, options = parse(resume_words(words, resume) if resume else words)
+    words = resume_words(words, resume) if resume else words
+    chosen = plan_for(words)
+    parser, options = parse({**words, "preset": chosen.preset})
     with full_names(options.as_dict()):
         if not resume:
             options.out = options.out or free_folder(options)
             RunFolder(options.out).check_free()
-        trainer, data_options = build(parser, options)
-        shared = {"seed": options.seed, "progress": options.progress, "all_labels": trainer.algorithm.all_labels}
-        data = load_ssl(**data_options, **shared)
+        objects, trainer = build(parser, options)
+        data, bank = chosen.data or load_data(options, objects), None
+        if chosen.preset == "frozen":
+            trainer, bank = frozen_trainer(trainer, data, options, objects.bank)
+        if not resume:
+            say_costs(chosen, trainer, data, bank)
+        if options.dry_run:
+            return
+        if bank is not None:
+            data = embed(data, bank, objects.model, options)
+            if chosen.reason and not resume:
+                advise(data, objects.model, options)
         summary = trainer.fit(data, config=config_text(options), resume=bool(resume))
     if summary:  # only the first of several processes has one
-        print(summary_table(summary))
-        print(f"run folder: {options.out}")
-        if (page := Path(options.out) / "report.html").is_file():
-            print(f"report: {page}")
+        say_result(summary, options.out)
     trainer.close()
+
+
+def plan_for(words: Words) -> Plan:
+    """The preset that the user chose, or the one that fits the data."""
+    path = words.get("config")
+    name = words.get("preset") or (read_config(path, "--config ") if path else {}).get("preset") or AUTO
+    if name != AUTO or "help" in words or any(word.endswith(".help") for word in words):
+        return Plan(SCRATCH if name == AUTO else str(name))
+    parser, options = parse({**{k: v for k, v in words.items() if k != "print_config"}, "preset": SCRATCH})
+    with full_names(options.as_dict()):
+        return decide(options, parser.instantiate(options), "model" in words)
+
+
+def say_result(summary: dict[str, Any], out: str) -> None:
+    """The summary, how it compares with a linear probe, and where everything is."""
+    print(summary_table(summary))
+    probe, error = summary.get("error_probe"), summary.get("error")
+    if probe is not None and error is not None and summary["steps"]:
+        print(f"a linear probe on the same features: {100 * probe:.2f} % error")
+        if error > probe:
+            print("this run ends above its probe: try more labels, more --steps, or --algorithm LinearProbe")
+    print(f"run folder: {out}")
+    if (page := Path(out) / "report.html").is_file():
+        print(f"report: {page}")
 
 
 def make_parser() -> ArgumentParser:
@@ -62,15 +99,15 @@ def make_parser() -> ArgumentParser:
         epilog=PROCESSES, formatter_class=ArgumentDefaultsHelpFormatter, exit_on_error=False,
     )  # fmt: skip
     parser.add_argument("--config", action="config", help="YAML file with options, such as the config.yaml of a run")
-    parser.add_argument(
-        "--preset", default=DEFAULT_PRESET, help="scratch (for a CPU) or paper (2^20 steps, Wide ResNet)"
-    )
+    parser.add_argument("--preset", default=AUTO, help=PRESET_HELP)
+    parser.add_argument("--dry_run", type=bool, default=False, help="say what would be done and how long it takes")
     parser.add_argument("--resume", metavar="RUN", help="continue the interrupted run in this folder")
     parser.add_function_arguments(load_ssl, skip=NOT_DATA)
     for option, kind in CLASSES.items():
         text = f"{', '.join(class_names(kind))}, or the import path of a class of your own"
         parser.add_subclass_arguments(kind, option, as_group=False, required=False, metavar="CLASS", help=text)
     parser.add_class_arguments(TrainConfig, skip={"preset"})
+    parser.add_class_arguments(BankConfig, "bank", as_group=True)
     return parser
 
 
@@ -90,7 +127,7 @@ def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
 
 def preset_options(words: Words, config: dict[str, Any]) -> dict[str, Any]:
     """The options of the preset that the user chose."""
-    name = words.get("preset") or config.get("preset") or DEFAULT_PRESET
+    name = words.get("preset") or config.get("preset") or SCRATCH
     with full_names({"preset": name}):
         return {**DEFAULTS, **preset(str(name), words.get("data") or str(config.get("data", "digits")))}
 
@@ -137,14 +174,13 @@ def resume_words(words: Words, folder: str) -> Words:
     return {**words, "config": str(config), "out": folder}
 
 
-def build(parser: ArgumentParser, options: Namespace) -> tuple[Trainer, dict[str, Any]]:
-    """The trainer, and the arguments of `load_ssl`."""
+def build(parser: ArgumentParser, options: Namespace) -> tuple[Namespace, Trainer]:
+    """The objects of the options, and the trainer of them."""
     objects = parser.instantiate(options)
     if objects.model is None:
         raise OptionError("model", None, "must be a class", "choose one, such as SmallConv")
     config = TrainConfig(**{field.name: objects[field.name] for field in fields(TrainConfig)})
-    trainer = Trainer(objects.model, objects.algorithm, objects.calibrator, objects.selector, config)
-    return trainer, {name: objects[name] for name in DATA_OPTIONS}
+    return objects, Trainer(objects.model, objects.algorithm, objects.calibrator, objects.selector, config)
 
 
 @contextmanager
@@ -170,7 +206,8 @@ def full_name(mistake: OptionError, options: dict[str, Any]) -> str:
 
 def config_text(options: Namespace) -> str:
     """config.yaml: every option, so that it runs the same again. Not `out`: a new run needs a folder of its own."""
-    kept = {name: value for name, value in options.as_dict().items() if name not in ("config", "resume", "out")}
+    once = ("config", "resume", "out", "dry_run")
+    kept = {name: value for name, value in options.as_dict().items() if name not in once}
     return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
 
 

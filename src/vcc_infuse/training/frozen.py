@@ -58,8 +58,9 @@ def open_bank(
     *,
     cache: str | None = None,
     device: str = "auto",
+    seed: int = 0,
 ) -> Bank:
-    """The bank of the data, with whatever is embedded already."""
+    """The bank of the data, with whatever is embedded already; `seed` is that of the augmentation."""
     shape = data.dataset.shape
     if len(shape) != 3:
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
@@ -71,7 +72,8 @@ def open_bank(
     expects, dataset = encoder.preprocessing(), data.dataset
     mean, std = (expects.mean, expects.std) if expects else (dataset.mean, dataset.std)
     views = ImageViews(mean, std, flip=dataset.flip)
-    return Bank(dataset, encoder.requires_grad_(False), views, config, cache=cache, device=resolve_device(device))
+    where = resolve_device(device)
+    return Bank(dataset, encoder.requires_grad_(False), views, config, seed=seed, cache=cache, device=where)
 
 
 def input_size(side: int) -> int:

@@ -21,7 +21,6 @@ FROZEN: dict[str, Any] = {
     "head_init": "probe",
     "head_scale": 3.0,
     "model": {"class_path": "vcc_infuse.Timm"},
-    "bank": {},
 }
 FINETUNE: dict[str, Any] = {
     "steps": 300,

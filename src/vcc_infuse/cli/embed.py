@@ -1,0 +1,123 @@
+"""`vcc-infuse embed --data IMAGES`: a pretrained network embeds every image once, in several views."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+
+from accelerate import PartialState
+
+from ..data.bank import Bank, BankConfig
+from ..data.loading import load
+from ..data.split import Split
+from ..data.ssl_data import SSLData
+from ..errors import UserError
+from ..models import Timm
+from ..training.distributed import resolve_device
+from ..training.frozen import open_bank
+from .parsing import Parser, integer, one_of
+
+ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
+with --preset frozen and the same options finds the bank in the cache and takes seconds. An interrupted command
+continues where it was."""
+PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse embed ...` shares the work; --backend ray
+spreads it over the cluster of RAY_ADDRESS, or over the cores of this machine."""
+HOUR = 3600.0
+
+
+def run(argv: Sequence[str]) -> None:
+    """Build the bank and print where it is, its size and the rate."""
+    options = read(argv)
+    device = resolve_device(options.device)
+    state = PartialState(cpu=device.type == "cpu")
+    bank = make_bank(options)
+    missing = bank.missing()
+    if state.is_main_process:
+        announce(bank, missing, 1 if options.backend == "ray" else state.num_processes)
+    began = time.perf_counter()
+    if options.backend == "ray":
+        if state.num_processes > 1:
+            raise UserError("--backend ray starts its own processes; run it without torchrun")
+        from ..data.ray_jobs import over_ray
+
+        bank.build(run=over_ray(bank, options.workers))
+    else:
+        bank.build(rank=state.process_index, world=state.num_processes, progress=state.is_main_process)
+    state.wait_for_everyone()
+    if state.is_main_process:
+        finish(bank, missing, time.perf_counter() - began)
+    state.destroy_process_group()
+
+
+def read(argv: Sequence[str]) -> Namespace:
+    """The options, checked."""
+    parser = Parser("vcc-infuse embed", ABOUT, PROCESSES)
+    parser.add_argument("--data", required=True, help="a named source, or a folder or zip of images")
+    parser.add_argument("--root", help="folder with the files of a named source")
+    parser.add_argument("--download", action="store_true", help="download missing files of a named source")
+    parser.add_argument("--size", type=integer(), help="resize images to size×size when they are decoded")
+    parser.add_argument("--mode", **one_of("auto", "rgb", "gray"), default="auto", help="color mode (auto)")
+    parser.add_argument("--flip", **one_of("true", "false"), help="whether a mirrored image keeps its class")
+    parser.add_argument("--model.name", default="tf_efficientnet_lite0", help="a network of timm (%(default)s)")
+    parser.add_argument("--model.weights", default="auto", metavar="WEIGHTS",
+                        help="auto, timm, a torchvision name, a file, or none for random weights (auto)")  # fmt: skip
+    parser.add_argument("--model.input_size", type=integer(), metavar="SIDE",
+                        help="side to which views are resized for the network")  # fmt: skip
+    parser.add_argument("--bank.weak", type=integer(), default=2, metavar="N", help="weak views per image (2)")
+    parser.add_argument("--bank.strong", type=integer(), default=4, metavar="N", help="strong views per image (4)")
+    parser.add_argument("--bank.lazy", action="store_true",
+                        help="only the plain views now, the others when a selector keeps an image")  # fmt: skip
+    parser.add_argument("--bank.batch_size", type=integer(), metavar="N",
+                        help="images per forward; the fastest is measured if not given")  # fmt: skip
+    parser.add_argument("--seed", type=integer(0), default=0, help="seed of the augmentation (0)")
+    parser.add_argument("--cache", help="folder of the bank and of decoded images")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
+    parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
+    parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster; all cores if not given")
+    return parser.read(argv)
+
+
+def make_bank(options: Namespace) -> Bank:
+    """The bank, with what is embedded already."""
+    chosen = vars(options)
+    dataset = load(
+        options.data, root=options.root, download=options.download, size=options.size, mode=options.mode,
+        cache=options.cache, progress=True,
+    )  # fmt: skip
+    dataset = dataset if options.flip is None else replace(dataset, flip=options.flip == "true")
+    encoder = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
+    config = BankConfig(
+        chosen["bank.weak"], chosen["bank.strong"], lazy=chosen["bank.lazy"], batch_size=chosen["bank.batch_size"]
+    )
+    data = SSLData(dataset, Split.all_of(len(dataset.train)))
+    return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
+
+
+def announce(bank: Bank, missing: int, world: int) -> None:
+    """Say how much there is to do, and about how long it takes."""
+    images = sum(images.shape[0] for images in bank.images.values())
+    if not missing:
+        print(f"all views of {images:,} images are embedded already")
+        return
+    seconds = missing * bank.seconds_per_view() / world
+    print(f"{missing:,} views of {images:,} images to embed: about {duration(seconds)}", flush=True)
+    if seconds > HOUR:
+        print("fewer views (--bank.weak, --bank.strong) or a smaller --model.input_size take less", file=sys.stderr)
+
+
+def finish(bank: Bank, views: int, seconds: float) -> None:
+    """Say where the bank is."""
+    if views:
+        print(f"embedded {views:,} views in {duration(seconds)}: {views / seconds:,.0f} per second")
+    size = sum(file.path.stat().st_size for file in bank.files.values())
+    print(f"bank: {bank.folder} ({size / 1e6:,.1f} MB)")
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds" if seconds >= 1 else "a second"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

