@@ -10,6 +10,7 @@ import torch
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -19,16 +20,21 @@ from vcc_infuse import (
     INFUSE,
     MLP,
     VCC,
+    Embedded,
     FixMatch,
     FlexMatch,
+    Identity,
     SmallConv,
     SSLClassifier,
     SSLData,
     Supervised,
     TemperatureScaling,
+    Timm,
     Trainer,
 )
 from vcc_infuse.data.arrays import encode
+from vcc_infuse.data.bank import BankConfig
+from vcc_infuse.models.probe import STRENGTHS
 
 FAST = dict(steps=25, batch_size=16, unlabeled_ratio=1)
 EXPECTED = {"check_classifiers_classes": "fits labels −1 and 1 as two classes; here −1 means unlabeled"}
@@ -149,6 +155,13 @@ def test_invalid_examples_are_one_line(x, message):
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
         ({"algorithm": Supervised(), "calibrator": VCC()}, "would have no effect"),
         ({"model": SmallConv()}, "use MLP for vectors"),
+        ({"backbone": Timm}, "backbone must be a name, a Backbone or None, got the class Timm; add ()"),
+        ({"backbone": "test_resnet"}, "model and backbone exclude each other"),
+        ({"backbone": "test_resnet", "model": None}, "a bank needs images"),
+        ({"bank": BankConfig()}, "give backbone too"),
+        ({"bank": "mlp"}, "bank must be an instance of BankConfig or None, got 'mlp'"),
+        ({"head_init": "zero"}, "head_init must be one of random, probe, got 'zero'"),
+        ({"slots": (1, 2)}, "which are 0 in x"),
     ],
 )
 def test_invalid_options_are_one_line(options, message):
@@ -181,6 +194,82 @@ def test_default_networks_fit_the_data(images):
     short = dict(FAST, steps=1)
     assert isinstance(SSLClassifier(**short).fit(x, y).predictor_.model.backbone, SmallConv)
     assert isinstance(SSLClassifier(**short).fit(x.reshape(60, -1), y).predictor_.model.backbone, MLP)
+
+
+# A frozen backbone and ready embeddings
+
+
+def frozen(**options):
+    return SSLClassifier(**{"backbone": "test_resnet", "weights": "none", "flip": False, **FAST, "steps": 5, **options})
+
+
+def test_a_frozen_backbone_embeds_images_and_predicts_them(images, tmp_path, monkeypatch):
+    x, y = images
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    model = frozen().fit(x, np.where(np.arange(60) < 20, y, -1))
+    assert isinstance(model.predictor_.model.backbone, Embedded)
+    assert isinstance(model.predictor_.model.backbone.layers, Identity)
+    assert model.n_features_in_ == 64
+    assert model.score(x[20:], y[20:]) > 0.9
+    assert list(tmp_path.iterdir()) == []  # the embedded views
+    copied = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(copied.predict_proba(x), model.predict_proba(x))
+
+
+def test_embedded_images_are_kept_in_a_cache_folder(images, tmp_path):
+    x, y = images
+    first = frozen(cache=str(tmp_path), steps=1).fit(x, y).predict_proba(x)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+    assert len(written) > 0
+    assert np.array_equal(frozen(cache=str(tmp_path), steps=1).fit(x, y).predict_proba(x), first)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")} == written
+
+
+def test_the_bank_decides_the_views_and_the_head(images, tmp_path):
+    x, y = images
+    backbone = Timm("test_resnet", weights="none", input_size=16)
+    before = pickle.dumps(backbone)
+    model = frozen(backbone=backbone, bank=BankConfig(1, 3, head="mlp"), cache=str(tmp_path), steps=1).fit(x, y)
+    assert isinstance(model.predictor_.model.backbone.layers, MLP)
+    (features,) = tmp_path.rglob("train.npy")
+    assert np.load(features).shape[:2] == (60, 1 + 1 + 3)
+    assert pickle.dumps(backbone) == before
+
+
+def test_of_views_the_first_is_predicted(blobs):
+    x, truth, y = blobs
+    rng = np.random.RandomState(0)
+    views = x[:, None] + 0.1 * rng.randn(len(x), 3, 4)
+    model = SSLClassifier(**FAST).fit(views, y)
+    assert isinstance(model.predictor_.model.backbone, Identity)
+    assert model.predictor_.views.slots == (1, 1)
+    assert model.n_features_in_ == 4
+    assert model.score(views, truth) > 0.9
+    assert np.array_equal(model.predict_proba(views), model.predict_proba(views[:, 0]))
+    assert SSLClassifier(slots=(0, 2), **FAST).fit(views, y).predictor_.views.slots == (0, 2)
+    plain = fast().fit(x, y)
+    assert np.array_equal(plain.predict_proba(views), plain.predict_proba(views[:, 0]))
+    with pytest.raises(ValueError, match="expecting 4 features"):
+        model.predict(views[:, :, :3])
+
+
+def test_a_head_that_starts_at_the_probe_is_a_logistic_regression(blobs):
+    """Without a learning rate it stays where it starts."""
+    x, _, y = blobs
+    model = SSLClassifier(head_init="probe", lr=0.0, **FAST).fit(x, y)
+    assert isinstance(model.predictor_.model.backbone, Identity)
+    scaler = StandardScaler().fit(x[y >= 0])
+    scaled = scaler.transform(x) / 2  # √4 features
+    found = model.predict_proba(x)
+    distances = []
+    for strength in STRENGTHS:
+        oracle = LogisticRegression(C=strength, max_iter=2000).fit(scaled[y >= 0], y[y >= 0])
+        logits = 3 * oracle.decision_function(scaled)  # more confident than the probe
+        expected = np.exp(logits - logits.max(1, keepdims=True))
+        distances.append(np.abs(found - expected / expected.sum(1, keepdims=True)).max())
+    assert min(distances) < 1e-3
+    assert sorted(distances)[1] > 1e-2
 
 
 @pytest.mark.parametrize("calibrator", [None, TemperatureScaling(labels="labeled_strong"), VCC(inference="both")])

@@ -47,7 +47,7 @@ def from_arrays(
 def are_views(array: np.ndarray) -> bool:
     """Whether N×V×D floats are views and not gray images: fewer views than features, and values below 0."""
     floats = array.ndim == 3 and array.dtype.kind == "f"
-    return floats and 0 < array.shape[1] < array.shape[2] and bool(array.min() < 0)
+    return floats and 0 < array.shape[1] < array.shape[2] and bool(array.min(initial=0) < 0)
 
 
 def as_views(x: ArrayLike, name: str) -> np.ndarray:
