@@ -12,12 +12,13 @@ from accelerate import PartialState
 
 from ..data.bank import Bank, BankConfig
 from ..data.loading import load
-from ..data.split import Split
+from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
-from ..errors import UserError
+from ..errors import OptionError, UserError
 from ..models import Timm
 from ..training.distributed import resolve_device
 from ..training.frozen import open_bank
+from ..training.signals import Interrupted
 from .parsing import Parser, integer, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
@@ -33,23 +34,32 @@ def run(argv: Sequence[str]) -> None:
     options = read(argv)
     device = resolve_device(options.device)
     state = PartialState(cpu=device.type == "cpu")
+    if options.backend == "ray" and state.num_processes > 1:
+        raise UserError("--backend ray starts processes of its own; run it without torchrun")
     bank = make_bank(options)
     missing = bank.missing()
     if state.is_main_process:
-        announce(bank, missing, 1 if options.backend == "ray" else state.num_processes)
+        announce(bank, missing, state.num_processes)
+    state.wait_for_everyone()
     began = time.perf_counter()
+    try:
+        build(bank, options, state)
+    except KeyboardInterrupt as stop:
+        raise Interrupted("interrupted; finished chunks are kept, and the same command continues", 2) from stop
+    state.wait_for_everyone()
+    if state.is_main_process:
+        finish(bank, missing, time.perf_counter() - began)
+    state.destroy_process_group()
+
+
+def build(bank: Bank, options: Namespace, state: PartialState) -> None:
+    """Embed what is missing, here or on a cluster."""
     if options.backend == "ray":
-        if state.num_processes > 1:
-            raise UserError("--backend ray starts its own processes; run it without torchrun")
         from ..data.ray_jobs import over_ray
 
         bank.build(run=over_ray(bank, options.workers))
     else:
         bank.build(rank=state.process_index, world=state.num_processes, progress=state.is_main_process)
-    state.wait_for_everyone()
-    if state.is_main_process:
-        finish(bank, missing, time.perf_counter() - began)
-    state.destroy_process_group()
 
 
 def read(argv: Sequence[str]) -> Namespace:
@@ -92,8 +102,11 @@ def make_bank(options: Namespace) -> Bank:
     config = BankConfig(
         chosen["bank.weak"], chosen["bank.strong"], lazy=chosen["bank.lazy"], batch_size=chosen["bank.batch_size"]
     )
-    data = SSLData(dataset, Split.all_of(len(dataset.train)))
-    return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
+    data = SSLData(dataset, from_given_labels(dataset.train.y))
+    try:
+        return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
+    except OptionError as fault:
+        raise UserError(f"--model.{fault.option} {fault.problem}") from fault
 
 
 def announce(bank: Bank, missing: int, world: int) -> None:
@@ -110,6 +123,8 @@ def announce(bank: Bank, missing: int, world: int) -> None:
 
 def finish(bank: Bank, views: int, seconds: float) -> None:
     """Say where the bank is."""
+    if left := bank.missing():
+        raise UserError(f"{left:,} views are not embedded; run the same command again")
     if views:
         print(f"embedded {views:,} views in {duration(seconds)}: {views / seconds:,.0f} per second")
     size = sum(file.path.stat().st_size for file in bank.files.values())

@@ -6,6 +6,7 @@ import copy
 import time
 from dataclasses import replace
 
+import torch
 from accelerate import PartialState
 
 from ..data.augment.views import ImageViews
@@ -67,7 +68,9 @@ def open_bank(
     encoder = copy.deepcopy(encoder)
     if isinstance(encoder, Timm) and encoder.input_size is None:
         encoder.input_size = input_size(min(shape[:2]))
-    set_up(encoder, (shape[2], shape[0], shape[1]))
+    with torch.random.fork_rng([]):  # a network with random weights is the same in every process and every run
+        torch.manual_seed(seed)
+        set_up(encoder, (shape[2], shape[0], shape[1]))
     encoder.load_pretrained()
     expects, dataset = encoder.preprocessing(), data.dataset
     mean, std = (expects.mean, expects.std) if expects else (dataset.mean, dataset.std)
