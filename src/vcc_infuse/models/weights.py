@@ -87,8 +87,7 @@ def _from_timm(name: str, default: Preprocessing) -> Weights:
     try:
         net = timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay)
     except Exception as fault:  # the errors of a download have no common base class
-        reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
-        raise UserError(f"timm cannot download weights for {name} ({reason}); {remedy}") from fault
+        raise UserError(f"timm cannot download weights for {name} ({_reason(fault)}); {remedy}") from fault
     return Weights(net.state_dict(), default, "timm")
 
 
@@ -147,14 +146,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         hint = did_you_mean_path(str(path)).removeprefix("; ")
         raise OptionError("weights", str(path), "must be auto, none, timm, a torchvision name or a file", hint)
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        safe = path.suffix == ".safetensors"
+        content = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as fault:
-        raise UserError(f"weights {path} cannot be read: {str(fault).splitlines()[0]}") from fault
+        raise UserError(f"weights {path} cannot be read: {_reason(fault)}") from fault
     except Exception as fault:  # pickle's own errors have no common base class
         raise UserError(f"weights {path} holds more than tensors and is not opened; save a state_dict") from fault
     return unwrapped(content, path)
+
+
+def _reason(fault: Exception) -> str:
+    return (str(fault).splitlines() or [type(fault).__name__])[0]
 
 
 def unwrapped(content: Any, path: Path) -> dict[str, Tensor]:
