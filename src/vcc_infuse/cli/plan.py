@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jsonargparse import Namespace
 
@@ -72,24 +73,21 @@ def say_costs(plan: Plan, trainer: Trainer, data: SSLData, bank: Bank | None) ->
     dataset, embedding, trial = data.dataset, 0.0, data
     if bank is not None:
         embedding, trial = embedding_cost(bank).seconds, replace(data, dataset=bank.dataset())
-    cost = training_cost(Trainer(*_objects(trainer), trainer.config, head_init="random"), trial)
+    parts = (trainer.model, trainer.algorithm, trainer.calibrator, trainer.selector)
+    cost = training_cost(Trainer(*parts, trainer.config, head_init="random"), trial)
     total = embedding + cost.seconds
     images = len(dataset.train) + (len(dataset.test) if dataset.test else 0)
     facts = f"{images:,} images, {len(data.split.labeled):,} labels, {len(dataset.classes)} classes"
     skipped = f", {len(dataset.skipped)} skipped" if dataset.skipped else ""
-    parts = [f"embedding about {duration(embedding)}"] if embedding else []
-    parts += [f"training {trainer.steps:,} steps about {duration(cost.seconds)}"]
+    times = [f"embedding about {duration(embedding)}"] if embedding else []
+    times += [f"training {trainer.steps:,} steps about {duration(cost.seconds)}"]
     memory = f", {cost.megabytes / 1024:.1f} GB" if cost.megabytes else ""
     why = f" ({plan.reason})" if plan.reason else ""
     device = resolve_device(trainer.config.device)
-    announce(f"preset {plan.preset}{why}: {facts}{skipped}, {device.type}; {', '.join(parts)}{memory}")
+    announce(f"preset {plan.preset}{why}: {facts}{skipped}, {device.type}; {', '.join(times)}{memory}")
     if total > LONG:
         announce(f"warning: this will take about {duration(total)}; fewer --steps, a smaller --size or a GPU help")
     return total
-
-
-def _objects(trainer: Trainer) -> tuple[Any, ...]:
-    return trainer.model, trainer.algorithm, trainer.calibrator, trainer.selector
 
 
 def embed(data: SSLData, bank: Bank, model: Backbone, options: Namespace) -> SSLData:
@@ -107,8 +105,9 @@ def advise(data: SSLData, model: Backbone, options: Namespace) -> None:
     if seconds > TRIAL:
         announce(f"not compared with fine-tuning, which would take about {duration(seconds)}; try --preset finetune")
         return
-    size = {"input_size": bank.encoder.input_size} if isinstance(bank.encoder, Timm) else {}
-    tuned = Timm(model.name, model.weights, **size) if isinstance(model, Timm) else model
+    tuned = copy.deepcopy(model)
+    if isinstance(tuned, Timm) and isinstance(bank.encoder, Timm):
+        tuned.input_size = bank.encoder.input_size
     found = compare_finetuning(data, tuned, {"device": options.device, "seed": options.seed}, TRIAL_STEPS)
     if found is None:
         announce("too few labels per class to compare with fine-tuning")

@@ -41,7 +41,7 @@ RESUMABLE = ("resume", "root", "cache", "device", "progress")
 
 def run(argv: Sequence[str]) -> None:
     """Train, then print the summary and the path of the run folder."""
-    words = read_words(argv)
+    words: Words = read_words(argv)
     resume = words.get("resume")
     words = resume_words(words, resume) if resume else words
     chosen = plan_for(words)

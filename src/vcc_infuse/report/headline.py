@@ -39,6 +39,7 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("error", "error", lambda v: percent(v, 2)),
     Column("error_best", "best error", lambda v: percent(v, 2)),
+    Column("error_probe", "linear probe", lambda v: percent(v, 2), 0),
     Column("ece", "ECE softmax", decimal),
     Column("ece_calibrated", "ECE calibrated", decimal),
     Column("nll", "NLL", decimal),
@@ -58,7 +59,9 @@ def columns(runs: Sequence[Run]) -> list[Column]:
 def cards(run: Run) -> list[Card]:
     """The metrics a reader asks for first, without those that are unknown."""
     metrics = run.latest
-    found = [
+    probe = metrics.get("error_probe")
+    found = [Card("Linear probe", percent(probe, 2), "test error on the same features")] if known(probe) else []
+    found += [
         Card("Test error", percent(metrics.get("error"), 2), f"best {percent(metrics.get('error_best'), 2)}"),
         ece_card(metrics.get("ece"), metrics.get("ece_calibrated")),
         Card("Pseudo labels right", percent(metrics.get("pseudo_label_precision")),

@@ -77,7 +77,7 @@ def average_(tensors: Iterable[Tensor]) -> None:
     flat = torch.cat([t.detach().flatten().float() for t in tensors])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
-    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+    for tensor, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
         tensor.detach().copy_(part.view_as(tensor))
 
 

@@ -137,8 +137,7 @@ def make_model(model: nn.Module, data: SSLData, classes: int) -> Classifier:
     built = Classifier.build(own, (shape[2], shape[0], shape[1]), classes)
     if isinstance(own, Backbone):
         own.load_pretrained()
-    # nn.Module.to has no overload for a memory format alone
-    return cast(Classifier, built.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+    return built.to(memory_format=torch.channels_last)
 
 
 def preprocessing(model: Classifier) -> Preprocessing | None:

@@ -15,9 +15,9 @@ def to_float64(numbers: Tensor) -> Tensor:
 def fast_bf16(device: torch.device) -> bool:
     """Whether the hardware computes in bfloat16."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return False
 
 
