@@ -12,6 +12,7 @@ from tests.helpers.tiny import buffers, make_step, make_task, part_of, same, two
 
 import vcc_infuse
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
+from vcc_infuse.algorithms.closed_form import ClosedForm
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.errors import OptionError
 from vcc_infuse.models import Classifier, SmallConv
@@ -20,9 +21,11 @@ from vcc_infuse.types import Calibrated, Outputs
 from vcc_infuse.utils.serialization import from_config, to_config
 
 
-def public(base):
+def public(base, trained=False):
+    """Every exported class of a kind; with `trained` only those that have training steps."""
     kinds = [getattr(vcc_infuse, name) for name in vcc_infuse.__all__]
     classes = [k for k in kinds if isinstance(k, type) and issubclass(k, base) and k not in (base, PseudoLabeling)]
+    classes = [k for k in classes if not (trained and issubclass(k, ClosedForm))]
     return pytest.mark.parametrize("kind", classes, ids=[k.__name__ for k in classes])
 
 
@@ -59,7 +62,7 @@ def walk(algorithm, step):
         optimizer.step()
 
 
-@public(Algorithm)
+@public(Algorithm, trained=True)
 @pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "bf16"])
 def test_finite_gradients_reach_every_trainable_parameter(kind, autocast):
     algorithm, reached = lively(kind), set()
@@ -79,7 +82,7 @@ def test_finite_gradients_reach_every_trainable_parameter(kind, autocast):
     assert trainable <= reached, trainable - reached
 
 
-@public(Algorithm)
+@public(Algorithm, trained=True)
 def test_state_is_buffers(kind):
     """Other tensors would be neither saved nor moved to the device."""
     algorithm = lively(kind)
@@ -90,7 +93,7 @@ def test_state_is_buffers(kind):
         assert not [key for key, value in vars(module).items() if isinstance(value, torch.Tensor)], name
 
 
-@public(Algorithm)
+@public(Algorithm, trained=True)
 def test_state_round_trip_gives_the_same_next_step(kind):
     """State from a warm-up (step 1) and from later steps."""
     first, second = lively(kind), lively(kind)
@@ -113,7 +116,7 @@ def test_state_round_trip_gives_the_same_next_step(kind):
 CONSTANT = {"ABC", "MPL"}
 
 
-@public(Algorithm)
+@public(Algorithm, trained=True)
 def test_memories_change_in_training_and_not_in_eval_mode(kind):
     algorithm = lively(kind)
     step = step_for(algorithm)
@@ -130,7 +133,7 @@ def test_memories_change_in_training_and_not_in_eval_mode(kind):
     assert same(after, buffers(algorithm))
 
 
-@public(Algorithm)
+@public(Algorithm, trained=True)
 def test_two_processes_keep_the_state_and_the_labels_of_one(kind):
     """Some ids repeat across processes. BatchNorm is in eval mode because its statistics are per process."""
     alone = lively(kind)
@@ -216,7 +219,7 @@ def pool_terms(kind, weight, scale):
     return [abs(term.item()) for name, term in terms.items() if name not in WITH_LABELS]
 
 
-@public(Algorithm)
+@public(Algorithm, trained=True)
 def test_core_set_weights_of_zero_remove_the_pool(kind):
     """Every unlabeled term is zero at weight zero, whatever its name."""
     if not kind().views:
@@ -226,7 +229,7 @@ def test_core_set_weights_of_zero_remove_the_pool(kind):
     assert all(term == 0 for scale in scales for term in pool_terms(kind, 0.0, scale))
 
 
-@public(Algorithm)
+@public(Algorithm, trained=True)
 def test_one_step_on_constant_input_does_not_explode(kind):
     algorithm = kind()
     step = step_for(algorithm, number=50)

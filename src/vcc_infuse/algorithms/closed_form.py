@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..models import Backbone, Classifier
 from ..models.classifier import set_up
-from ..models.probe import fit_probe
+from ..models.probe import probe_on
 from ..types import Losses, Step
-from ..validation import check_choice, check_integer, check_range
+from ..validation import check_integer, check_range
 from .base import Algorithm
 
 
@@ -46,7 +46,7 @@ class LinearProbe(ClosedForm):
 
     def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
         """The same backbone under the fitted head."""
-        fit_probe(labeled, y, model.head.out_features, self.seed).copy_to(model.head)
+        probe_on(model.backbone, labeled, y, model.head.out_features, self.seed).copy_to(model.head)
         return model
 
 
@@ -57,20 +57,16 @@ class LabelSpreading(ClosedForm):
 
     Args:
         n_neighbors: neighbors of each image.
-        alpha: how far an image takes over its neighbors' labels; 0 keeps its own.
-        kernel: "knn" for nearest neighbors, "rbf" for all images by distance.
+        alpha: weight of the neighbors' labels against an image's own, between 0 and 1.
         max_iter: largest number of iterations.
     """
 
     needs_pool = True
 
-    def __init__(
-        self, n_neighbors: int = 10, alpha: float = 0.2, kernel: Literal["knn", "rbf"] = "knn", max_iter: int = 30
-    ) -> None:
+    def __init__(self, n_neighbors: int = 10, alpha: float = 0.2, max_iter: int = 30) -> None:
         super().__init__()
         self.n_neighbors = check_integer("n_neighbors", n_neighbors)
         self.alpha = check_range("alpha", alpha, 0, 1, open_low=True, open_high=True)
-        self.kernel = check_choice("kernel", kernel, ("knn", "rbf"))
         self.max_iter = check_integer("max_iter", max_iter)
 
     def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
@@ -78,16 +74,13 @@ class LabelSpreading(ClosedForm):
         from sklearn.semi_supervised import LabelSpreading as Spreading
 
         classes, rows = model.head.out_features, torch.cat([labeled, pool])
-        targets = torch.cat([y, torch.full((len(pool),), -1)])
-        spreading = Spreading(
-            kernel=self.kernel, n_neighbors=min(self.n_neighbors, len(rows) - 1), alpha=self.alpha,
-            max_iter=self.max_iter,
-        )  # fmt: skip
+        near, targets = min(self.n_neighbors, len(rows)), torch.cat([y, torch.full((len(pool),), -1)])
+        spreading = Spreading("knn", n_neighbors=near, alpha=self.alpha, max_iter=self.max_iter)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "not converged" and divisions by the labels of isolated images
             spreading.fit(rows.double().numpy(), targets.numpy())
         spread = torch.from_numpy(spreading.label_distributions_).float().nan_to_num(1 / classes)
-        votes = NeighborVotes(model.backbone, len(rows), rows.shape[1], classes, self.n_neighbors)
+        votes = NeighborVotes(model.backbone, len(rows), rows.shape[1], classes, near)
         votes.attach(rows, spread)
         head = nn.Linear(classes, classes)
         nn.init.eye_(head.weight)

@@ -13,11 +13,14 @@ from ..algorithms.closed_form import ClosedForm
 from ..calibrators import Softmax
 from ..evaluation import chunks, evaluate
 from ..models import Classifier
-from ..models.probe import Probe, fit_probe
+from ..models.probe import probe_on
 from .config import TrainConfig
 
 if TYPE_CHECKING:
     from .state import TrainState
+
+
+CHUNK = 128  # images per forward of the network, so that photos fit into memory
 
 
 def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig) -> float | None:
@@ -25,29 +28,18 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig) -> 
     closed = isinstance(algorithm, ClosedForm)
     if not closed and config.head_init != "probe":
         return None
-    data, classes = state.data, state.task.classes
+    data = state.data
     y = torch.from_numpy(np.asarray(data.labeled_y))
     labeled = plain_features(state, data.split.labeled)
     if isinstance(algorithm, ClosedForm):
         pool = plain_features(state, data.split.pool) if algorithm.needs_pool else labeled[:0]
         state.model = algorithm.solve(state.model, labeled, y, pool).to(state.device)
         return error_on_test_set(state, state.model)
-    # A bank's features are standardized and of unit length already.
-    fit = standardized_probe if data.dataset.slots is None else fit_probe
-    probe, head = fit(labeled, y, classes, config.seed), state.model.head
-    probe.copy_to(head)
+    probe = probe_on(state.model.backbone, labeled, y, state.task.classes, config.seed)
+    probe.copy_to(state.model.head)
     error = error_on_test_set(state, state.model)
-    probe.copy_to(head, config.head_scale)
+    probe.copy_to(state.model.head, config.head_scale)
     return error
-
-
-def standardized_probe(features: Tensor, y: Tensor, classes: int, seed: int) -> Probe:
-    """A probe on standardized features, as a linear function of the features themselves."""
-    mean, std = features.mean(0), features.std(0, correction=0).clamp(min=1e-6)
-    scale = std * features.shape[1] ** 0.5  # so that an average image has unit length, as in a bank
-    probe = fit_probe((features - mean) / scale, y, classes, seed)
-    weight = probe.weight / scale
-    return probe._replace(weight=weight, bias=probe.bias - weight @ mean)
 
 
 @torch.no_grad()
@@ -56,7 +48,7 @@ def plain_features(state: TrainState, rows: np.ndarray) -> Tensor:
     backbone, x = state.model.backbone, state.data.dataset.train.x
     training = state.model.training
     state.model.eval()
-    found = [backbone(images).float().cpu() for images in chunks(x, state.views, state.device, rows=rows)]
+    found = [backbone(images).float().cpu() for images in chunks(x, state.views, state.device, CHUNK, rows)]
     state.model.train(training)
     return torch.cat(found)
 

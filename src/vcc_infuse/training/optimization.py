@@ -54,7 +54,7 @@ def _by_layer(backbone: nn.Module, config: TrainConfig) -> list[Group]:
         if config.layer_decay < 1:
             raise OptionError("layer_decay", config.layer_decay, "must be 1 for a network that is not timm's")
         return _by_shape([backbone], config.weight_decay)
-    from timm.optim import param_groups_layer_decay
+    from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]
 
     groups: list[Group] = param_groups_layer_decay(net, config.weight_decay, layer_decay=config.layer_decay)
     return [{"params": g["params"], "weight_decay": g["weight_decay"], "lr_scale": g["lr_scale"]} for g in groups]

@@ -53,7 +53,7 @@ class RunRecorder:
         if self.writes:
             recorded = self.last_evaluation().get("step", 0)
             if resume:
-                self.folder.rewind(step)
+                self.folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
             else:
                 self._create(self.folder, config)
             self.tracker.start(self.folder.path, config, step if resume else None, recorded)
