@@ -67,7 +67,7 @@ def run(key: str, data: SSLData, *, fixed: bool = False, shift: int = 0) -> dict
     with ExitStack() as stack:
         if fixed:
             vars(case[0]).update(COUPLED.get(key, {}))
-            views = lambda dataset: FixedViews(dataset.mean, dataset.std)  # noqa: E731
+            views = lambda dataset, preprocessing: FixedViews(dataset.mean, dataset.std)  # noqa: E731
             stack.enter_context(patch("vcc_infuse.training.state.make_views", views))
         seeded = lambda seed, step, rank: seed_step(seed + shift, step, rank)  # noqa: E731
         stack.enter_context(patch.object(vcc_infuse.training.trainer, "seed_step", seeded))

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from ..algorithms import Algorithm
+from ..algorithms.closed_form import ClosedForm
 from ..calibrators import Calibrator, Softmax
 from ..errors import OptionError, UserError
 from ..selectors import Selector
@@ -145,11 +146,16 @@ def check_tracker(name: TrackerName) -> None:
 
 
 def check_compatible(algorithm: Algorithm, calibrator: Calibrator, selector: Selector | None = None) -> None:
-    """Refuse a selector without a pool, and a calibrator without a confidence to replace or views to learn from."""
+    """Refuse a selector without pool or steps, and a calibrator without a confidence to replace or views to use."""
     method, plugin = type(algorithm).__name__, type(calibrator).__name__
     if selector is not None and selector.restricts and not algorithm.views:
         raise UserError(
             f"{method} uses no unlabeled images, so the selector {type(selector).__name__} has nothing to select; "
+            "leave it out or choose a semi-supervised method such as FixMatch"
+        )
+    if selector is not None and isinstance(algorithm, ClosedForm):
+        raise UserError(
+            f"{method} has no training steps, so the selector {type(selector).__name__} has nothing to shorten; "
             "leave it out or choose a semi-supervised method such as FixMatch"
         )
     # Not isinstance: MMCE inherits Softmax's confidence, yet exists to change it.
