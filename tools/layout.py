@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parents[1] / "src"
 TRACER = """
-import json, sys
+import inspect, json, sys
 from pathlib import Path
 root, words, record = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, root)
@@ -29,7 +29,8 @@ def profile(frame, event, arg):
     global crossings, back
     name = frame.f_code.co_filename
     if event == "call":
-        mine = name.startswith(root + "/vcc_infuse") and frame.f_code.co_name != "<module>"
+        # Bodies of modules and classes are not optimized code; they run when a module is imported.
+        mine = name.startswith(root + "/vcc_infuse") and frame.f_code.co_flags & inspect.CO_OPTIMIZED
         caller = next((f for f in reversed(stack) if f), None)
         if mine:
             files.add(name)
