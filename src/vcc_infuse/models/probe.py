@@ -96,7 +96,7 @@ def _choose_strength(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> t
         return FALLBACK, None
     probs = np.zeros((len(STRENGTHS), len(y), classes))
     for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
-        model = _regression(STRENGTHS[0], tol=1e-3, warm_start=True)
+        model = _regression(STRENGTHS[0], warm_start=True)
         for i, strength in enumerate(STRENGTHS):
             probs[i, test] = model.set_params(C=strength).fit(x[train], y[train]).predict_proba(x[test])
     losses = -np.log(np.clip(probs[:, np.arange(len(y)), y], 1e-12, None)).mean(1)
@@ -110,10 +110,10 @@ def _at_most(y: np.ndarray, count: int, seed: int) -> np.ndarray:
     return np.sort(np.concatenate([order[y[order] == label][:count] for label in np.unique(y)]))
 
 
-def _regression(strength: float, tol: float = 1e-4, warm_start: bool = False) -> Any:
+def _regression(strength: float, warm_start: bool = False) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=strength, tol=tol, max_iter=1000, warm_start=warm_start)
+    return LogisticRegression(C=strength, max_iter=1000, warm_start=warm_start)
 
 
 def _two_sided(coefficients: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
