@@ -24,6 +24,8 @@ from vcc_infuse import (
     FixMatch,
     FlexMatch,
     Identity,
+    LabelSpreading,
+    LinearProbe,
     SmallConv,
     SSLClassifier,
     SSLData,
@@ -254,13 +256,23 @@ def test_of_views_the_first_is_predicted(blobs):
         model.predict(views[:, :, :3])
 
 
+def test_methods_without_steps_work_on_the_features_themselves(blobs):
+    x, truth, y = blobs
+    for method in (LinearProbe(), LabelSpreading()):
+        model = SSLClassifier(algorithm=method).fit(x, y)
+        assert model.score(x, truth) > 0.9
+        assert model.summary_["steps"] == 0
+    assert not list(SSLClassifier(algorithm=LinearProbe()).fit(x, y).predictor_.model.backbone.parameters())
+
+
 def test_a_head_that_starts_at_the_probe_is_a_logistic_regression(blobs):
     """Without a learning rate it stays where it starts."""
     x, _, y = blobs
     model = SSLClassifier(head_init="probe", lr=0.0, **FAST).fit(x, y)
     assert isinstance(model.predictor_.model.backbone, Identity)
-    scaler = StandardScaler().fit(x[y >= 0])
-    scaled = scaler.transform(x) / 2  # √4 features
+    scaled = StandardScaler().fit_transform(x)
+    scaled = scaled - scaled[y >= 0].mean(0)
+    scaled /= np.sqrt((scaled[y >= 0] ** 2).sum(1).mean())
     found = model.predict_proba(x)
     distances = []
     for strength in STRENGTHS:

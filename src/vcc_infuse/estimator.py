@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from .algorithms import Algorithm
+from .algorithms.closed_form import ClosedForm
 from .calibrators import Calibrator
 from .calibrators.base import set_top_confidence
 from .data.arrays import are_views, as_rows, encode, from_arrays, has_label
@@ -66,7 +67,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     Args:
         model: the network to train; if not given, SmallConv() for images and MLP() for features, and only a linear
-            layer for views, for embedded images and for features with `head_init="probe"`.
+            layer for views, for embedded images, and for features with `head_init="probe"` or a method without steps.
         algorithm: the semi-supervised method; FixMatch() if not given.
         calibrator: computes the confidence of pseudo labels and predictions; the softmax if not given.
         selector: chooses the unlabeled examples to train on; all of them if not given.
@@ -220,7 +221,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             return head(self.bank)
         if len(dataset.shape) == 3:
             return SmallConv()
-        return head() if start == "probe" else MLP()
+        return head() if start == "probe" or isinstance(self.algorithm, ClosedForm) else MLP()
 
     def _check(self) -> None:
         """Refuse objects of the wrong kind, and options that exclude each other."""
