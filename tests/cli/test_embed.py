@@ -1,0 +1,154 @@
+"""`vcc-infuse embed`: in one process, in two, on a Ray cluster, and with mistakes."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vcc_infuse.cli import embed
+from vcc_infuse.cli.main import main
+from vcc_infuse.data import bank as module
+
+SMALL = ["--model.name", "test_resnet", "--model.weights", "none", "--model.input_size", "16", "--device", "cpu",
+         "--bank.weak", "1", "--bank.strong", "1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir()
+        for i in range(20):
+            Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(photos, tmp_path_factory):
+    """The bank that one process writes."""
+    cache = tmp_path_factory.mktemp("one")
+    assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(cache)]) == 0
+    return arrays(cache)
+
+
+def arrays(cache):
+    (folder,) = (Path(cache) / "banks").iterdir()
+    return folder.name, *(np.load(folder / f"{part}.npy") for part in ("train", "test"))
+
+
+def same(one, other):
+    return one[0] == other[0] and all(np.array_equal(a, b) for a, b in zip(one[1:], other[1:], strict=True))
+
+
+def test_it_says_what_it_does(photos, tmp_path, capsys):
+    words = ["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]
+    assert main(words) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    # 32 training images in three views, 8 test images in one
+    assert first.startswith("104 views of 40 images to embed: about ")
+    assert second.startswith("embedded 104 views in ")
+    assert second.endswith(" per second")
+    name, train, test = arrays(tmp_path)
+    assert (train.shape[:2], test.shape[:2]) == ((32, 3), (8, 1))
+    assert third.startswith(f"bank: {tmp_path / 'banks' / name} (0.")
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines() == ["all views of 40 images are embedded already", third]
+
+
+def test_options_choose_another_bank(photos, tmp_path, expected):
+    for number, extra in enumerate((["--seed", "1"], ["--bank.strong", "2"], ["--flip", "false"], ["--mode", "gray"])):
+        assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path / str(number)), *extra]) == 0
+        assert arrays(tmp_path / str(number))[0] != expected[0]
+
+
+def test_a_lazy_bank_has_plain_views_only(photos, tmp_path, expected, capsys):
+    assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path), "--bank.lazy"]) == 0
+    assert capsys.readouterr().out.startswith("40 views of 40 images")
+    np.testing.assert_array_equal(arrays(tmp_path)[1][:, 0], expected[1][:, 0])
+
+
+def test_off_a_terminal_there_is_a_line_from_time_to_time(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "QUIET", 0.0)
+    assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("embedded")]
+    assert [line.partition(",")[0] for line in lines] == ["embedded 96 of 104 views", "embedded 104 of 104 views"]
+    assert lines[-1].endswith(" per second, 0.0 minutes left")
+
+
+def test_two_processes_share_the_work(photos, tmp_path, expected):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+               "-m", "vcc_infuse", "embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("104 views of 40 images") == 1
+    assert done.stdout.count("bank: ") == 1
+    assert same(arrays(tmp_path), expected)
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
+def test_a_ray_cluster(photos, tmp_path, expected, monkeypatch):
+    import ray
+
+    monkeypatch.setattr(module, "CHUNK", 8)  # five tasks
+    cache = tmp_path / "here"
+    assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(cache)]) == 0
+    try:
+        words = ["--backend", "ray", "--workers", "2", "--cache", str(tmp_path / "ray")]
+        assert main(["embed", "--data", str(photos), *SMALL, *words]) == 0
+        assert ray.cluster_resources()["CPU"] == 2
+    finally:
+        ray.shutdown()
+    assert same(arrays(tmp_path / "ray"), arrays(cache))
+
+
+def test_without_ray(photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path), "--backend", "ray"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == (
+        "vcc-infuse: --backend needs a package that is missing (ray), got 'ray'; "
+        "install it with: pip install 'vcc-infuse[ray]'"
+    )
+
+
+def test_an_interrupted_command_says_that_it_continues(photos, tmp_path, monkeypatch, capsys):
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Bank, "build", stop)
+    assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]) == 130
+    assert "the same command continues" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"--data": "nowhere"}, "--data must be a known source or the path of a folder or zip, got 'nowhere'"),
+        ({"--model.name": "test_resnett"}, "--model.name must be a network of timm, got 'test_resnett'; did you mean"),
+        ({"--model.weights": "no.pth"}, "--model.weights must be auto, none, timm, a torchvision name or a file"),
+        ({"--bank.weak": "0"}, "--bank.weak must be an integer of at least 1, got 0"),
+        ({"--backend": "moon"}, "--backend must be one of here, ray, got 'moon'"),
+        ({"--device": "moon"}, "--device must be auto, cpu, cuda, cuda:N or mps, got 'moon'"),
+        ({"--bank.week": "1"}, "did you mean --bank.weak"),
+    ],
+)
+def test_mistakes_cost_one_line(photos, tmp_path, change, hint, capsys):
+    options = {"--data": str(photos), **dict(zip(SMALL[::2], SMALL[1::2], strict=True)), "--cache": str(tmp_path)}
+    words = [word for pair in {**options, **change}.items() for word in pair]
+    assert main(["embed", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert hint in line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "a second"), (42.4, "42 seconds"), (600, "10 minutes"), (7200, "2.0 hours")],
+)
+def test_durations(seconds, text):
+    assert embed.duration(seconds) == text
