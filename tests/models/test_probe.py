@@ -9,21 +9,13 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from tests.helpers.blobs import blobs
 from torch import nn
 
 from vcc_infuse import MLP, Identity
 from vcc_infuse.models.probe import FALLBACK, STRENGTHS, fit_probe, probe_on, standardized_probe
 
 warnings.filterwarnings("ignore", module="sklearn")
-
-
-def blobs(rows, width=30, classes=4, seed=0, noise=1.0):
-    """Rows of unit length on average around their mean, in classes that overlap."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(rows) % classes
-    x = np.random.default_rng(99).normal(size=(classes, width))[y] + noise * 3 * rng.normal(size=(rows, width))
-    x -= x.mean(0)
-    return torch.from_numpy(x / np.sqrt((x**2).sum(1).mean())), torch.from_numpy(y)
 
 
 def logits(probe, x):
