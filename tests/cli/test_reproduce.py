@@ -80,7 +80,7 @@ def test_a_row_without_the_row_it_is_compared_with(tmp_path: Path) -> None:
         (["coreset", "--rows", "INFUSION"], "--rows INFUSION is not part of any name; there are: Supervised"),
         (["main", "--seeds", "0"], "--seeds must be an integer of at least 1, got 0"),
         (["main", "--jobs", "-1"], "--jobs must be an integer of at least 1, got -1"),
-        (["main", "--scale", "huge"], "--scale must be one of smoke, cpu, paper, got 'huge'"),
+        (["main", "--scale", "huge"], "--scale must be one of smoke, cpu, frozen, paper, got 'huge'"),
         (["main", "--data-root", "/nowhere"], "--data_root must be a folder, got '/nowhere'"),
         (
             ["stl10", "--scale", "paper", "--data-root", "EMPTY"],

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..reproduce import Cell, Table, run_grid
 from ..reproduce.backends import BACKENDS
 from ..reproduce.collect import collect
-from ..reproduce.datasets import check_available
+from ..reproduce.datasets import check_available, without_missing
 from ..reproduce.estimate import plan
 from ..reproduce.render import write_table
 from ..reproduce.scales import SCALES
@@ -30,6 +30,7 @@ def run(argv: Sequence[str]) -> int:
     options = read(argv)
     chosen = within(tables(options.table, options.scale), "columns", options.columns)
     chosen = within(chosen, "rows", options.rows)
+    chosen = [without_missing(table, options.data_root) for table in chosen]
     cells = [cell for table in chosen for cell in table.cells(options.seeds)]
     check_available(cells, options.data_root)
     mine = list(dict.fromkeys(cells))[options.shard[0] :: options.shard[1]]
@@ -51,7 +52,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser = Parser("vcc-infuse reproduce", "Run the experiments of a table of the paper and write the table.")
     parser.add_argument("table", metavar="TABLE", help=f"{', '.join(TABLES)} or all")
     parser.add_argument("--scale", **one_of(*SCALES), default="cpu",
-                        help="smoke takes seconds, cpu hours, paper needs GPUs (cpu)")  # fmt: skip
+                        help="smoke takes seconds, frozen and cpu hours, paper needs GPUs (cpu)")  # fmt: skip
     for part, example in (("columns", "SVHN or '20 %% kept'"), ("rows", "INFUSE")):
         text = f"only the {part} whose name is or contains TEXT, such as {example}; may be repeated"
         parser.add_argument(f"--{part}", action="append", metavar="TEXT", help=text)

@@ -67,10 +67,10 @@ def load_ssl(
     """
     dataset = load(data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress)
     dataset = dataset if flip is None else replace(dataset, flip=flip)
-    return SSLData(dataset, _choose_split(dataset, labels, long_tail, include_labeled, seed, all_labels))
+    return SSLData(dataset, choose_split(dataset, labels, long_tail, include_labeled, seed, all_labels))
 
 
-def _choose_split(
+def choose_split(
     dataset: Dataset,
     labels: int | None,
     long_tail: LongTail | None,
@@ -78,6 +78,7 @@ def _choose_split(
     seed: int,
     all_labels: bool,
 ) -> Split:
+    """Which labels of a loaded dataset are shown; the options are those of `load_ssl`."""
     y, classes = dataset.train.y, dataset.classes
     if long_tail is not None:
         if labels is not None:

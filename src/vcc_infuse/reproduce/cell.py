@@ -15,11 +15,13 @@ import yaml
 
 from ..algorithms import Algorithm
 from ..calibrators import Calibrator
+from ..data.bank import BankConfig
 from ..data.loading import load_ssl
 from ..data.long_tail import LongTail
 from ..data.ssl_data import SSLData
 from ..models import Backbone
 from ..selectors import Selector
+from ..training.frozen import head
 from ..training.trainer import Trainer
 from ..utils.io import read_json
 from ..utils.serialization import from_config, to_config
@@ -28,6 +30,8 @@ Options = Mapping[str, Any]
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
 # These three are options of the training as well.
 DATA_OPTIONS = set(inspect.signature(load_ssl).parameters) - {"seed", "all_labels", "progress"}
+BANK_OPTIONS = {"bank", "subset"}
+"""Options of cells that are trained on a bank: of BankConfig, and how many images of each part are embedded."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,19 @@ def build_part(options: Options, part: str) -> Any:
     return from_config({"class_path": path, "init_args": arguments_of(options, part)}, PARTS[part])
 
 
+def bank_config(options: Options) -> BankConfig | None:
+    """The views of the bank that a cell is trained on; None for cells that are trained on images."""
+    arguments = arguments_of(options, "bank")
+    return BankConfig(**arguments) if arguments else None
+
+
 def build_trainer(options: Options, out: str | None = None) -> Trainer:
-    """The trainer of a run."""
+    """The trainer of a run; on a bank, `model` is the frozen network, and a head is trained."""
     parts = {part: build_part(options, part) for part in PARTS}
-    others = {name: v for name, v in options.items() if name.partition(".")[0] not in PARTS.keys() | DATA_OPTIONS}
+    if bank := bank_config(options):
+        parts["model"] = head(bank)
+    known = PARTS.keys() | DATA_OPTIONS | BANK_OPTIONS
+    others = {name: v for name, v in options.items() if name.partition(".")[0] not in known}
     return Trainer(**parts, **{"report": False, **others, "out": out})
 
 

@@ -14,6 +14,7 @@ LABELS = {
     "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio",
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
     "least_coverage": "least covered class %", "seconds_train": "training s", "seconds_select": "selection s",
+    "seconds": "seconds",
 }  # fmt: skip
 # In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
@@ -34,6 +35,8 @@ class Entry:
     hours: float
     by_seed: dict[int, float]
     further: dict[str, Estimate | None]
+    to_reference: Estimate | None = None
+    """The difference of the first metric to the row that the table compares all rows with."""
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
@@ -47,6 +50,7 @@ class Entry:
             "difference": asdict(self.difference) if self.difference else None,
             "compared_with": self.row.base,
             "paper_difference": self.paper_difference,
+            "difference_to_reference": asdict(self.to_reference) if self.to_reference else None,
             "hours": self.hours,
             "by_seed": self.by_seed,
             "further": {name: asdict(value) if value else None for name, value in self.further.items()},
@@ -83,6 +87,7 @@ def least_coverage(summary: dict[str, Any]) -> float | None:
 def entry(table: Table, row: Row, column: TableColumn, found: dict[str, Summaries]) -> Entry:
     """One row of one column."""
     ours, base, first = found[row.name], found.get(row.base or "", {}), table.metrics[0]
+    reference = found.get(table.reference or "", {}) if row.name != table.reference else {}
     metrics = {name: estimate(list(values(ours, name).values())) for name in table.metrics if name != "hours"}
     if "hours" in table.metrics:
         metrics["hours"] = time_ratio(ours, base)
@@ -90,6 +95,7 @@ def entry(table: Table, row: Row, column: TableColumn, found: dict[str, Summarie
         row, column, metrics, printed(table, row, column), paired(values(ours, first), values(base, first)),
         printed_difference(table, row, column), sum(summary["hours"] for summary in ours.values()),
         values(ours, first), {name: estimate(list(values(ours, name).values())) for name in FURTHER},
+        paired(values(ours, first), values(reference, first)),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..data.loading import load
 from ..data.sources.torchvision import SPECS, find
 from ..errors import OptionError, UserError
 from .cell import Cell
+from .table import Table
 
 BUILT_IN = ("digits",)
 
@@ -33,8 +35,22 @@ def check_available(cells: Iterable[Cell], data_root: str | None) -> None:
     for data in dict.fromkeys(str(cell.options["data"]) for cell in cells):
         if locate(data, data_root)["data"] in SPECS:
             check_torchvision(data, data_root)
-        elif data == "fashion_mnist":
+        elif locate(data, data_root)["data"] == "fashion_mnist":
             load(data)
+
+
+def without_missing(table: Table, data_root: str | None) -> Table:
+    """At frozen scale, the table without Fashion-MNIST if it is not installed, and a remark that says so."""
+    wanted = [column for column in table.columns if column.options["data"] == "fashion_mnist"]
+    others = tuple(column for column in table.columns if column not in wanted)
+    if table.reference is None or not wanted or not others:
+        return table
+    try:
+        check_available([Cell(column.options) for column in wanted], data_root)
+    except UserError:
+        remark = f"{table.remark} Fashion-MNIST is skipped: apt-get install dataset-fashion-mnist."
+        return replace(table, columns=others, remark=remark)
+    return table
 
 
 def check_torchvision(data: str, data_root: str | None) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -19,8 +20,10 @@ from tqdm.auto import tqdm
 
 from ..errors import UserError
 from ..training.signals import Interrupted
+from ..utils.io import write_json
 from .backends import run_jobs, threads_per_job
-from .cell import Cell, build_trainer, config_yaml, load_data
+from .banks import bank_key, open_bank, train_on_bank
+from .cell import Cell, bank_config, build_trainer, config_yaml, load_data
 from .datasets import locate
 
 
@@ -35,26 +38,50 @@ class Outcome:
 def run_grid(
     cells: Sequence[Cell], folder: Path, jobs: int = 1, backend: str = "loky", data_root: str | None = None
 ) -> list[Outcome]:
-    """Run the cells that are not finished, with data from `data_root`; returns the failures."""
+    """Run the cells that are not finished, with data from `data_root`; returns the failures.
+
+    Cells on the same bank run one after the other, so that a process opens it once for all of them.
+    """
     todo = unfinished(dict.fromkeys(cells), folder)
+    groups: dict[str | None, list[Cell]] = {}
+    for cell in todo:
+        groups.setdefault(bank_key(located(cell, data_root)), []).append(cell)
     failures: list[Outcome] = []
     with progress(todo, folder):
-        while todo:
-            ended: list[Outcome] = []
-            try:
-                arguments = [(cell, folder, threads_per_job(jobs), data_root) for cell in todo]
-                for outcome in run_jobs(run_cell, arguments, jobs, backend):
-                    ended.append(reported(outcome))
-                todo = []
-            except TerminatedWorkerError:
-                # A worker was killed, most often because memory ran out. Cells that were running are run again alone.
-                failed = {outcome.cell for outcome in ended}
-                todo = unfinished([cell for cell in todo if cell not in failed], folder)
-                running = [cell for cell in todo if log_path(cell, folder).is_file()]
-                ended += [reported(run_isolated(cell, folder, data_root)) for cell in running]
-                todo = [cell for cell in todo if cell not in running]
-            failures += [outcome for outcome in ended if outcome.error]
+        for key, group in groups.items():
+            if key is not None:
+                torch.set_num_threads(threads_per_job(1))
+                open_bank(key)  # embeds what is missing, before several processes would
+            failures += run_group(group, folder, jobs, backend, data_root)
     return failures
+
+
+def run_group(
+    todo: list[Cell], folder: Path, jobs: int, backend: str = "loky", data_root: str | None = None
+) -> list[Outcome]:
+    """Run unfinished cells; returns the failures."""
+    failures: list[Outcome] = []
+    while todo:
+        ended: list[Outcome] = []
+        try:
+            arguments = [(cell, folder, threads_per_job(jobs), data_root) for cell in todo]
+            for outcome in run_jobs(run_cell, arguments, jobs, backend):
+                ended.append(reported(outcome))
+            todo = []
+        except TerminatedWorkerError:
+            # A worker was killed, most often because memory ran out. Cells that were running are run again alone.
+            failed = {outcome.cell for outcome in ended}
+            todo = unfinished([cell for cell in todo if cell not in failed], folder)
+            running = [cell for cell in todo if log_path(cell, folder).is_file()]
+            ended += [reported(run_isolated(cell, folder, data_root)) for cell in running]
+            todo = [cell for cell in todo if cell not in running]
+        failures += [outcome for outcome in ended if outcome.error]
+    return failures
+
+
+def located(cell: Cell, data_root: str | None) -> dict[str, Any]:
+    """The options of a cell, with those that find its data."""
+    return {**cell.options, **locate(str(cell.options["data"]), data_root)}
 
 
 def unfinished(cells: Iterable[Cell], folder: Path) -> list[Cell]:
@@ -91,12 +118,21 @@ def run_cell(cell: Cell, folder: Path, threads: int, data_root: str | None = Non
 
 
 def train(cell: Cell, folder: Path, data_root: str | None) -> None:
-    """Start the run of a cell, or resume it."""
-    options = {**cell.options, **locate(str(cell.options["data"]), data_root)}
+    """Start the run of a cell, or resume it. On a bank it takes seconds and leaves its summary alone."""
+    options = located(cell, data_root)
+    if bank_config(options):
+        write_summary(cell, folder, train_on_bank(options))
+        return
     trainer = build_trainer(options, out=str(cell.folder(folder)))
     data = load_data(options, trainer)
     trainer.fit(data, config=config_yaml(options, trainer), resume=cell.started(folder))
     trainer.close()
+
+
+def write_summary(cell: Cell, folder: Path, summary: dict[str, Any]) -> None:
+    """Mark a cell as finished."""
+    cell.folder(folder).mkdir(exist_ok=True)
+    write_json(cell.folder(folder) / "summary.json", summary)
 
 
 def log_path(cell: Cell, folder: Path) -> Path:

@@ -34,7 +34,7 @@ def sections(table: Table, entries: Sequence[Entry]) -> list[Section]:
         own = [entry for entry in entries if entry.column is column]
         lines = [head(table, own), *(line(table, entry, own) for entry in own)]
         parts.append(Section(column.name, lines, remarks(own)))
-    together = overall(entries)
+    together = overall(entries, table.reference)
     return [*parts, Section("Over all columns", together, [])] if together else parts
 
 
@@ -42,7 +42,9 @@ def head(table: Table, entries: Sequence[Entry]) -> list[str]:
     """The column heads; the paper's only where it has numbers."""
     metrics = [f"{LABELS[name]}{suffix}" for name in table.metrics for suffix in suffixes(name, entries)]
     paper = ["Δ paper"] if has_paper_difference(entries) else []
-    return ["method", *metrics, *paper, "Δ error [95 % interval]", "compared with", "seeds", "hours", "by seed"]
+    reference = [f"Δ to {table.reference} [95 % interval]"] if table.reference else []
+    compared = [*paper, "Δ error [95 % interval]", "compared with", *reference]
+    return ["method", *metrics, *compared, "seeds", "hours", "by seed"]
 
 
 def suffixes(name: str, entries: Sequence[Entry]) -> list[str]:
@@ -59,14 +61,20 @@ def line(table: Table, entry: Entry, entries: Sequence[Entry]) -> list[str]:
     """The cells of one method."""
     cells = [entry.row.name]
     for name in table.metrics:
-        digits = 2 if LABELS[name].endswith("%") else 3
+        digits = 2 if LABELS[name].endswith("%") else 1 if name == "seconds" else 3
         if len(suffixes(name, entries)) == 2:
             cells.append(number(entry.paper.get(name), digits))
         cells.append(spread(entry.ours.get(name), digits))
     if has_paper_difference(entries):
         cells.append(number(entry.paper_difference, 2, sign=True))
-    cells += [interval(entry.difference), entry.row.base or "–", str(len(entry.by_seed)), f"{entry.hours:.3f}"]
-    return [*cells, " ".join(f"{value:.1f}" for value in entry.by_seed.values())]
+    cells += [interval(entry.difference), entry.row.base or "–"]
+    cells += [interval(entry.to_reference)] if table.reference else []
+    return [
+        *cells,
+        str(len(entry.by_seed)),
+        f"{entry.hours:.3f}",
+        " ".join(f"{value:.1f}" for value in entry.by_seed.values()),
+    ]
 
 
 def number(value: float | None, digits: int, sign: bool = False) -> str:
@@ -105,28 +113,32 @@ def remarks(entries: Sequence[Entry]) -> list[str]:
     return found
 
 
-def overall(entries: Sequence[Entry]) -> list[list[str]]:
-    """One line for each row compared with its base in several columns; empty if there is none."""
-    names = dict.fromkeys(entry.row.name for entry in entries if entry.row.base)
-    lines = [overall_line(name, entries) for name in names]
+def overall(entries: Sequence[Entry], reference: str | None = None) -> list[list[str]]:
+    """One line for each row compared with its base in several columns, then with the reference; empty if none is."""
+    bases = {entry.row.name: entry.row.base for entry in entries}
+    pairs = [(name, base) for name, base in bases.items() if base]
+    pairs += [(name, reference) for name in bases if reference and name != reference]
+    lines = [overall_line(name, base, entries) for name, base in dict.fromkeys(pairs)]
     found = [line for line in lines if line]
     return [OVERALL_HEAD, *found] if found else []
 
 
-def overall_line(name: str, entries: Sequence[Entry]) -> list[str]:
+def overall_line(name: str, base: str, entries: Sequence[Entry]) -> list[str]:
     """The line of one row; every column has the same weight, whatever its number of seeds."""
-    ours = [entry for entry in entries if entry.row.name == name and entry.difference is not None]
-    if len(ours) < MIN_COLUMNS:
+    ours = (entry for entry in entries if entry.row.name == name)
+    found = [differences(entry.by_seed, other.by_seed) for entry in ours for other in same_column(base, entry, entries)]
+    columns = [runs for runs in found if runs]
+    if len(columns) < MIN_COLUMNS:
         return []
-    means = [entry.difference.mean for entry in ours if entry.difference]
-    runs = [value for entry in ours for value in differences(entry.by_seed, base_of(entry, entries).by_seed)]
+    mean = sum(sum(runs) / len(runs) for runs in columns) / len(columns)
+    runs = [value for each in columns for value in each]
     signs = [sum(run < 0 for run in runs), sum(run == 0 for run in runs), sum(run > 0 for run in runs)]
-    return [name, ours[0].row.base or "–", str(len(ours)), f"{sum(means) / len(means):+.2f}", *map(str, signs)]
+    return [name, base, str(len(columns)), f"{mean:+.2f}", *map(str, signs)]
 
 
-def base_of(entry: Entry, entries: Sequence[Entry]) -> Entry:
-    """The entry it is compared with, in the same column."""
-    return next(other for other in entries if other.column is entry.column and other.row.name == entry.row.base)
+def same_column(name: str, entry: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """The entry of another row in the same column, if there is one."""
+    return [other for other in entries if other.column is entry.column and other.row.name == name]
 
 
 def markdown(table: Table, entries: Sequence[Entry], facts: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
-"""The three scales, and the options of a dataset and a number of labels at each.
+"""The four scales, and the options of a dataset and a number of labels at each.
 
 `smoke` is for tests: digits stand in for every dataset and a run has four steps. `cpu` is a small version on
-subsets of the same datasets. `paper` is the full protocol, for GPUs.
+subsets of the same datasets. `frozen` trains heads on features of a pretrained network. `paper` is the full protocol,
+for GPUs.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, Literal
 from ..training.presets import preset
 from .table import TableColumn
 
-Scale = Literal["smoke", "cpu", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "cpu", "paper")
+Scale = Literal["smoke", "cpu", "frozen", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "cpu", "frozen", "paper")
 SMOKE: dict[str, Any] = {
     "steps": 4, "eval_every": 2, "batch_size": 8, "unlabeled_ratio": 2, "model": "SmallConv", "model.width": 4,
 }  # fmt: skip
@@ -26,6 +27,14 @@ CPU_BY_DATASET: dict[str, dict[str, Any]] = {
     "fashion_mnist": {"steps": 600, "eval_every": 150, "lr": 0.06},
     "svhn": {"flip": False},  # a mirrored digit is not a digit any more
 }
+# Options that `frozen` adds to those of the preset of that name.
+FROZEN: dict[str, Any] = {
+    "model": "Timm", "model.name": "tf_efficientnet_lite0", "model.input_size": 96, "bank.weak": 2, "bank.strong": 4,
+}  # fmt: skip
+FROZEN_BY_DATASET: dict[str, dict[str, Any]] = {
+    "fashion_mnist": {"subset.train": 5000, "subset.test": 2000},  # as many as a laptop embeds in minutes
+    "svhn": {"flip": False},
+}
 DATASET_NAMES = {
     "digits": "digits", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
     "svhn": "SVHN", "stl10": "STL-10",
@@ -37,8 +46,20 @@ def run_options(scale: Scale, data: str, labels: int | None, **more: Any) -> dic
     shown = {} if labels is None else {"labels": labels}
     if scale == "smoke":
         return {"data": "digits", **shown, **SMOKE, **more}
-    common = CPU | CPU_BY_DATASET.get(data, {}) if scale == "cpu" else paper_options(data)
-    return {"data": data, **shown, **common, **more}
+    return {"data": data, **shown, **common_options(scale, data), **more}
+
+
+def common_options(scale: Scale, data: str) -> dict[str, Any]:
+    """What all runs on a dataset have in common."""
+    if scale == "cpu":
+        return CPU | CPU_BY_DATASET.get(data, {})
+    return frozen_options(data) if scale == "frozen" else paper_options(data)
+
+
+def frozen_options(data: str) -> dict[str, Any]:
+    """The preset `frozen`, evaluated once: a run takes seconds."""
+    options = {name: value for name, value in preset("frozen", data).items() if name not in ("model", "bank")}
+    return {**options, "eval_every": options["steps"], **FROZEN, **FROZEN_BY_DATASET.get(data, {})}
 
 
 def paper_options(data: str) -> dict[str, Any]:
@@ -68,8 +89,10 @@ def column(
 
 
 def with_steps(column: TableColumn, steps: int) -> TableColumn:
-    """The column with another number of steps and, as at cpu scale, four evaluations."""
-    return replace(column, options={**column.options, "steps": steps, "eval_every": steps // 4})
+    """The column with another number of steps, evaluated as often as before."""
+    options = column.options
+    eval_every = steps * options["eval_every"] // options["steps"]
+    return replace(column, options={**options, "steps": steps, "eval_every": eval_every})
 
 
 def default_column(scale: Scale) -> TableColumn:

@@ -49,6 +49,8 @@ class Table:
     columns: tuple[TableColumn, ...]
     metrics: tuple[str, ...] = ("error",)
     remark: str = ""
+    reference: str | None = None
+    """A row that every row is compared with, besides its base."""
 
     def cell(self, row: Row, column: TableColumn, seed: int) -> Cell | None:
         """The run of a row in a column; None if it is not planned."""

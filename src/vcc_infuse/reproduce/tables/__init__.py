@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ...errors import UserError
 from ...utils.suggest import did_you_mean
+from ..frozen import on_bank
 from ..scales import Scale
 from ..table import Table
 from . import ablation_scores, ablation_vae, calibration, calibrators, coreset, efficiency, imbalance, main, stl10
@@ -26,4 +27,5 @@ def tables(name: str, scale: Scale) -> list[Table]:
     if name != "all" and name not in TABLES:
         remedy = did_you_mean(name, [*TABLES, "all"]) or f"; choose {', '.join(TABLES)} or all"
         raise UserError(f"table {name} is unknown{remedy}")
-    return [make(scale) for key, make in TABLES.items() if name in ("all", key)]
+    made = [make(scale) for key, make in TABLES.items() if name in ("all", key)]
+    return list(map(on_bank, made)) if scale == "frozen" else made

@@ -23,6 +23,6 @@ PAPER = paper_numbers(
 
 def table(scale: Scale) -> Table:
     """At cpu scale the middle column; the subset has 10,000 training images."""
-    counts = {"smoke": (40,), "cpu": (2500,), "paper": LABELS}[scale]
+    counts = {"smoke": (40,), "cpu": (2500,), "frozen": (400, 2500), "paper": LABELS}[scale]
     columns = tuple(column(scale, "cifar100", k) for k in counts)
     return Table("calibration", "Calibration with and without VCC", core_methods(PAPER), columns, METRICS)

@@ -26,6 +26,7 @@ PLUGINS = ("DASO", "DebiasPL", "DARP", "Adsh", "ABC")
 TAIL = {
     "smoke": {"first": 20, "gamma": 4, "beta": 0.5},
     "cpu": {"first": 300, "gamma": 30, "beta": 0.2},
+    "frozen": {"first": 300, "gamma": 30, "beta": 0.2},
     "paper": {"first": 1000, "gamma": 100, "beta": 0.2},
 }
 

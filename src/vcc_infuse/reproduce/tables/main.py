@@ -35,6 +35,10 @@ ALONE = (
     "Supervised", "PseudoLabel", "PiModel", "MeanTeacher", "VAT", "MixMatch", "ReMixMatch", "UDA", "Dash", "MPL",
     "CoMatch", "SoftMatch", "FreeMatch", "FixMatch", "FlexMatch", "SimMatch", "FullySupervised",
 )  # fmt: skip
+FROZEN_SETTINGS = (
+    ("cifar10", 40), ("cifar10", 250), ("cifar10", 4000), ("cifar100", 400), ("cifar100", 2500), ("stl10", 40),
+    ("svhn", 250), ("svhn", 1000), ("fashion_mnist", 100),
+)  # fmt: skip
 STRONG = ("UDA", "Dash", "CoMatch", "SoftMatch", "FreeMatch", *CORE)
 
 
@@ -68,6 +72,8 @@ def columns(scale: Scale) -> tuple[TableColumn, ...]:
     """The paper's nine; at cpu scale one per dataset, and two datasets that are easy enough for small runs."""
     if scale == "smoke":
         return (column(scale, "digits", 40),)
+    if scale == "frozen":
+        return tuple(column(scale, *pair) for pair in FROZEN_SETTINGS)
     if scale == "paper":
         known = tuple(row.name for row in rows() if row.paper)
         return tuple(column(scale, *pair, rows=known) for pair in SETTINGS)

@@ -21,6 +21,6 @@ PAPER = paper_numbers(
 
 def table(scale: Scale) -> Table:
     """At cpu scale the data is the labeled part of STL-10 alone, where 1,000 labels would leave nothing unlabeled."""
-    counts = {"smoke": (40,), "cpu": (250,), "paper": (40, 1000)}[scale]
+    counts = {"smoke": (40,), "cpu": (250,), "frozen": (40,), "paper": (40, 1000)}[scale]
     columns = tuple(column(scale, "stl10", k) for k in counts)
     return Table("stl10", "Error on STL-10", core_methods(PAPER), columns, ("error", "ece_calibrated", "ece"))
