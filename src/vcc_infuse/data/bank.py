@@ -175,6 +175,7 @@ class Bank:
     def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
         """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet.
 
+        The plain views must be there (`build`).
         Several processes that ask for the same rows share them: each starts at another chunk and skips what is done.
         """
         if not self.config.lazy:
@@ -183,12 +184,14 @@ class Bank:
         missing = np.unique(rows[flags.array[rows] == 0])
         pieces = np.split(missing, np.flatnonzero(np.diff(missing // CHUNK)) + 1) if len(missing) else []
         first = rank * len(pieces) // world
-        with Progress(len(missing) * len(self.config.names), shown=progress) as shown:
+        further = self.config.names[1:]  # the plain view is there, and took nothing from the random stream
+        with Progress(len(missing) * len(further), shown=progress) as shown:
             for piece in (*pieces[first:], *pieces[:first]):
                 piece = piece[flags.array[piece] == 0]
                 if len(piece):
-                    job, features = self.embed(Job("train", int(piece[0]) // CHUNK, piece, self.config.names))
-                    self.files["train"].write(piece, features)
+                    job, features = self.embed(Job("train", int(piece[0]) // CHUNK, piece, further))
+                    plain = self.features["train"][piece, :1]
+                    self.files["train"].write(piece, np.concatenate([plain, features], 1))
                     flags.write(piece, np.ones(len(piece)))
                     shown.advance(job.views)
         self.seconds += time.perf_counter() - began

@@ -1,0 +1,197 @@
+"""Banks: embedding against the bare forward of the network, memory for many images, and what lazy banks save.
+
+    OMP_NUM_THREADS=1 python benchmarks/embed.py --out results/embed
+
+writes embed.json and embed.md. The bare forward is the same network in eval mode on ready, normalized batches of the
+same size and layout, without augmentation, conversion and files. Both take turns; numbers are medians of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, SSLData, Timm, Trainer
+from vcc_infuse.data import bank as bank_module
+from vcc_infuse.data.augment.views import ImageViews
+from vcc_infuse.data.bank import Bank, BankConfig
+from vcc_infuse.data.frozen_network import fastest_plan, layout
+from vcc_infuse.data.split import balanced
+from vcc_infuse.training.frozen import embed_data, open_bank
+from vcc_infuse.utils.io import write_json, write_text
+
+
+def noise(count: int, side: int) -> SSLData:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8), np.arange(count) % 4
+    dataset = Dataset(Examples(x, y), None, tuple("abcd"), (0.5,) * 3, (0.3,) * 3)
+    return SSLData(dataset, balanced(y, 40, 4, 0))
+
+
+def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str, images: int = 64) -> dict:
+    """Views per second of `Bank.embed` and of the bare forward, alternating, by wall clock and by CPU time."""
+    bank_module.CHUNK = images
+    encoder = Timm(name, weights, size)
+    trial = open_bank(noise(images, side), encoder, cache=cache, device="cpu")
+    plan = fastest_plan(trial.encoder, trial._plain(images))
+    bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=plan.batch_size), cache=cache, device="cpu")
+    job, views = next(bank.jobs("train")), len(bank.config.names)
+    network = bank.encoder.net  # without the resizing of its input
+    ready = torch.randn(images, 3, size, size).contiguous(memory_format=layout(bank.network.plan))
+
+    @torch.no_grad()
+    def bare() -> None:
+        for _ in range(views):
+            for piece in ready.split(plan.batch_size):
+                network(piece)
+
+    works = {"embed": lambda: bank.store(*bank.embed(job)), "bare": bare}
+    seconds: dict[str, list[tuple[float, float]]] = {key: [] for key in works}
+    for number in range(rounds + 1):
+        for key, work in works.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            work()
+            if number:
+                seconds[key].append((time.perf_counter() - wall, time.process_time() - cpu))
+    ratios = np.array(seconds["bare"]) / np.array(seconds["embed"])
+    count = views * images
+    found = {f"{key}_per_second": count / statistics.median(wall for wall, _ in seconds[key]) for key in works}
+    shares = {"ratio": float(np.median(ratios[:, 0])), "ratio_cpu_time": float(np.median(ratios[:, 1]))}
+    return {"network": name, "image": side, "input_size": size, "batch_size": plan.batch_size,
+            "channels_last": plan.channels_last, **found, **shares}  # fmt: skip
+
+
+class OnDemand:
+    """Images that are made when they are asked for."""
+
+    def __init__(self, count: int, side: int = 4) -> None:
+        self.shape, self.dtype = (count, side, side, 3), np.dtype(np.uint8)
+        self.ndim, self.size = 4, count * side * side * 3
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        values = (rows[:, None] * 37 + np.arange(self.size // self.shape[0])) % 251
+        return values.astype(np.uint8).reshape(-1, *self.shape[1:])
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3))
+
+
+def memory(count: int) -> dict:
+    """Peak memory of a bank of so many images under a trivial network, in this process; labels not counted."""
+    bank_module.CHUNK = 4096
+    y = np.arange(count) % 2
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as cache:
+        dataset = Dataset(Examples(OnDemand(count), y), None, ("a", "b"), (0.5,) * 3, (0.3,) * 3)
+        views = ImageViews(dataset.mean, dataset.std)
+        bank = Bank(dataset, Mean(), views, BankConfig(1, 1, batch_size=4096), cache=cache).build(progress=False)
+        assert bank.missing() == 0
+    growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    return {"images": count, "seconds": time.perf_counter() - began, "growth_mb": growth,
+            "images_mb": count * 48 / 2**20, "features_mb": count * 18 / 2**20}  # fmt: skip
+
+
+def memory_in_process(count: int) -> dict:
+    command = [sys.executable, __file__, f"--memory={count}"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 512) -> list[dict]:
+    """Views and seconds of embedding for a run with INFUSE, with all views first and with those of kept images."""
+    bank_module.CHUNK, rows = 256, []
+    data = noise(images, 32)
+    for late, every in ((False, 50), (True, 50), (True, 1000)):
+        with tempfile.TemporaryDirectory(dir=cache) as own:
+            config = BankConfig(lazy=late, batch_size=16)
+            banked = embed_data(data, Timm(name, weights, 96), config, cache=own, device="cpu", progress=False)
+            bank = banked.dataset.bank
+            selector = INFUSE(keep=keep, every=every)
+            trainer = Trainer(Identity(), FixMatch(), selector=selector, steps=800, batch_size=8, progress=False)
+            trainer.fit(banked)
+            further = np.load(bank.folder / "rows-done.npy").sum() if late else images
+            views = images * (1 if late else 7) + (int(further) * 6 if late else 0)
+            rows.append({"bank": "lazy" if late else "whole", "selections": 200 // every or 1, "images": images,
+                         "keep": keep, "images_with_all_views": int(further), "views": views,
+                         "seconds": bank.seconds})  # fmt: skip
+    return rows
+
+
+def table(found: dict, command: str) -> str:
+    lines = [f"Embedding on {found['threads']} thread(s) of a shared machine: only ratios mean something.\n",
+             f"    {command}\n",
+             "| network | images | network's size | batch | channels_last | bare forward, views/s | bank, views/s "
+             "| ratio | ratio by CPU time |", "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines += [
+        f"| {r['network']} | {r['image']} px | {r['input_size']} px | {r['batch_size']} | {r['channels_last']} "
+        f"| {r['bare_per_second']:.0f} | {r['embed_per_second']:.0f} | **{r['ratio']:.2f}** "
+        f"| {r['ratio_cpu_time']:.2f} |"
+        for r in found["rates"]
+    ]
+    lines += ["\nBatch size and layout were chosen by measurement. The next view is made by a second thread.\n",
+              "Memory with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
+              "| images | seconds | growth of peak memory, MB | all images, MB | all features, MB |",
+              "|---|---|---|---|---|"]  # fmt: skip
+    lines += [
+        f"| {r['images']:,} | {r['seconds']:.0f} | {r['growth_mb']:.0f} | {r['images_mb']:.0f} "
+        f"| {r['features_mb']:.0f} |"
+        for r in found["memory"]
+    ]
+    lines += ["\nA run with INFUSE on a whole bank and on a lazy one (1 plain, 2 weak, 4 strong views):\n",
+              "| bank | kept | selections | images | of them with all views | views embedded | seconds "
+              "| share of the views |",
+              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    whole = found["lazy"][0]["views"]
+    lines += [
+        f"| {r['bank']} | {r['keep']:.0%} | {r['selections']} | {r['images']} | {r['images_with_all_views']} "
+        f"| {r['views']} | {r['seconds']:.1f} | {r['views'] / whole:.2f} |"
+        for r in found["lazy"]
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="tf_efficientnet_lite0")
+    parser.add_argument("--weights", default="auto")
+    parser.add_argument("--sizes", nargs="+", default=["32:96", "96:96", "160:160"], help="image:network")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--images", type=int, nargs="+", default=[10**6, 10**7])
+    parser.add_argument("--out", help="writes OUT.json and OUT.md")
+    parser.add_argument("--memory", type=int, help="measure this number of images here and print it as JSON")
+    options = parser.parse_args()
+    if options.memory:
+        print(json.dumps(memory(options.memory)))
+        return
+    command = " ".join([f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')} python", *sys.argv])
+    sizes = [tuple(map(int, pair.split(":"))) for pair in options.sizes]
+    with tempfile.TemporaryDirectory() as cache:
+        rates = [rate(options.model, options.weights, *pair, options.rounds, cache) for pair in sizes]
+        saved = lazy(options.model, options.weights, cache)
+    found = {"command": command, "threads": torch.get_num_threads(), "rates": rates, "lazy": saved,
+             "memory": [memory_in_process(count) for count in options.images]}  # fmt: skip
+    text = table(found, command)
+    print(text)
+    if options.out:
+        write_json(Path(f"{options.out}.json"), found)
+        write_text(Path(f"{options.out}.md"), text)
+
+
+if __name__ == "__main__":
+    main()
