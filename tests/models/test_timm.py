@@ -39,3 +39,23 @@ def test_size_that_does_not_fit():
         built("test_vit", (3, 8, 8))
     with pytest.raises(UserError, match="MLP"):
         built("test_vit", (64,))
+
+
+def test_images_are_resized_for_the_network():
+    model = built("test_resnet", (3, 16, 24), input_size=32, interpolation="bilinear").eval()
+    x = torch.randn(2, 3, 16, 24)
+    resized = torch.nn.functional.interpolate(x, (32, 32), mode="bilinear", antialias=True)
+    torch.testing.assert_close(model(x), model.net(resized))
+    torch.testing.assert_close(model(resized), model.net(resized), rtol=0, atol=0)
+
+
+def test_random_weights_have_no_normalization_of_their_own():
+    assert built("test_resnet", (3, 32, 32)).preprocessing() is None
+    pretrained = Timm("test_resnet")
+    pretrained.setup((3, 32, 32))
+    assert pretrained.preprocessing() == ((0.5,) * 3, (0.5,) * 3, 160, "bilinear")
+
+
+def test_sizes_are_checked():
+    with pytest.raises(UserError, match="input_size must be an integer of at least 1, got 0"):
+        Timm(input_size=0)
