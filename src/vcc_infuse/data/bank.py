@@ -32,7 +32,7 @@ from .frozen_network import FrozenNetwork, Plan, fastest_plan
 
 FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
 CHUNK = 256
-BLOCK = 2**24  # bytes of images that are read at a time for the key
+BLOCK = 2**22  # bytes of images that are read at a time for the key
 MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
 QUIET = 30.0  # seconds between lines of progress where there is no terminal
 Part = Literal["train", "test"]
