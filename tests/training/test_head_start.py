@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.helpers.images import striped
 
-from vcc_infuse import FixMatch, Identity, SSLData, Timm, Trainer
+from vcc_infuse import MLP, FixMatch, Identity, SSLData, Timm, Trainer
 from vcc_infuse.models.probe import fit_probe, standardized_probe
 from vcc_infuse.training.head_start import plain_features
 from vcc_infuse.utils.io import read_jsonl
@@ -85,7 +85,7 @@ def test_vectors_are_standardized_by_their_views_already():
 def test_plain_features_are_those_of_the_rows_in_order_and_leave_the_mode(data):
     trainer = prepared(data, freeze_bn=True)
     rows, modes = np.array([5, 2, 40]), [m.training for m in trainer.state_.model.modules()]
-    found = plain_features(trainer.state_, rows)
+    found = plain_features(trainer.state_, trainer.state_.model, rows)
     torch.testing.assert_close(found, features_of(trainer, data)[torch.from_numpy(rows)], rtol=1e-4, atol=1e-4)
     assert [m.training for m in trainer.state_.model.modules()] == modes
 
@@ -94,7 +94,7 @@ def test_features_are_computed_in_bounded_pieces(data, monkeypatch):
     trainer, sizes = prepared(data), []
     monkeypatch.setattr("vcc_infuse.training.head_start.CHUNK", 10)
     trainer.state_.model.backbone.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
-    plain_features(trainer.state_, np.arange(48))
+    plain_features(trainer.state_, trainer.state_.model, np.arange(48))
     assert sizes == [10, 10, 10, 10, 8]
 
 
@@ -110,3 +110,20 @@ def test_a_resumed_run_does_not_start_at_the_probe_again(data, tmp_path):
     assert torch.equal(again.state_.model.head.weight, weight)
     assert summary["error"] == read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["error"]
     assert summary["error_probe"] == trainer.state_.probe_error
+
+
+def test_layers_that_are_still_random_get_no_probe_start_but_are_compared_with_one():
+    """A probe on random hidden features would say nothing; the reference is that on the vectors themselves."""
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    x = (rng.normal(size=(3, 12))[y] * 2 + rng.normal(size=(90, 12))).astype(np.float32)
+    shown = np.where(np.arange(90) < 30, y, -1)
+    data = SSLData.from_arrays(x, shown, x, y)
+    options = dict(steps=1, eval_every=1, batch_size=4, progress=False, head_init="probe", seed=0)
+    linear, deep = Trainer(Identity(), FixMatch(), **options), Trainer(MLP((8,)), FixMatch(), **options)
+    plain = Trainer(MLP((8,)), FixMatch(), **{**options, "head_init": "random"})
+    for trainer in (linear, deep, plain):
+        trainer.prepare(data)
+    assert deep.state_.probe_error == linear.state_.probe_error
+    assert torch.equal(deep.state_.model.head.weight, plain.state_.model.head.weight)
+    assert not torch.equal(deep.state_.model.head.weight, torch.zeros_like(deep.state_.model.head.weight))

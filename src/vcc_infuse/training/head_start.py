@@ -12,7 +12,7 @@ from ..algorithms import Algorithm
 from ..algorithms.closed_form import ClosedForm
 from ..calibrators import Softmax
 from ..evaluation import chunks, evaluate
-from ..models import Classifier
+from ..models import Classifier, Identity
 from ..models.probe import probe_on
 from .config import TrainConfig
 
@@ -28,28 +28,31 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig) -> 
     closed = isinstance(algorithm, ClosedForm)
     if not closed and config.head_init != "probe":
         return None
-    data = state.data
+    data, model = state.data, state.model
     y = torch.from_numpy(np.asarray(data.labeled_y))
-    labeled = plain_features(state, data.split.labeled)
+    if not closed and len(data.dataset.shape) == 1 and not isinstance(model.backbone, Identity):
+        # Layers that are still random offer a probe nothing: here it is only what the run is compared with.
+        model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
+    labeled = plain_features(state, model, data.split.labeled)
     if isinstance(algorithm, ClosedForm):
-        pool = plain_features(state, data.split.pool) if algorithm.needs_pool else labeled[:0]
-        state.model = algorithm.solve(state.model, labeled, y, pool).to(state.device)
+        pool = plain_features(state, model, data.split.pool) if algorithm.needs_pool else labeled[:0]
+        state.model = algorithm.solve(model, labeled, y, pool).to(state.device)
         return error_on_test_set(state, state.model)
-    probe = probe_on(state.model.backbone, labeled, y, state.task.classes, config.seed)
-    probe.copy_to(state.model.head)
-    error = error_on_test_set(state, state.model)
-    probe.copy_to(state.model.head, config.head_scale)
+    probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
+    probe.copy_to(model.head)
+    error = error_on_test_set(state, model)
+    probe.copy_to(model.head, config.head_scale)
     return error
 
 
 @torch.no_grad()
-def plain_features(state: TrainState, rows: np.ndarray) -> Tensor:
+def plain_features(state: TrainState, model: Classifier, rows: np.ndarray) -> Tensor:
     """Features of the plain view of training rows, on the CPU."""
-    backbone, x = state.model.backbone, state.data.dataset.train.x
-    training = state.model.training
-    state.model.eval()
-    found = [backbone(images).float().cpu() for images in chunks(x, state.views, state.device, CHUNK, rows)]
-    state.model.train(training)
+    training, x = model.training, state.data.dataset.train.x
+    model.eval()
+    views = chunks(x, state.views, state.device, CHUNK, rows)
+    found = [model.backbone(images).float().cpu() for images in views]
+    model.train(training)
     return torch.cat(found)
 
 
