@@ -182,6 +182,7 @@ def test_every_table_runs_through_the_command(root: Path, tmp_path: Path, monkey
     monkeypatch.setattr(scales, "run_options", lambda scale, data, labels, **more: run_options(scale, data, 4, **more))
     monkeypatch.setitem(imbalance.TAIL, "frozen", {"first": 4, "gamma": 2, "beta": 0.5})
     monkeypatch.setattr(coreset, "FROZEN_SETTINGS", [("stl10", 40)])
+    monkeypatch.setattr(coreset, "FROZEN_STEPS", 5)
     monkeypatch.setattr(coreset, "KEEPS", (0.4,))
     monkeypatch.setattr(main_table, "FROZEN_SETTINGS", [("cifar10", 40), ("svhn", 250), ("fashion_mnist", 100)])
     words = ["reproduce", "all", "--scale", "frozen", "--seeds", "1", "--data-root", str(root)]
@@ -221,6 +222,16 @@ def test_fashion_mnist_is_skipped_with_a_remark_where_it_is_not_installed(
     capsys.readouterr()
     assert main([*words, "--columns", "Fashion", *where]) == 2  # alone it is missed
     assert "fashion_mnist: no IDX files" in capsys.readouterr().err
+
+
+def test_dry_run_times_a_step_on_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["reproduce", "stl10", "--scale", "frozen", "--seeds", "1", "--dry-run", "--data-root", str(tmp_path)]
+    (tmp_path / "stl10").mkdir()
+    assert main([*words, "--cells", str(tmp_path / "cells")]) == 0
+    *cells, total = capsys.readouterr().out.splitlines()
+    assert len(cells) == 9
+    hours = float(total.split("about ")[1].split()[0])
+    assert hours < 1  # 600 steps on vectors take seconds, not the hours of the network
 
 
 def start(root: Path, folder: Path) -> subprocess.Popen[bytes]:

@@ -6,18 +6,23 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..algorithms import FixMatch
 from ..benchmarking import alternate, random_images
+from ..data.bank import BankConfig
+from ..data.ssl_data import SSLData
+from ..training.frozen import head
 from ..training.trainer import Trainer
 from .backends import threads_per_job
-from .cell import Cell, build_part
+from .cell import Cell, Options, bank_config, build_part
 
 CLASSES = {"cifar100": 100}
 IMAGE_SIZES = {"digits": 8, "fashion_mnist": 28, "stl10": 96}
 # Steps are timed with at most this many labeled images and scaled up: this is quick even for large networks.
 MAX_LABELED = 8
+WIDTH = 1280  # features of EfficientNet-Lite0
 
 
 def plan(cells: Sequence[Cell], folder: Path, jobs: int) -> list[str]:
@@ -31,7 +36,7 @@ def plan(cells: Sequence[Cell], folder: Path, jobs: int) -> list[str]:
     return [
         *lines,
         f"{len(todo)} of {len(unique)} cells to run; about {hours:.2f} hours of computing, {hours / jobs:.2f} with "
-        f"jobs={jobs} (from one measured step of FixMatch per setting, without evaluation)",
+        f"jobs={jobs} (from one measured step of FixMatch per setting, without evaluation and embedding)",
     ]
 
 
@@ -63,8 +68,11 @@ def cost_key(cell: Cell) -> str:
 
 
 def step_seconds(cell: Cell) -> float:
-    """The median time of five FixMatch steps on random images of the same shape."""
+    """The median time of five FixMatch steps on random images of the same shape, or on random rows of a bank."""
     options = cell.options
+    if bank := bank_config(options):
+        trainer = Trainer(head(bank), FixMatch(), steps=10**6, batch_size=int(options["batch_size"]), progress=False)
+        return statistics.median(alternate({"step": trainer}, random_rows(options, bank), 5)["step"])
     data, batch_size = str(options["data"]), int(options["batch_size"])
     timed = min(batch_size, MAX_LABELED)
     images = random_images(int(options.get("size") or IMAGE_SIZES.get(data, 32)), CLASSES.get(data, 10), 512)
@@ -73,3 +81,11 @@ def step_seconds(cell: Cell) -> float:
         build_part(options, "model"), FixMatch(), steps=10**6, batch_size=timed, unlabeled_ratio=ratio, progress=False
     )
     return statistics.median(alternate({"step": trainer}, images, 5)["step"]) * batch_size / timed
+
+
+def random_rows(options: Options, bank: BankConfig) -> SSLData:
+    """Noise in the shape of a bank."""
+    classes = CLASSES.get(str(options["data"]), 10)
+    x = np.random.default_rng(0).standard_normal((2048, len(bank.names), WIDTH), dtype=np.float32)
+    y = np.where(np.arange(len(x)) < 4 * classes, np.arange(len(x)) % classes, -1)
+    return SSLData.from_arrays(x.astype(np.float16), y, slots=(bank.weak, bank.strong))
