@@ -22,20 +22,21 @@ FROZEN: dict[str, Any] = {
     "head_scale": 3.0,
     "model": {"class_path": "vcc_infuse.Timm"},
 }
+# Slow, from a head at the probe: a faster one forgot in a few steps what the probe knew (docs/fine-tuning.md).
 FINETUNE: dict[str, Any] = {
     "steps": 300,
     "eval_every": 50,
     "batch_size": 16,
     "unlabeled_ratio": 3,
     "optimizer": "adamw",
-    "lr": 3e-4,
-    "head_lr": 3e-3,
+    "lr": 3e-5,
     "layer_decay": 0.75,
     "weight_decay": 0.05,
     "warmup_steps": 20,
     "clip_grad": 1.0,
     "freeze_bn": True,
     "head_init": "probe",
+    "head_scale": 3.0,
     "micro_batch": 32,
     "model": {"class_path": "vcc_infuse.Timm"},
 }
