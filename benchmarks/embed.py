@@ -148,7 +148,8 @@ def table(found: dict, command: str) -> str:
         f"| {r['ratio_cpu_time']:.2f} |"
         for r in found["rates"]
     ]
-    lines += ["\nBatch size and layout were chosen by measurement. The next view is made by a second thread.\n",
+    lines += ["\nBatch size and layout were chosen by measurement. The next view is made by a second thread, so "
+              "the ratio by wall clock needs a free moment of another core; the ratio by CPU time does not.\n",
               "Memory with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
               "| images | seconds | growth of peak memory, MB | all images, MB | all features, MB |",
               "|---|---|---|---|---|"]  # fmt: skip
@@ -167,6 +168,9 @@ def table(found: dict, command: str) -> str:
         f"| {r['views']} | {r['seconds']:.1f} | {r['views'] / whole:.2f} |"
         for r in found["lazy"]
     ]
+    lines += ["\nThe first selection of a run is a random subset of the same size, before there is a model to score with: "
+              "a run with one selection never used INFUSE's scores. Seconds are wall clock under other load. A lazy "
+              "bank augments whole chunks and embeds the kept rows of them, so it saves less time than views."]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from vcc_infuse.cli import embed
 from vcc_infuse.cli.main import main
 from vcc_infuse.data import bank as module
+from vcc_infuse.data import progress
 
 SMALL = ["--model.name", "test_resnet", "--model.weights", "none", "--model.input_size", "16", "--device", "cpu",
          "--bank.weak", "1", "--bank.strong", "1"]  # fmt: skip
@@ -74,7 +75,7 @@ def test_a_lazy_bank_has_plain_views_only(photos, tmp_path, expected, capsys):
 
 
 def test_off_a_terminal_there_is_a_line_from_time_to_time(photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(module, "QUIET", 0.0)
+    monkeypatch.setattr(progress, "QUIET", 0.0)
     assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("embedded")]
     assert [line.partition(",")[0] for line in lines] == ["embedded 96 of 104 views", "embedded 104 of 104 views"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from ..utils.io import read_json
 from ..validation import check_choice, check_integer, check_range
@@ -29,12 +27,12 @@ from .augment.views import ImageViews
 from .cache import cache_folder
 from .dataset import Dataset, channel_mean_std
 from .frozen_network import FrozenNetwork, Plan, fastest_plan
+from .progress import Progress
 
 FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
 CHUNK = 256
 BLOCK = 2**22  # bytes of images that are read at a time for the key
 MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
-QUIET = 30.0  # seconds between lines of progress where there is no terminal
 Part = Literal["train", "test"]
 Run = Callable[..., Iterable[Any]]
 
@@ -279,30 +277,3 @@ class Bank:
     def _plain(self, count: int) -> Tensor:
         raw = self._raw("train", self._chunk("train", 0)[:count])
         return self.views("plain", torch.from_numpy(raw).to(self.device))
-
-
-class Progress:
-    """A bar with rate and remaining time on a terminal; elsewhere one line every half minute."""
-
-    def __init__(self, views: int, shown: bool) -> None:
-        self.views, self.began, self.count = views, time.monotonic(), 0
-        self.terminal, self.shown = sys.stderr.isatty(), shown and views > 0
-        self.bar = tqdm(total=views, unit="view", desc="embedding", disable=not (self.shown and self.terminal))
-        self.printed = self.began
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self.bar.close()
-
-    def advance(self, views: int) -> None:
-        """So many views more are embedded."""
-        self.count += views
-        self.bar.update(views)
-        now = time.monotonic()
-        if self.shown and not self.terminal and now - self.printed >= QUIET:
-            self.printed, rate = now, self.count / (now - self.began)
-            left = (self.views - self.count) / rate / 60
-            done = f"embedded {self.count:,} of {self.views:,} views"
-            print(f"{done}, {rate:,.0f} per second, {left:,.1f} minutes left", file=sys.stderr, flush=True)
