@@ -168,9 +168,11 @@ def table(found: dict, command: str) -> str:
         f"| {r['views']} | {r['seconds']:.1f} | {r['views'] / whole:.2f} |"
         for r in found["lazy"]
     ]
-    lines += ["\nThe first selection of a run is a random subset of the same size, before there is a model to score with: "
-              "a run with one selection never used INFUSE's scores. Seconds are wall clock under other load. A lazy "
-              "bank augments whole chunks and embeds the kept rows of them, so it saves less time than views."]  # fmt: skip
+    lines += [
+        "\nThe first selection of a run is a random subset of the same size, without scores: "
+        "a run with one selection never used INFUSE's scores. Seconds are wall clock under other load. A lazy "
+        "bank augments whole chunks and embeds the kept rows of them, so it saves less time than views."
+    ]
     return "\n".join(lines) + "\n"
 
 
