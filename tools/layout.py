@@ -1,8 +1,8 @@
 """How easy the code is to find one's way in: size of files and functions, and the files that one `train` run crosses.
 
-    python tools/layout.py                     this checkout
-    python tools/layout.py --root OTHER/src    another one, for a comparison (it must be importable from there)
-    python tools/layout.py --no-trace          without the training run
+python tools/layout.py                     this checkout
+python tools/layout.py --root OTHER/src    another one, for a comparison (it must be importable from there)
+python tools/layout.py --no-trace          without the training run
 """
 
 from __future__ import annotations

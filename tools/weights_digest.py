@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.helpers.every import RUN, cases, few_digits
+
 from vcc_infuse import (
     DARP,
     INFUSE,

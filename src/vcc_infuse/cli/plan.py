@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..models import Backbone, Timm
 from ..training.distributed import resolve_device
 from ..training.frozen import embed_data, head, open_bank
-from ..training.recommend import choose_preset, compare_finetuning, embedding_cost, seconds_per_view, training_cost
+from ..training.recommend import choose_preset, compare_finetuning, embedding_cost, training_cost
 from ..training.trainer import Trainer
 from .options import DATA_OPTIONS
 from .registry import find_class
@@ -101,7 +101,7 @@ def advise(data: SSLData, model: Backbone, options: Namespace) -> None:
     """Compare the frozen features with a few steps of fine-tuning on labels kept aside, and say which is better."""
     bank = data.dataset.bank
     assert bank is not None
-    seconds = 3 * 16 * TRIAL_STEPS * seconds_per_view(bank)  # a backward pass costs about two forward passes
+    seconds = 3 * 16 * TRIAL_STEPS * bank.seconds_per_view()  # a backward pass costs about two forward passes
     if seconds > TRIAL:
         announce(f"not compared with fine-tuning, which would take about {duration(seconds)}; try --preset finetune")
         return

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..algorithms import Supervised
-from ..data.bank import Bank, Job
+from ..data.bank import Bank
 from ..data.split import hold_out
 from ..data.ssl_data import SSLData
 from ..errors import UserError
@@ -55,20 +55,10 @@ def choose_preset(data: SSLData, encoder: Backbone | None = None) -> Choice:
     return Choice("frozen", f"pretrained weights from {source}") if source else Choice("scratch", "weights is none")
 
 
-def seconds_per_view(bank: Bank, images: int = 32) -> float:
-    """Time to embed one view, from a small batch."""
-    trial = Job("train", 0, np.arange(min(images, len(bank.images["train"]))), ("plain", "strong"))
-    bank.embed(trial)  # the first call allocates
-    began = time.perf_counter()
-    bank.embed(trial)
-    return (time.perf_counter() - began) / (2 * len(trial.rows))
-
-
 def embedding_cost(bank: Bank) -> Cost:
     """Time for what a bank still has to embed."""
-    jobs = [job for part in bank.images for job in bank.jobs(part)]
-    views = sum(len(job.rows) * len(job.names) for job in jobs)
-    return Cost(views * seconds_per_view(bank) if views else 0.0, peak_memory())
+    views = bank.missing()
+    return Cost(views * bank.seconds_per_view() if views else 0.0, peak_memory())
 
 
 def training_cost(trainer: Trainer, data: SSLData, steps: int = 2) -> Cost:
