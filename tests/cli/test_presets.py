@@ -1,6 +1,7 @@
 """Presets through the command line: what auto chooses, a run on a bank, fine-tuning, and what is said beforehand."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -98,6 +99,18 @@ def test_a_frozen_run_resumes_repeats_and_evaluates_images(tmp_path, photos, cap
     (tmp_path / "a" / "summary.json").unlink()
     assert train("--resume", tmp_path / "a") == 0
     assert summary(tmp_path / "a")["nll"] == first["nll"]
+
+
+def test_photos_of_different_sizes_are_resized_and_that_is_said(tmp_path, photos, capsys):
+    odd = tmp_path / "odd"
+    shutil.copytree(photos, odd)
+    Image.new("RGB", (61, 50), "red").save(odd / "train" / "red" / "large.png")
+    words = ["--data", odd, "--labels", 8, "--preset", "frozen", *SMALL, "--steps", 2, "--cache", tmp_path / "cache"]
+    assert train(*words, "--out", tmp_path / "r") == 0
+    assert "the images have different sizes and are resized to 160×160; --size sets another" in capsys.readouterr().out
+    assert yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["size"] == 160
+    assert train("--data", odd, "--labels", 8, "--preset", "scratch", "--out", tmp_path / "s") == 2
+    assert "--size must be set, because the images have different sizes" in capsys.readouterr().err
 
 
 def test_fine_tuning_runs_with_its_preset(tmp_path, photos):

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from jsonargparse import Namespace
 
+from ..algorithms import Algorithm
 from ..data.bank import Bank, BankConfig
 from ..data.loading import load_ssl
 from ..data.ssl_data import SSLData
-from ..errors import UserError
+from ..errors import OptionError, UserError
 from ..models import Backbone, Timm
 from ..training.distributed import resolve_device
-from ..training.frozen import embed_data, head, open_bank
+from ..training.frozen import MEDIUM, embed_data, head, open_bank
 from ..training.recommend import choose_preset, compare_finetuning, embedding_cost, training_cost
 from ..training.trainer import Trainer
 from .options import DATA_OPTIONS
@@ -27,29 +28,38 @@ TRIAL_STEPS = 30
 
 
 class Plan(NamedTuple):
-    """The preset, why it was chosen if by itself, and the data if they are loaded already."""
+    """The preset, why it was chosen if by itself, and the data and their size if they are loaded already."""
 
     preset: str
     reason: str = ""
     data: SSLData | None = None
+    size: int | None = None
 
 
-def load_data(options: Namespace, objects: Namespace) -> SSLData:
-    """The data that the options ask for."""
-    from ..algorithms import Algorithm
-
+def load_data(options: Namespace, objects: Namespace, resize: bool) -> SSLData:
+    """The data that the options ask for; `resize` gives images of different sizes a common one, kept in `options`."""
     algorithm = find_class("algorithm", str(options.algorithm.class_path), Algorithm)
     shared = {"seed": options.seed, "progress": options.progress, "all_labels": algorithm.all_labels}
-    return load_ssl(**{name: objects[name] for name in DATA_OPTIONS}, **shared)
+    given = {name: objects[name] for name in DATA_OPTIONS} | shared
+    try:
+        return load_ssl(**given)
+    except OptionError as mistake:
+        if not resize or (mistake.option, mistake.value) != ("size", None):
+            raise
+        announce(f"the images have different sizes and are resized to {MEDIUM}×{MEDIUM}; --size sets another")
+        options.size = MEDIUM
+        return load_ssl(**given | {"size": MEDIUM})
 
 
 def decide(options: Namespace, objects: Namespace, model_given: bool) -> Plan:
     """The preset that fits the data, for a user who did not choose one."""
-    data, model = load_data(options, objects), objects.model
-    if model_given and not isinstance(model, Timm):
-        return Plan("scratch", f"{type(model).__name__} is trained from random weights", data)
+    model = objects.model
+    own = model_given and not isinstance(model, Timm)
+    data = load_data(options, objects, resize=not own)
+    if own:
+        return Plan("scratch", f"{type(model).__name__} is trained from random weights", data, options.size)
     choice = choose_preset(data, model if model_given else None)
-    return Plan(choice.preset, choice.reason, data)
+    return Plan(choice.preset, choice.reason, data, options.size)
 
 
 def announce(text: str) -> None:

@@ -51,7 +51,9 @@ def run(argv: Sequence[str]) -> None:
             options.out = options.out or free_folder(options)
             RunFolder(options.out).check_free()
         objects, trainer = build(parser, options)
-        data, bank = chosen.data or load_data(options, objects), None
+        options.size = chosen.size or options.size
+        pretrained = chosen.preset in ("frozen", "finetune")
+        data, bank = chosen.data or load_data(options, objects, resize=pretrained), None
         if chosen.preset == "frozen":
             trainer, bank = frozen_trainer(trainer, data, options, objects.bank)
         if not resume:
