@@ -8,6 +8,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from vcc_infuse.cli import plan
 from vcc_infuse.cli.main import main
 from vcc_infuse.models.weights import PACKAGES, find_spec
 from vcc_infuse.training import recommend
@@ -50,8 +51,9 @@ def test_auto_trains_small_images_from_scratch_and_says_why(tmp_path, capsys):
 
 
 @pytest.mark.skipif(find_spec(PACKAGES["tf_efficientnet_lite0"]) is None, reason="the extra `weights` is missing")
-def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, capsys):
+def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, capsys, monkeypatch):
     """The real path: packaged ImageNet weights, a bank, a linear probe, a run that takes images afterwards."""
+    monkeypatch.setattr(plan, "TRIAL_STEPS", 2)
     words = ["--data", photos, "--labels", 8, "--steps", 5, "--bank.strong", 1, "--bank.weak", 1, "--progress", "false"]
     assert train(*words, "--out", tmp_path / "r") == 0
     said = capsys.readouterr().out
