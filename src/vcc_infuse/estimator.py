@@ -48,7 +48,7 @@ EVALUATIONS = 20  # lines in metrics.jsonl
 # How a head learns, by where it starts.
 STARTS: dict[str, dict[str, Any]] = {
     "random": {"lr": 0.03},
-    "probe": {name: FROZEN[name] for name in ("lr", "weight_decay", "head_scale")},
+    "probe": {name: FROZEN[name] for name in ("optimizer", "lr", "weight_decay", "head_scale")},
 }
 
 
@@ -84,7 +84,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         steps: optimizer steps.
         batch_size: labeled examples per step; few labels are repeated.
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
-        lr: learning rate at the start; if not given, 0.003 for a layer that starts at the probe, else 0.03.
+        lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03 (SGD).
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.

@@ -151,7 +151,9 @@ class Trainer:
         """One optimizer step, with the gradient averaged over processes."""
         state = self.state_
         state.optimizer.zero_grad(set_to_none=True)
-        state.accelerator.backward(loss)
+        scaler = state.accelerator.scaler
+        # Not accelerator.backward, which looks for optional packages on disk at every call.
+        (loss if scaler is None else scaler.scale(loss)).backward()
         average_gradients(state.modules, state.model)
         clip(state.modules, self.config.clip_grad)
         state.optimizer.step()
