@@ -25,6 +25,7 @@ from vcc_infuse.reproduce.scales import run_options
 from vcc_infuse.reproduce.tables import TABLES, coreset, imbalance, tables
 from vcc_infuse.reproduce.tables import main as main_table
 from vcc_infuse.training.frozen import embed_data, head
+from vcc_infuse.training.presets import preset
 
 TINY: dict[str, Any] = {
     "model": "Timm", "model.name": "test_resnet", "model.weights": "none", "model.input_size": 16, "bank.weak": 1,
@@ -101,11 +102,11 @@ def test_columns_of_the_main_table() -> None:
 
 
 def test_a_cell_is_the_preset_frozen() -> None:
-    trainer = build_trainer({**run_options("frozen", "cifar10", 40), "algorithm": "FixMatch", "seed": 1})
-    config = trainer.config
-    assert (config.steps, config.eval_every, config.batch_size, config.lr) == (600, 600, 32, 0.003)
-    assert (config.weight_decay, config.head_init, config.head_scale, config.report) == (0.0, "probe", 3.0, False)
-    assert type(trainer.model).__name__ == "Identity"
+    config = build_trainer({**run_options("frozen", "cifar10", 40), "algorithm": "FixMatch", "seed": 1}).config
+    expected = {name: value for name, value in preset("frozen", "cifar10").items() if hasattr(config, name)}
+    assert len(expected) >= 7
+    assert {name: getattr(config, name) for name in expected} == {**expected, "eval_every": expected["steps"]}
+    assert not config.report
 
 
 @pytest.mark.usefixtures("tiny")
@@ -138,16 +139,14 @@ def test_cells_share_one_bank_and_leave_their_summary_alone(
 @pytest.mark.usefixtures("tiny")
 def test_a_cell_equals_a_run_on_the_same_bank(root: Path, tmp_path: Path) -> None:
     """The oracle is the ordinary way: load the images, embed them, train."""
-    todo = cell("FixMatch", root, steps=30, eval_every=30, lr=0.3)
+    asked = {"steps": 30, "lr": 0.3, "optimizer": "sgd", "weight_decay": 0.0, "head_init": "probe", "head_scale": 3.0}
+    todo = cell("FixMatch", root, eval_every=30, **asked)
     assert run_grid([todo], tmp_path / "cells") == []
     data = load_ssl(str(root / "stl10"), labels=4, seed=0)
     torch.manual_seed(0)
     encoder = Timm("test_resnet", weights="none", input_size=16)
     data = embed_data(data, encoder, BankConfig(weak=1, strong=2), cache=str(tmp_path / "other"))
-    trainer = Trainer(
-        head(), FixMatch(), steps=30, batch_size=4, lr=0.3, weight_decay=0.0, head_init="probe", head_scale=3.0,
-        progress=False,
-    )  # fmt: skip
+    trainer = Trainer(head(), FixMatch(), batch_size=4, progress=False, **asked)
     ours, expected = todo.summary(tmp_path / "cells"), trainer.fit(data)
     assert ours is not None
     for name in ("error", "ece", "nll", "error_probe", "pseudo_label_coverage"):
