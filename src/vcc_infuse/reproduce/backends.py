@@ -56,7 +56,7 @@ def connect_ray(jobs: int) -> None:
     if not ray.is_initialized():
         cores = None if os.environ.get("RAY_ADDRESS") else jobs
         ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False)
-    register_ray()
+    register_ray()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def connect_dask(jobs: int) -> None:
