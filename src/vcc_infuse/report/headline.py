@@ -60,7 +60,7 @@ def cards(run: Run) -> list[Card]:
     """The metrics a reader asks for first, without those that are unknown."""
     metrics = run.latest
     probe = metrics.get("error_probe")
-    found = [Card("Linear probe", percent(probe, 2), "test error on the same features")] if known(probe) else []
+    found = [Card("Linear probe", percent(probe, 2), "on the same features")] if known(probe) else []
     found += [
         Card("Test error", percent(metrics.get("error"), 2), f"best {percent(metrics.get('error_best'), 2)}"),
         ece_card(metrics.get("ece"), metrics.get("ece_calibrated")),
