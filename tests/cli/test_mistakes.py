@@ -163,7 +163,7 @@ def spoil_sizes(root):
 def test_faulty_folders(spoil, hint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     spoil(folder(tmp_path / "data"))
-    assert main(["train", "--data", "data", "--labels", "2", "--out", "run"]) == 2
+    assert main(["train", "--data", "data", "--labels", "2", "--preset", "scratch", "--out", "run"]) == 2
     error = capsys.readouterr().err.strip()
     assert len(error.splitlines()) == 1, error
     assert hint in error
