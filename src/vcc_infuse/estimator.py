@@ -84,7 +84,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         steps: optimizer steps.
         batch_size: labeled examples per step; few labels are repeated.
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
-        lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03 (SGD).
+        lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03.
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
