@@ -16,9 +16,9 @@ from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
 from ..models import Timm
-from ..training.distributed import resolve_device
 from ..training.frozen import open_bank
 from ..training.signals import Interrupted
+from ..utils.numerics import resolve_device
 from .parsing import Parser, integer, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training

@@ -15,10 +15,10 @@ from ..data.loading import load_ssl
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
 from ..models import Backbone, Timm
-from ..training.distributed import resolve_device
 from ..training.frozen import MEDIUM, embed_data, head, open_bank
 from ..training.recommend import choose_preset, compare_finetuning, embedding_cost, training_cost
 from ..training.trainer import Trainer
+from ..utils.numerics import resolve_device
 from .options import DATA_OPTIONS
 from .registry import find_class
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..models.classifier import batchnorms
-from ..utils.numerics import fast_bf16
+from ..utils.numerics import fast_bf16, resolve_device
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
@@ -39,24 +39,6 @@ def make_accelerator(
     AcceleratorState._reset_state(reset_partial_state=False)
     mixed, log_with = "no" if chosen == "fp32" else chosen, None if tracker == "none" else tracker
     return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder)
-
-
-def resolve_device(device: str) -> torch.device:
-    """`auto` is the accelerator where there is one; a GPU's number makes it the current one of this process."""
-    # Without a hint accelerate joins no process group where there is no GPU: each process would believe it is alone.
-    available = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if device == "auto":
-        return available or torch.device("cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as fault:
-        raise OptionError("device", device, "must be auto, cpu, cuda, cuda:N or mps") from fault
-    if chosen.type != "cpu":
-        if available is None or chosen.type != available.type:
-            raise OptionError("device", device, "must be a device of this machine", "use auto or cpu")
-        if chosen.index is not None:
-            torch.accelerator.set_device_index(chosen.index)
-    return chosen
 
 
 def gather(tensor: Tensor) -> Tensor:

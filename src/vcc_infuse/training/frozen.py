@@ -15,7 +15,7 @@ from ..data.ssl_data import SSLData
 from ..errors import UserError
 from ..models import MLP, Backbone, Identity, Timm
 from ..models.classifier import set_up
-from .distributed import resolve_device
+from ..utils.numerics import resolve_device
 
 SMALL, MEDIUM = 96, 160
 

@@ -1,10 +1,30 @@
-"""Floating-point formats that depend on the device."""
+"""Devices, and the floating-point formats that depend on them."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ..errors import OptionError
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the accelerator where there is one; a GPU's number makes it the current one of this process."""
+    # Without a hint accelerate joins no process group where there is no GPU: each process would believe it is alone.
+    available = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device == "auto":
+        return available or torch.device("cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as fault:
+        raise OptionError("device", device, "must be auto, cpu, cuda, cuda:N or mps") from fault
+    if chosen.type != "cpu":
+        if available is None or chosen.type != available.type:
+            raise OptionError("device", device, "must be a device of this machine", "use auto or cpu")
+        if chosen.index is not None:
+            torch.accelerator.set_device_index(chosen.index)
+    return chosen
 
 
 def to_float64(numbers: Tensor) -> Tensor:
