@@ -178,7 +178,7 @@ def test_images_of_bytes_and_of_floats_are_the_same(images):
     assert model.n_features_in_ == 64
     assert np.array_equal(model.predict_proba(x), model.predict_proba(x / 255))
     assert np.array_equal(model.predict_proba(x), model.predict_proba(x[..., None]))
-    with pytest.raises(ValueError, match=r"examples of shape \(8, 8, 1\), got \(8, 6, 1\)"):
+    with pytest.raises(ValueError, match=r"fit saw examples of shape \(8, 8, 1\), got \(8, 6, 1\)"):
         model.predict(x[:, :, :6])
 
 

@@ -169,8 +169,10 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         images = len(self.predictor_.shape) == 3
         if not images and _axes(X) == 3:
             X = np.asarray(X)[:, 0]
-        rows = validate_data(self, X, reset=False, **(IMAGES if images else VECTORS))
-        found = self.predictor_.predict(as_rows(rows, "X"))
+        rows = as_rows(validate_data(self, X, reset=False, **(IMAGES if images else VECTORS)), "X")
+        if rows.shape[1:] != self.predictor_.shape:
+            raise UserError(f"fit saw examples of shape {self.predictor_.shape}, got {rows.shape[1:]}; resize them")
+        found = self.predictor_.predict(rows)
         return set_top_confidence(found.probs.double(), found.calibrated.double()).numpy()
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

@@ -27,7 +27,7 @@ def chunks(
 
 @torch.no_grad()
 def infer(
-    model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device
+    model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device, size: int = 512
 ) -> tuple[Tensor, Tensor]:
     """Logits and calibrated confidence of raw rows, on the CPU; training modes are restored."""
     modules = [model, calibrator]
@@ -35,7 +35,7 @@ def infer(
     for module in modules:
         module.eval()
     logits, confidence = [], []
-    for images in chunks(x, views, device):
+    for images in chunks(x, views, device, size):
         outputs: Outputs = model(images)
         logits.append(outputs.logits.float().cpu())
         confidence.append(calibrator.predict(outputs).cpu())

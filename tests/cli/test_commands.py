@@ -64,6 +64,54 @@ def test_predict_agrees_with_python(run, pictures, tmp_path):
     assert [int(row["label"]) for row in rows] == found.labels.tolist()
 
 
+def table(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_predict_takes_several_paths_and_patterns(run, pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(pictures)
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(run), "0[0-4].png", "10.png", "-o", str(out)]) == 0
+    assert [row["file"] for row in table(out)] == [*(f"0{i}.png" for i in range(5)), "10.png"]
+    assert main(["predict", str(run), str(pictures / "01.png"), str(pictures), "-o", str(out)]) == 0
+    assert [row["file"] for row in table(out)][:2] == [str(pictures / "01.png"), str(pictures / "00.png")]
+    assert len(table(out)) == 21
+    assert main(["predict", str(run), "x*.png", "-o", str(out)]) == 2
+    assert "x*.png matches no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_predict_leaves_unsure_labels_empty(suffix, run, pictures, tmp_path, capsys):
+    both = []
+    for name, words in (("all", []), ("sure", ["--abstain", "0.2"])):
+        out = tmp_path / f"{name}.{suffix}"
+        assert main(["predict", str(run), str(pictures), "-o", str(out), *words]) == 0
+        lines = out.read_text().splitlines()
+        both.append(table(out) if suffix == "csv" else [json.loads(line) for line in lines])
+    sure = [float(row["confidence_calibrated"]) >= 0.2 for row in both[0]]
+    assert 0 < sum(sure) < 20
+    empty = "" if suffix == "csv" else None
+    assert [row["label"] for row in both[1]] == [
+        row["label"] if s else empty for row, s in zip(both[0], sure, strict=True)
+    ]
+    assert f"{20 - sum(sure)} of 20 images are below 0.2 and have no label" in capsys.readouterr().err
+
+
+def test_predict_fails_where_nothing_can_be_read(run, pictures, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(run), str(pictures / "broken.png"), "-o", str(out)]) == 1
+    assert "none of the 1 images can be read" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["predict", str(run), str(pictures / "none.png"), "-o", str(out)]) == 2
+
+
+@pytest.mark.parametrize("command", ["predict RUN x.png", "evaluate RUN", "calibrate RUN --data digits",
+                                     "select RUN --pool .", "embed --data digits", "bench"])  # fmt: skip
+def test_every_command_with_a_network_takes_a_device(command, run, capsys):
+    assert main([*command.replace("RUN", str(run)).split(), "--device", "gpu"]) == 2
+    assert "--device must be auto, cpu, cuda, cuda:N or mps, got 'gpu'" in capsys.readouterr().err
+
+
 def test_list_names_everything(capsys):
     assert main(["list"]) == 0
     shown = capsys.readouterr().out

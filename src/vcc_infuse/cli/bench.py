@@ -18,7 +18,7 @@ from ..runs.folder import versions
 from ..selectors import Selector
 from ..training.trainer import Trainer
 from ..utils.io import write_json
-from .parsing import Parser, integer, number, one_of
+from .parsing import Parser, add_device, integer, number, one_of
 from .registry import find_class
 
 
@@ -57,6 +57,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--unlabeled_ratio", type=integer(), default=7, help="unlabeled images per labeled one (7)")
     parser.add_argument("--rounds", type=integer(), default=9, help="timed steps of each (9)")
     parser.add_argument("--precision", **one_of("auto", "fp32", "bf16", "fp16"), default="auto", help="(auto)")
+    add_device(parser)
     parser.add_argument("-o", "--output", help="also write the results to this JSON file")
     return parser.read(argv)
 
@@ -67,7 +68,7 @@ def make_trainers(options: Namespace) -> dict[str, Trainer]:
     calibrator = find_class("calibrator", options.calibrator, Calibrator)()
     selector = find_class("selector", options.selector, Selector)(keep=options.keep) if options.selector else None
     model: Backbone = WideResNet(options.depth, options.width) if options.depth else SmallConv(options.width)
-    common: dict[str, Any] = dict(steps=10**6, precision=options.precision, progress=False)
+    common: dict[str, Any] = dict(steps=10**6, precision=options.precision, device=options.device, progress=False)
     common |= dict(batch_size=options.batch_size, unlabeled_ratio=options.unlabeled_ratio)
     return {
         "without": Trainer(model, method(), **common),

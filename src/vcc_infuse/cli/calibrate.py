@@ -23,7 +23,7 @@ from ..evaluation import infer
 from ..predictor import Predictor
 from ..utils.io import write_atomic, write_json
 from .console import two_columns
-from .parsing import Parser, integer, one_of
+from .parsing import Parser, add_device, integer, one_of
 from .shared import load_like, match_classes, read_config
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
@@ -40,6 +40,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--root", help="folder with the files of a named source")
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
+    add_device(parser)
     parser.add_argument("-o", "--output", help="new folder for the calibrated run; nothing is written if not given")
     parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
     options = parser.read(argv)
@@ -53,7 +54,7 @@ def read(argv: Sequence[str]) -> Namespace:
 def run(argv: Sequence[str]) -> None:
     """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
     options = read(argv)
-    predictor = Predictor.load(options.run)
+    predictor = Predictor.load(options.run, options.device)
     refuse_training_images(Path(options.run), options.data, options.split)
     dataset = load_like(predictor, options.run, options.data, options.root, options.cache)
     if dataset.shape != predictor.shape:

@@ -19,7 +19,7 @@ from ..models import Timm
 from ..training.frozen import open_bank
 from ..training.signals import Interrupted
 from ..utils.numerics import resolve_device
-from .parsing import Parser, integer, one_of
+from .parsing import Parser, add_device, integer, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
 with --preset frozen and the same options finds the bank in the cache and takes seconds. An interrupted command
@@ -84,7 +84,7 @@ def read(argv: Sequence[str]) -> Namespace:
                         help="images per forward; the fastest is measured if not given")  # fmt: skip
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the augmentation (0)")
     parser.add_argument("--cache", help="folder of the bank and of decoded images")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
+    add_device(parser)
     parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
     parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster; all cores if not given")
     return parser.read(argv)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..predictor import Predictor
 from ..utils.io import write_json
 from .console import summary_table
-from .parsing import Parser, integer
+from .parsing import Parser, add_device, integer
 from .shared import load_like, match_classes
 
 
@@ -20,11 +20,13 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--root", help="folder with the files of a named source")
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
+    add_device(parser)
     parser.add_argument("-o", "--output", help="also write the metrics to this JSON file")
     options = parser.read(argv)
-    predictor = Predictor.load(options.run)
+    predictor = Predictor.load(options.run, options.device)
     dataset = load_like(predictor, options.run, options.data, options.root, options.cache)
     metrics = predictor.evaluate(match_classes(dataset, predictor.classes), options.bins)
+    metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(dataset.test or ())}
     print(summary_table(metrics))
     if options.output:
         write_json(Path(options.output), metrics)

@@ -61,6 +61,11 @@ def one_of(*choices: str) -> dict[str, Any]:
     return {"type": read, "metavar": f"{{{','.join(choices)}}}"}
 
 
+def add_device(parser: Parser) -> None:
+    """Add the option of every command that runs a network."""
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
+
+
 def _reader(kind: str, convert: Callable[[str], Any], check: Callable[[Any], Any]) -> Callable[[str], Any]:
     """Convert a word and check the value; argparse shows the text of an ArgumentTypeError after the option's name."""
 

@@ -1,70 +1,107 @@
-"""`vcc-infuse predict RUN IMAGES`: label images one chunk at a time; memory does not grow with their number."""
+"""`vcc-infuse predict RUN IMAGES …`: label images one batch at a time; memory does not grow with their number."""
 
 from __future__ import annotations
 
 import csv
+import glob
 import json
+import os
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from itertools import chain
+from typing import TextIO
 
-import numpy as np
+from tqdm.auto import tqdm
 
-from ..data.image_stream import SkippedImages, image_chunks, open_images
-from ..data.images.file_store import Store
-from ..predictor import Predictor
-from .parsing import Parser, one_of
+from ..data.image_stream import SkippedImages
+from ..errors import UserError
+from ..predictor import Prediction, Predictor
+from .parsing import Parser, add_device, integer, number, one_of
 from .shared import image_predictor, write_output
 
-CHUNK = 1024
 
-
-def run(argv: Sequence[str]) -> None:
-    """Write label, confidences and class probabilities of each image, as CSV or JSON lines."""
+def run(argv: Sequence[str]) -> int:
+    """Write label, confidences and class probabilities of each image; the status is 1 if none can be read."""
     parser = Parser("vcc-infuse predict", "Label images with a trained run.")
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    parser.add_argument("images", metavar="IMAGES", help="a folder, a zip, or a single image")
+    parser.add_argument(
+        "images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns such as '*.png'"
+    )
     parser.add_argument("-o", "--output", default="-", help="file to write, .csv or .jsonl; - is the screen")
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
+    parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
+                        help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
+    parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
+    add_device(parser)
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
     writer = write_csv if kind == "csv" else write_jsonl
-    predictor, skipped = image_predictor(options.run), SkippedImages()
-    with open_images(options.images) as store:
-        found = label(predictor, store, skipped)
-        write_output(options.output, lambda handle: writer(found, predictor.classes, handle))
-    skipped.report()
+    paths = [path for pattern in options.images for path in expand(pattern)]
+    predictor, tally = image_predictor(options.run, options.device), Tally()
+    # A single folder or zip: its images are named by their path below it.
+    found = predictor.stream(paths if len(paths) > 1 else paths[0], options.batch_size, options.abstain)
+    rows = tally.readable(found)
+    first = next(rows, None)
+    if first is not None:
+        every = chain([first], rows)
+        write_output(options.output, lambda handle: writer(every, predictor, handle))
+    return tally.report(options.abstain)
 
 
-def label(predictor: Predictor, store: Store, skipped: SkippedImages) -> Iterator[dict[str, Any]]:
-    """One row per readable image; the others go to `skipped`."""
-    for chunk in image_chunks(store, predictor.shape, skipped, CHUNK):
-        if len(chunk.x):
-            yield from rows(predictor, chunk.x, [chunk.names[row] for row in chunk.rows])
+def expand(pattern: str) -> list[str]:
+    """The paths that a pattern stands for, where the shell has not expanded it."""
+    if os.path.exists(pattern) or not glob.has_magic(pattern):
+        return [pattern]
+    if not (paths := sorted(glob.glob(pattern, recursive=True))):
+        raise UserError(f"{pattern} matches no file; check the pattern")
+    return paths
 
 
-def rows(predictor: Predictor, x: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Predictions as dicts."""
-    columns = (column.tolist() for column in predictor.predict(x))
-    for name, chosen, probs, confidence, calibrated in zip(names, *columns, strict=True):
-        yield {
-            "file": name,
-            "label": predictor.classes[chosen],
-            "confidence": confidence,
-            "confidence_calibrated": calibrated,
-            "probabilities": dict(zip(predictor.classes, probs, strict=True)),
-        }
+class Tally:
+    """What became of the images: labeled, without a label, or skipped."""
+
+    def __init__(self) -> None:
+        self.count, self.abstained, self.skipped = 0, 0, SkippedImages()
+
+    def readable(self, found: Iterator[Prediction]) -> Iterator[Prediction]:
+        """The images that can be read, with a progress bar on a terminal."""
+        with tqdm(unit="image", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
+            for row in found:
+                bar.update()
+                if row.error:
+                    self.skipped.add([row.name], {0: row.error})
+                    continue
+                self.count += 1
+                self.abstained += row.label is None
+                yield row
+
+    def report(self, abstain: float) -> int:
+        """Say on stderr what has no label; returns the exit status."""
+        self.skipped.report()
+        if not self.count:
+            print(f"vcc-infuse: none of the {self.skipped.count} images can be read", file=sys.stderr)
+        elif abstain:
+            print(f"{self.abstained} of {self.count} images are below {abstain:g} and have no label", file=sys.stderr)
+        return 0 if self.count else 1
 
 
-def write_csv(found: Iterator[dict[str, Any]], classes: Sequence[str], handle: TextIO) -> None:
+def write_csv(found: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:
     """The columns file, label, confidence, confidence_calibrated, then one per class."""
-    table = csv.writer(handle)
-    table.writerow(["file", "label", "confidence", "confidence_calibrated", *(f"p_{name}" for name in classes)])
+    table, columns = csv.writer(handle), (f"p_{name}" for name in predictor.classes)
+    table.writerow(["file", "label", "confidence", "confidence_calibrated", *columns])
     for row in found:
-        numbers = [row["confidence"], row["confidence_calibrated"], *row["probabilities"].values()]
-        table.writerow([row["file"], row["label"], *(f"{value:.6f}" for value in numbers)])
+        numbers = (row.confidence, row.calibrated, *row.probs)
+        table.writerow([row.name, row.label or "", *(f"{value:.6f}" for value in numbers)])
 
 
-def write_jsonl(found: Iterator[dict[str, Any]], classes: Sequence[str], handle: TextIO) -> None:
-    """One JSON object per line."""
+def write_jsonl(found: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:
+    """One JSON object per line; a label that is left out is null."""
     for row in found:
-        handle.write(json.dumps(row, ensure_ascii=False) + "\n")
+        line = {
+            "file": row.name,
+            "label": row.label,
+            "confidence": row.confidence,
+            "confidence_calibrated": row.calibrated,
+            "probabilities": dict(zip(predictor.classes, row.probs, strict=True)),
+        }
+        handle.write(json.dumps(line, ensure_ascii=False) + "\n")

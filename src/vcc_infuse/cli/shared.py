@@ -28,9 +28,9 @@ def read_config(path: str | Path, option: str = "") -> dict[str, Any]:
     return config
 
 
-def image_predictor(run: str) -> Predictor:
+def image_predictor(run: str, device: str) -> Predictor:
     """The classifier of a run that was trained on images."""
-    predictor = Predictor.load(run)
+    predictor = Predictor.load(run, device)
     if len(predictor.shape) != 3:
         raise UserError(f"{run} was trained on feature vectors, not on images; use Predictor in Python")
     return predictor
