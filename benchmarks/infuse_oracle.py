@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 import vcc_infuse
-from vcc_infuse import INFUSE, RandomOnline, SmallConv, SSLData, Trainer, load, metrics
+from vcc_infuse import RandomOnline, RobustINFUSE, SmallConv, SSLData, Trainer, load, metrics
 from vcc_infuse.data.split import balanced
 from vcc_infuse.predictor import make_views
 from vcc_infuse.runs.folder import versions
@@ -36,8 +36,8 @@ ROWS = {
 }  # fmt: skip
 
 
-class Watched(INFUSE):
-    """INFUSE with its own direction or the true one; records how far the two agree."""
+class Watched(RobustINFUSE):
+    """RobustINFUSE with its own direction or the true one; records how far the two agree."""
 
     notes: ClassVar[list] = []  # a class attribute, because the trainer copies the selector
 

@@ -37,6 +37,7 @@ from vcc_infuse import (
     FlexMatch,
     FreeMatch,
     GradMatch,
+    RobustINFUSE,
     SimMatch,
     SmallConv,
     SoftMatch,
@@ -52,7 +53,7 @@ def specs() -> dict[str, dict[str, Any]]:
     fixmatch = FixMatch(threshold=0.3)
     medium = {
         "default-FixMatch": dict(case=(FixMatch(), None, None)),
-        "default-FlexMatch-VCC-INFUSE": dict(case=(FlexMatch(), VCC(), INFUSE(keep=0.4))),
+        "default-FlexMatch-VCC-RobustINFUSE": dict(case=(FlexMatch(), VCC(), RobustINFUSE(keep=0.4))),
         "default-SimMatch": dict(case=(SimMatch(), None, None)),
         "default-Adsh": dict(case=(Adsh(), None, None)),
         "default-FreeMatch-VCC": dict(case=(FreeMatch(), VCC(), None)),
@@ -60,8 +61,8 @@ def specs() -> dict[str, dict[str, Any]]:
         "joint_bn-FixMatch": dict(case=(FixMatch(), None, None), joint_bn=True),
         "wrn-FlexMatch-VCC": dict(case=(FlexMatch(), VCC(), None), model=WideResNet(10, 1), steps=20),
         "vcc-reconstruction": dict(case=(fixmatch, VCC(inference="reconstruction", match="none"), None)),
-        "infuse-best": dict(case=(fixmatch, None, INFUSE(keep=0.4, strategy="top", quota="none", every=3))),
-        "infuse-redraw": dict(case=(fixmatch, None, INFUSE(keep=0.4, resample_each_pass=True, every=12))),
+        "infuse-best": dict(case=(fixmatch, None, INFUSE(keep=0.4, every=3))),
+        "infuse-redraw": dict(case=(fixmatch, None, RobustINFUSE(keep=0.4, resample_each_pass=True, every=12))),
         "retrieve-default": dict(case=(fixmatch, None, RETRIEVE(keep=0.4, every=6))),
         "gradmatch-default": dict(case=(fixmatch, None, GradMatch(keep=0.4, every=6))),
         "darp-default": dict(case=(DARP(start_fraction=0.5), None, None)),

@@ -128,7 +128,7 @@ def test_a_class_of_the_user(tmp_path, monkeypatch, capsys):
 
 
 def test_a_switch_may_stand_alone(capsys):
-    words = f"{DATA} --download --compile --selector INFUSE --selector.resample_each_pass --flip --report false"
+    words = f"{DATA} --download --compile --selector RobustINFUSE --selector.resample_each_pass --flip --report false"
     config = printed(words, capsys)
     assert config["download"] is config["compile"] is config["flip"] is True
     assert config["selector"]["init_args"]["resample_each_pass"] is True

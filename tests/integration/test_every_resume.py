@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 from tests.helpers.every import ALGORITHMS, RUN, cases, differences, few_digits, lively, name, trainer
 
-from vcc_infuse import INFUSE, VCC, Algorithm, FixMatch, SmallConv, Trainer
+from vcc_infuse import INFUSE, VCC, Algorithm, FixMatch, RobustINFUSE, SmallConv, Trainer
 from vcc_infuse.algorithms.closed_form import ClosedForm
 from vcc_infuse.training.recorder import RunRecorder
 from vcc_infuse.training.signals import Interrupted
@@ -90,7 +90,7 @@ def test_counts_that_follow_the_core_set_resume_in_mid_interval(kind, data, tmp_
 
 
 def test_a_core_set_that_is_resampled_after_each_pass_resumes(data, tmp_path):
-    selector = INFUSE(
+    selector = RobustINFUSE(
         keep=1.5 * RUN["batch_size"] * RUN["unlabeled_ratio"] / len(data.split.pool),
         every=6,
         first_interval="score",

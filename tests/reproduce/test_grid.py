@@ -84,7 +84,7 @@ def test_a_config_file_is_enough_to_repeat_a_cell(tmp_path: Path) -> None:
     common = run_options(
         "smoke", "digits", None, **{"long_tail.first": 20, "long_tail.gamma": 4, "long_tail.beta": 0.5}
     )
-    plugins = {"calibrator": "VCC", "calibrator.scores": ["view"], "selector": "INFUSE", "selector.strategy": "top"}
+    plugins = {"calibrator": "VCC", "calibrator.scores": ["view"], "selector": "INFUSE", "selector.rank": "printed"}
     cell = Cell({**common, **plugins, "algorithm": "FixMatch", "seed": 1})
     assert run_grid([cell], tmp_path) == []
     config = cell.folder(tmp_path) / "config.yaml"

@@ -7,7 +7,7 @@ import torch
 from vcc_infuse.algorithms import FlexMatch
 from vcc_infuse.data.sampling import Batches
 from vcc_infuse.predictor import make_views
-from vcc_infuse.selectors import EL2N, INFUSE, EarlyStop, GradMatch, Random, RandomOnline
+from vcc_infuse.selectors import EL2N, INFUSE, EarlyStop, GradMatch, Random, RandomOnline, RobustINFUSE
 from vcc_infuse.selectors.coreset_scheduler import CoresetScheduler
 
 
@@ -103,7 +103,10 @@ def run_steps(scheduler, make_pool, source, numbers):
 
 
 def test_a_core_set_is_resampled_after_each_pass_with_the_same_scores(make_pool, batches):
-    scheduler, source = CoresetScheduler(INFUSE(0.3, every=10, resample_each_pass=True), make_pool().task, 0), batches()
+    scheduler, source = (
+        CoresetScheduler(RobustINFUSE(0.3, every=10, resample_each_pass=True), make_pool().task, 0),
+        batches(),
+    )
     found = run_steps(scheduler, make_pool, source, range(20))  # 90 examples of 300 are three batches of 40
     assert list(found) == [0, 3, 6, 9, 10, 13, 16, 19]
     assert len({tuple(ids) for ids in found.values()}) == len(found)
@@ -122,20 +125,20 @@ def test_a_core_set_is_resampled_after_each_pass_with_the_same_scores(make_pool,
     [{}, {"resample_each_pass": True, "strategy": "top"}, {"resample_each_pass": True, "first_interval": "full"}],
 )
 def test_without_a_random_draw_nothing_is_resampled(options, make_pool, batches):
-    scheduler = CoresetScheduler(INFUSE(0.3, every=10, **options), make_pool().task, 0)
+    scheduler = CoresetScheduler(RobustINFUSE(0.3, every=10, **options), make_pool().task, 0)
     scheduler.refresh(make_pool(number=0), batches())
     assert not any(scheduler.resample_due(number) for number in range(1, 10))
 
 
 def test_with_resampling_the_algorithm_counts_the_whole_pool(make_pool, batches):
     pool = make_pool(FlexMatch(), number=10)
-    CoresetScheduler(INFUSE(0.2, resample_each_pass=True), pool.task, 0).refresh(pool, batches())
+    CoresetScheduler(RobustINFUSE(0.2, resample_each_pass=True), pool.task, 0).refresh(pool, batches())
     assert pool.algorithm.counts.sum() == 300
 
 
 @pytest.mark.parametrize("stop", [4, 14])
 def test_resampling_continues_after_a_resume(stop, make_pool, batches, tmp_path):
-    selector, task = INFUSE(0.3, every=10, resample_each_pass=True), make_pool().task
+    selector, task = RobustINFUSE(0.3, every=10, resample_each_pass=True), make_pool().task
     straight = run_steps(CoresetScheduler(selector, task, 0), make_pool, batches(), range(20))
     cut, fresh = CoresetScheduler(selector, task, 0), CoresetScheduler(selector, task, 0)
     before = run_steps(cut, make_pool, batches(), range(stop))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse.selectors import INFUSE, Random
+from vcc_infuse.selectors import Random, RobustINFUSE
 from vcc_infuse.selectors.ranking import Scored
 from vcc_infuse.selectors.selection import Selection, describe_selection
 from vcc_infuse.types import Coreset
@@ -49,7 +49,7 @@ def test_without_scores_or_truth(make_pool):
 
 
 def test_precision_of_kept_labels_is_measured_against_the_hidden_truth(make_pool, truth):
-    selector = INFUSE(0.2)
+    selector = RobustINFUSE(0.2)  # it keeps unselected examples too, which must not count
     kept = selector.select(make_pool(), 60).ids.numpy()
     statistics = describe_selection(selector.selection_, 10, 300, truth=truth)
     rows = selector.selection_.rows

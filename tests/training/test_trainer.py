@@ -19,6 +19,7 @@ from vcc_infuse import (
     PseudoLabel,
     Random,
     RandomOnline,
+    RobustINFUSE,
     SmallConv,
     SSLData,
     Supervised,
@@ -253,7 +254,9 @@ def test_a_selector_shortens_the_run_and_bounds_the_pool(tmp_path, digits):
     assert seen == set(chosen.tolist())
 
 
-@pytest.mark.parametrize("selector", [INFUSE(keep=0.5, every=4, score_momentum=0.5), RandomOnline(keep=0.5, every=4)])
+@pytest.mark.parametrize(
+    "selector", [RobustINFUSE(keep=0.5, every=4, score_momentum=0.5), RandomOnline(keep=0.5, every=4)]
+)
 def test_a_run_with_selector_and_vcc_resumes_in_mid_interval(tmp_path, digits, selector):
     options = {**SMALL, "steps": 24}
     stopping = type("Stopping", (Stopper, FlexMatch), {"at": 6})

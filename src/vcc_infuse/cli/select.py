@@ -1,7 +1,8 @@
 """`vcc-infuse select RUN --pool IMAGES`: rank images by INFUSE in a stream; memory does not grow with their number.
 
-A run trained with INFUSE stores the gradient of its labeled set (VCC-INFUSE, IJCAI 2024). An image scores high if a
-step on its pseudo label would lower the loss there. Images below the confidence threshold come last, by confidence.
+A run trained with INFUSE or RobustINFUSE stores the gradient of its labeled set (VCC-INFUSE, IJCAI 2024). An image
+scores high if a step on its pseudo label would lower the loss there. Images below the confidence threshold come last,
+by confidence.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ def run(argv: Sequence[str]) -> None:
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """The options, checked before anything is loaded."""
-    parser = Parser("vcc-infuse select", "Rank a pool of images with a run that was trained with INFUSE.")
+    parser = Parser("vcc-infuse select", "Rank a pool of images with a run trained with INFUSE or RobustINFUSE.")
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("--pool", required=True, help="a folder or zip of images")
     parser.add_argument("--keep", type=number(0, 1, open_low=True), default=0.1, help="fraction to keep (0.1)")
     parser.add_argument("--threshold", type=number(0, 1), default=0.95, help="confidence of a pseudo label (0.95)")
     parser.add_argument("--strategy", **one_of("top", "drop_harmful"), default="top",
-                        help="keep the top scores, or draw at random from images that do no harm (top)")  # fmt: skip
+                        help="top scores as INFUSE, or a draw from the harmless as RobustINFUSE (top)")  # fmt: skip
     parser.add_argument("--quota", **one_of(*QUOTAS), default="none",
                         help="divide the places among pseudo classes, so that none is left out (none)")  # fmt: skip
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the draw of drop_harmful (0)")

@@ -4,7 +4,7 @@ from .base import Selector
 from .controls import EarlyStop, FullShort, Random, RandomOnline
 from .el2n import EL2N
 from .gradmatch import GradMatch
-from .infuse import INFUSE
+from .infuse import INFUSE, RobustINFUSE
 from .retrieve import RETRIEVE
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "GradMatch",
     "Random",
     "RandomOnline",
+    "RobustINFUSE",
     "Selector",
 ]

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from .base import FirstInterval, ScoreWith
 from .pool import Pool
-from .ranking import Quota
 from .scoring import ScoredSelector, example_columns
 
 
@@ -19,9 +18,7 @@ class EL2N(ScoredSelector):
         keep: fraction of the pool to keep, and of the optimizer steps to take.
         every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
         score_with: score with the "online" or the averaged ("ema") weights.
-        quota: how the budget is divided among pseudo classes: "none", "proportional" to their counts, or "equal".
         score_momentum: factor of past refreshes in a moving average of the scores (the paper averages over networks).
-        random_fraction: part of the budget that is drawn at random from the examples the ranking leaves out.
         first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
@@ -30,12 +27,10 @@ class EL2N(ScoredSelector):
         keep: float = 0.4,
         every: int | None = None,
         score_with: ScoreWith = "online",
-        quota: Quota = "none",
         score_momentum: float = 0.5,
-        random_fraction: float = 0.0,
         first_interval: FirstInterval = "random",
     ) -> None:
-        super().__init__(keep, every, first_interval, score_with, quota, score_momentum, random_fraction)
+        super().__init__(keep, every, first_interval, score_with, score_momentum)
 
     def score(self, pool: Pool) -> dict[str, Tensor]:
         """The length of the error vector, which already contains the pseudo label's weight."""

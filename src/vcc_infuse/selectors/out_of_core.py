@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from .infuse.harmless import HARMLESS_DRAW, random_scores
+from .infuse.robust import HARMLESS_DRAW, random_scores
 from .ranking import Quota, Scored, merge, nan_to_worst, places_per_class
 
 ROW = np.dtype([("id", "i8"), ("score", "f4"), ("selected", "?"), ("confidence", "f8"), ("label", "i4")])

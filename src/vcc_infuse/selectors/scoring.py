@@ -13,25 +13,22 @@ from ..validation import check_choice, check_range
 from .base import SCORE_WITH, FirstInterval, ScoreWith, Selector, uniform
 from .pool import Pool
 from .pool_chunk import PoolChunk
-from .ranking import QUOTAS, Quota, Scored, best
+from .ranking import Scored, order
 from .selection import Selection
 
 Granularity = Literal["example", "batch"]
 GRANULARITIES = ("example", "batch")
-# Keys of random streams.
-RANDOM_FRACTION, GROUPS = 11, 12
+GROUPS = 12  # key of a random stream
 
 
 class ScoredSelector(Selector):
-    """Keeps the examples with the highest score; a subclass writes `score`. See INFUSE for the options."""
+    """Keeps the examples with the highest score; a subclass writes `score`. See EL2N for the options."""
 
     def __init__(self, keep: float, every: int | None, first_interval: FirstInterval, score_with: ScoreWith,
-                 quota: Quota, score_momentum: float, random_fraction: float) -> None:  # fmt: skip
+                 score_momentum: float = 0.0) -> None:  # fmt: skip
         super().__init__(keep, every, first_interval)
         self.score_with = check_choice("score_with", score_with, SCORE_WITH)
-        self.quota: Quota = check_choice("quota", quota, QUOTAS)
         self.score_momentum = check_range("score_momentum", score_momentum, 0, 1, open_high=True)
-        self.random_fraction = check_range("random_fraction", random_fraction, 0, 1)
         self.averages_ = ScoreAverages(self.score_momentum)
 
     def score(self, pool: Pool) -> dict[str, Tensor]:
@@ -39,22 +36,15 @@ class ScoredSelector(Selector):
         raise NotImplementedError
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """The best by average score, within the class quota, and a random fraction of the others."""
+        """Scan the pool and keep the best by average score."""
         columns = self.score(pool)
         columns["score"] = self.averages_.update(columns["score"], columns["weight"] > 0)
         rows = table(columns)
         return Selection(self.coreset(rows, budget, pool), rows)
 
     def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
-        """The best of these rows and a random fraction of the others."""
-        drawn = round(self.random_fraction * budget)
-        ids = self.pick(rows, budget - drawn, pool)
-        others = np.setdiff1d(rows.ids, ids)
-        return uniform(np.concatenate([ids, pool.rng(RANDOM_FRACTION).choice(others, drawn, replace=False)]))
-
-    def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
-        """Ids of the best, within the class quota."""
-        return best(rows, budget, self.quota, pool.task.classes)
+        """The best of these rows."""
+        return uniform(order(rows)[:budget])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averaged scores."""

@@ -1,5 +1,6 @@
 """INFUSE: influence of unlabeled examples on the support loss."""
 
+from .robust import RobustINFUSE
 from .selector import INFUSE
 
-__all__ = ["INFUSE"]
+__all__ = ["INFUSE", "RobustINFUSE"]

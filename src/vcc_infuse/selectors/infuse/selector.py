@@ -1,9 +1,7 @@
-"""INFUSE (VCC-INFUSE, IJCAI 2024): keep the unlabeled examples whose influence lowers the validation loss.
+"""INFUSE (VCC-INFUSE, IJCAI 2024): keep the unlabeled examples whose influence lowers the validation loss most.
 
 score(u) = dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), with feature-level Mixup of labeled examples in place of V.
-A positive score raises the validation loss, so the lowest scores are kept unless `rank="paper"`. But scores do not say
-how examples work together: the best are similar to each other and come from few classes. By default, therefore, only
-the sign is used.
+A positive score raises the validation loss, so the lowest scores are kept unless `rank="printed"`.
 """
 
 from __future__ import annotations
@@ -20,10 +18,15 @@ from ..base import FirstInterval, ScoreWith
 from ..head_gradients import alignment
 from ..pool import Pool
 from ..pool_chunk import PoolChunk
-from ..ranking import Quota
-from ..scoring import GRANULARITIES, Granularity, example_columns, group_scores, random_groups
+from ..scoring import (
+    GRANULARITIES,
+    Granularity,
+    ScoredSelector,
+    example_columns,
+    group_scores,
+    random_groups,
+)
 from .curvature import GaussNewton
-from .harmless import HarmlessSampler, Strategy
 from .jvp import directional_derivatives, full_direction
 from .support import support_gradient
 
@@ -31,29 +34,20 @@ MIXUP = 21  # key of a random stream
 SUPPORT_SIZE = 1024
 
 
-class INFUSE(HarmlessSampler):
-    """Influence on a Mixup support set.
+class INFUSE(ScoredSelector):
+    """The examples with the best influence on a Mixup support set; examples without weight come after all others.
 
     Args:
         keep: fraction of the pool to keep, and of the optimizer steps to take.
         every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
         params: parameters through which influence is measured: the "head" (closed form) or "all" of them.
         granularity: one score per "example", or one per random "batch" as in the paper.
-        rank: "helpful" keeps what lowers the support loss; "paper" keeps the highest score as printed.
+        rank: "corrected" keeps what lowers the support loss most; "printed" keeps the highest score, which raises it.
         curvature: H is the "identity" as in the paper, or the head's "gauss_newton" matrix (needs params="head").
         mixup_draws: number of Mixup draws over the labeled set that are averaged.
         support_views: augmented views per labeled image to mix; 0 takes enough for a support set of 1,024.
         damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
         score_with: score with the "online" or the averaged ("ema") weights.
-        quota: how the budget is divided among pseudo classes: "proportional" to their counts, "equal", or "none".
-            With strategy="drop_harmful", "proportional" counts the selected and the unselected examples of a class
-            separately.
-        score_momentum: factor of past refreshes in a moving average of the scores; 0 uses only the current scores.
-        random_fraction: part of the budget that is drawn at random from the examples the ranking leaves out.
-        strategy: "drop_harmful" drops what would raise the support loss and draws the budget at random from all other
-            examples; "top" keeps the best scores, as in the paper.
-        resample_each_pass: with strategy="drop_harmful", draw another core set with the same scores after each pass
-            through the current one: a set that is repeated many times teaches its own mistakes.
         first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
@@ -63,24 +57,18 @@ class INFUSE(HarmlessSampler):
         every: int | None = None,
         params: Literal["head", "all"] = "head",
         granularity: Granularity = "example",
-        rank: Literal["helpful", "paper"] = "helpful",
+        rank: Literal["corrected", "printed"] = "corrected",
         curvature: Literal["identity", "gauss_newton"] = "identity",
         mixup_draws: int = 8,
         support_views: int = 1,
         damping: float = 0.1,
         score_with: ScoreWith = "online",
-        quota: Quota = "proportional",
-        score_momentum: float = 0.0,
-        random_fraction: float = 0.0,
-        strategy: Strategy = "drop_harmful",
-        resample_each_pass: bool = False,
         first_interval: FirstInterval = "random",
     ) -> None:
-        super().__init__(keep, every, first_interval, score_with, quota, score_momentum, random_fraction, strategy,
-                         resample_each_pass)  # fmt: skip
+        super().__init__(keep, every, first_interval, score_with)
         self.params = check_choice("params", params, ("head", "all"))
         self.granularity = check_choice("granularity", granularity, GRANULARITIES)
-        self.rank = check_choice("rank", rank, ("helpful", "paper"))
+        self.rank = check_choice("rank", rank, ("corrected", "printed"))
         # Curvature is implemented for the head only.
         curvatures = ("identity", "gauss_newton") if params == "head" else ("identity",)
         self.curvature = check_choice("curvature", curvature, curvatures)
@@ -95,14 +83,12 @@ class INFUSE(HarmlessSampler):
         scores, used = columns["score"], columns["weight"]
         if self.granularity == "batch":
             scores = group_scores(scores, used, random_groups(pool))
-        size = scores.abs().sum() / (used > 0).sum().clamp(min=1)
-        # Scaled to unit mean size, or the refresh with the largest gradient would dominate the average.
-        columns["score"] = self.value(scores / size.clamp(min=1e-30) if self.score_momentum else scores)
+        columns["score"] = self.value(scores)
         return columns
 
     def value(self, score: Tensor) -> Tensor:
         """The influence score with its sign chosen so that a higher value is kept first."""
-        return -score if self.rank == "helpful" else score
+        return -score if self.rank == "corrected" else score
 
     def direction(self, pool: Pool) -> Tensor:
         """H⁻¹∇L(V) of the head, classes × (width + 1). It is computed once; each chunk is then one matrix product."""

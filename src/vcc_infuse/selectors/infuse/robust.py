@@ -1,0 +1,136 @@
+"""RobustINFUSE: INFUSE's scores with a selection rule of our own, which keeps the core set diverse.
+
+The paper keeps the top scores. They do not say how examples work together: the best are similar to each other and come
+from few classes. Here only the sign of a score counts. What would raise the support loss is dropped, and the budget is
+drawn at random from all other examples, in proportion to the pseudo classes. The table `coreset` compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from ...types import Coreset
+from ...validation import check_choice, check_range
+from ..base import FirstInterval, ScoreWith, random_subset, uniform
+from ..pool import Pool
+from ..ranking import QUOTAS, Quota, Scored, best, nan_to_worst, rows_from_state, rows_to_state
+from ..selection import Selection
+from .selector import INFUSE
+
+Strategy = Literal["drop_harmful", "top"]
+STRATEGIES = ("drop_harmful", "top")
+RANDOM_FRACTION, HARMLESS_DRAW = 11, 22  # keys of random streams
+
+
+class RobustINFUSE(INFUSE):
+    """A stratified random draw from the examples that do not raise the support loss.
+
+    Args:
+        keep: fraction of the pool to keep, and of the optimizer steps to take.
+        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
+        params: parameters through which influence is measured: the "head" (closed form) or "all" of them.
+        curvature: H is the "identity", or the head's "gauss_newton" matrix (needs params="head").
+        mixup_draws: number of Mixup draws over the labeled set that are averaged.
+        support_views: augmented views per labeled image to mix; 0 takes enough for a support set of 1,024.
+        damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
+        score_with: score with the "online" or the averaged ("ema") weights.
+        strategy: "drop_harmful" drops what would raise the support loss and draws the budget at random from all other
+            examples; "top" keeps the best scores, which differs from INFUSE by the quota.
+        quota: how the budget is divided among pseudo classes: "proportional" to their counts, "equal", or "none".
+            With strategy="drop_harmful", "proportional" counts the selected and the unselected examples of a class
+            separately.
+        score_momentum: factor of past refreshes in a moving average of the scores; 0 uses only the current scores.
+        random_fraction: part of the budget that is drawn at random from the examples the ranking leaves out.
+        resample_each_pass: with strategy="drop_harmful", draw another core set with the same scores after each pass
+            through the current one: a set that is repeated many times teaches its own mistakes.
+        first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
+    """
+
+    def __init__(
+        self,
+        keep: float = 0.4,
+        every: int | None = None,
+        params: Literal["head", "all"] = "head",
+        curvature: Literal["identity", "gauss_newton"] = "identity",
+        mixup_draws: int = 8,
+        support_views: int = 1,
+        damping: float = 0.1,
+        score_with: ScoreWith = "online",
+        strategy: Strategy = "drop_harmful",
+        quota: Quota = "proportional",
+        score_momentum: float = 0.0,
+        random_fraction: float = 0.0,
+        resample_each_pass: bool = False,
+        first_interval: FirstInterval = "random",
+    ) -> None:
+        super().__init__(keep, every, params, "example", "corrected", curvature, mixup_draws, support_views, damping,
+                         score_with, first_interval)  # fmt: skip
+        self.strategy = check_choice("strategy", strategy, STRATEGIES)
+        self.quota: Quota = check_choice("quota", quota, QUOTAS)
+        self.score_momentum = check_range("score_momentum", score_momentum, 0, 1, open_high=True)
+        self.random_fraction = check_range("random_fraction", random_fraction, 0, 1)
+        self.resample_each_pass = resample_each_pass
+        self.averages_.momentum = self.score_momentum
+        self.rows_: Scored | None = None
+
+    @property
+    def resamples(self) -> bool:
+        """Only a random draw can be repeated; the top scores stay the same."""
+        return self.resample_each_pass and self.strategy == "drop_harmful"
+
+    def score(self, pool: Pool) -> dict[str, Tensor]:
+        """Scores to average have unit mean size, or the refresh with the largest gradient would dominate."""
+        columns = super().score(pool)
+        if self.score_momentum:
+            size = columns["score"].abs().sum() / (columns["weight"] > 0).sum().clamp(min=1)
+            columns["score"] = columns["score"] / size.clamp(min=1e-30)
+        return columns
+
+    def choose(self, pool: Pool, budget: int) -> Selection:
+        """Scan the pool; the scores are stored for `resample`."""
+        selection = super().choose(pool, budget)
+        self.rows_ = selection.rows if self.resamples else None
+        return selection
+
+    def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
+        """What the strategy picks, and a random fraction of the others."""
+        drawn = round(self.random_fraction * budget)
+        ids = self.pick(rows, budget - drawn, pool)
+        others = np.setdiff1d(rows.ids, ids)
+        return uniform(np.concatenate([ids, pool.rng(RANDOM_FRACTION).choice(others, drawn, replace=False)]))
+
+    def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
+        """The top scores, or a random draw from the harmless examples; either within the class quota."""
+        classes = pool.task.classes
+        if self.strategy == "top":
+            return best(rows, budget, self.quota, classes)
+        # Unselected examples are harmless but teach nothing. Counted as classes of their own, they cannot take the
+        # places of selected ones.
+        offset = classes * rows.selected if self.quota == "proportional" else 0
+        everything = np.ones(len(rows.ids), dtype=bool)
+        drawn = random_scores(rows, pool.rng(HARMLESS_DRAW))._replace(selected=everything, labels=rows.labels + offset)
+        return best(drawn, budget, self.quota, 2 * classes)
+
+    def resample(self, pool: Pool, budget: int) -> Coreset:
+        """Another draw with the same scores; a random subset before the first scan."""
+        if self.rows_ is None:
+            return uniform(random_subset(pool.size, budget, pool.seed, pool.number))
+        return self.coreset(self.rows_, budget, pool)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averaged scores, and the rows of the last scan."""
+        return super().state_dict() | (rows_to_state(self.rows_) if self.rows_ else {})
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        super().load_state_dict(state)
+        self.rows_ = rows_from_state(state)
+
+
+def random_scores(rows: Scored, rng: np.random.Generator) -> Scored:
+    """Replace every score by a random number in [0, 1), except those of selected harmful examples, which come last."""
+    score = nan_to_worst(rows.scores)
+    return rows._replace(scores=np.where(rows.selected & (score < 0), score, rng.random(len(score))))
