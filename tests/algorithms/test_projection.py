@@ -20,3 +20,9 @@ def test_float32_under_autocast_and_for_bf16_features():
         cosines = similarity(exact, exact, 0.1)
     assert torch.equal(cosines, exact @ exact.T / 0.1)
     assert head(features.bfloat16()).dtype == torch.float32
+
+
+def test_hidden_layer_of_another_width():
+    head = Projection.of(make_model(), 4, hidden_dim=3)
+    assert [layer.weight.shape for layer in (head.layers[0], head.layers[2])] == [(3, FEATURES), (4, 3)]
+    assert head(torch.randn(7, FEATURES)).shape == (7, 4)

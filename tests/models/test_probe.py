@@ -155,3 +155,14 @@ def test_it_takes_seconds(rows, limit):
     began = time.process_time()
     fit_probe(x, y, 10)
     assert time.process_time() - began < limit
+
+
+def test_a_probe_is_fitted_once_per_problem_and_again_for_another():
+    x, y = blobs(24, classes=2)
+    first = fit_probe(x, y, 2)
+    assert fit_probe(x.clone(), y.clone(), 2) is first
+    changed = x.clone()
+    changed[0, 0] += 1
+    assert not torch.equal(fit_probe(changed, y, 2).weight, first.weight)
+    assert torch.equal(fit_probe(x, y.flip(0), 2).weight, fit_probe(x, y.flip(0).clone(), 2).weight)
+    assert not torch.equal(fit_probe(x, 1 - y, 2).weight, first.weight)

@@ -78,7 +78,7 @@ class LabelSpreading(ClosedForm):
         spreading = Spreading("knn", n_neighbors=near, alpha=self.alpha, max_iter=self.max_iter)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "not converged" and divisions by the labels of isolated images
-            spreading.fit(rows.double().numpy(), targets.numpy())
+            spreading.fit(rows.float().numpy(), targets.numpy())
         spread = torch.from_numpy(spreading.label_distributions_).float().nan_to_num(1 / classes)
         votes = NeighborVotes(model.backbone, len(rows), rows.shape[1], classes, near)
         votes.attach(rows, spread)

@@ -13,18 +13,22 @@ def full_precision(tensor: Tensor) -> torch.autocast:
 
 
 class Projection(nn.Module):
-    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions."""
+    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions.
 
-    def __init__(self, features: int, embedding_dim: int) -> None:
+    The hidden layer has `hidden_dim` units, as many as features if None.
+    """
+
+    def __init__(self, features: int, embedding_dim: int, hidden_dim: int | None = None) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, embedding_dim))
+        hidden = hidden_dim or features
+        self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, embedding_dim))
 
     @classmethod
-    def of(cls, model: nn.Module, embedding_dim: int) -> Projection:
+    def of(cls, model: nn.Module, embedding_dim: int, hidden_dim: int | None = None) -> Projection:
         """A projection of the features that enter `model.head`."""
         head = model.get_submodule("head")
         assert isinstance(head, nn.Linear)
-        return cls(head.in_features, embedding_dim)
+        return cls(head.in_features, embedding_dim, hidden_dim)
 
     def forward(self, features: Tensor) -> Tensor:
         """Embeddings with norm 1."""
