@@ -46,20 +46,23 @@ def test_dry_run_lists_cells_and_writes_nothing(tmp_path: Path, capsys: pytest.C
 
 
 def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    asked = ("coreset", "--scale", "cpu", "--seeds", "1", "--dry-run", "--columns", "digits, 20 labels, 10 % kept")
-    assert reproduce(*asked, where=tmp_path) == 0
+    asked = ("coreset", "--seeds", "1", "--dry-run", "--columns", "STL-10, 40 labels, 10 % kept")
+    (tmp_path / "stl10").mkdir()
+    assert reproduce(*asked, "--data-root", str(tmp_path), where=tmp_path) == 0
     *cells, _ = capsys.readouterr().out.splitlines()
-    assert len(cells) == 1 + 2 * (1 + 8 + 2)  # Supervised; of two bases the full pool, the selectors, two variants
-    assert all("digits-20-" in cell for cell in cells)
+    assert len(cells) == 3 + 2 + 9 + 2  # baselines, the full pool plain and lazy, selectors, lazy short and oracle
+    assert all("stl10-40-" in cell for cell in cells)
     assert {"0.1"} == {cell.split("-")[4] for cell in cells if "INFUSE" in cell}
 
 
 def test_rows_run_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    asked = ("coreset", "--scale", "cpu", "--seeds", "2", "--dry-run", "--columns", "digits, 20 labels, 40 % kept")
-    # A whole name is that row alone, although others, such as "FixMatch + INFUSE, equal classes", contain it.
-    assert reproduce(*asked, "--rows", "RandomOnline", "--rows", "FixMatch + INFUSE", where=tmp_path) == 0
+    asked = ("coreset", "--seeds", "2", "--dry-run", "--columns", "CIFAR-10, 250 labels, 40 % kept")
+    (tmp_path / "cifar10").mkdir()
+    # A whole name is that row alone, although others, such as "FixMatch + INFUSE, as printed", contain it.
+    rows = ("--rows", "RandomOnline", "--rows", "FixMatch + INFUSE")
+    assert reproduce(*asked, *rows, "--data-root", str(tmp_path), where=tmp_path) == 0
     *cells, _ = capsys.readouterr().out.splitlines()
-    kinds = sorted("-".join(cell.split("digits-20-")[1].split("-")[:2]) for cell in cells)
+    kinds = sorted("-".join(cell.split("cifar10-250-")[1].split("-")[:2]) for cell in cells)
     assert kinds == ["FixMatch-INFUSE"] * 2 + ["FixMatch-RandomOnline"] * 2 + ["FlexMatch-RandomOnline"] * 2
 
 
@@ -75,12 +78,12 @@ def test_a_row_without_the_row_it_is_compared_with(tmp_path: Path) -> None:
         (["mian"], "table mian is unknown"),
         (["main", "--shard", "5/4"], "--shard must be i/n with i from 1 to n, such as 1/4, got '5/4'"),
         (["main", "--shard", "x"], "--shard must be i/n"),
-        (["coreset", "--columns", "MNIST, 9"], "--columns MNIST, 9 is not part of any name; there are: digits"),
+        (["coreset", "--columns", "MNIST, 9"], "--columns MNIST, 9 is not part of any name; there are: CIFAR-10"),
         (["coreset", "--columns", "CIFAR", "--columns", "MNIST, 9"], "--columns MNIST, 9 is not part of any name"),
         (["coreset", "--rows", "INFUSION"], "--rows INFUSION is not part of any name; there are: Supervised"),
         (["main", "--seeds", "0"], "--seeds must be an integer of at least 1, got 0"),
         (["main", "--jobs", "-1"], "--jobs must be an integer of at least 1, got -1"),
-        (["main", "--scale", "huge"], "--scale must be one of smoke, cpu, frozen, paper, got 'huge'"),
+        (["main", "--scale", "huge"], "--scale must be one of smoke, frozen, paper, got 'huge'"),
         (["main", "--data-root", "/nowhere"], "--data_root must be a folder, got '/nowhere'"),
         (
             ["stl10", "--scale", "paper", "--data-root", "EMPTY"],

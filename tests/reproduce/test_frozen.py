@@ -22,7 +22,7 @@ from vcc_infuse.reproduce.banks import bank_key, open_bank, subset
 from vcc_infuse.reproduce.cell import build_trainer
 from vcc_infuse.reproduce.frozen import LEFT_OUT
 from vcc_infuse.reproduce.scales import run_options
-from vcc_infuse.reproduce.tables import TABLES, coreset, imbalance, tables
+from vcc_infuse.reproduce.tables import TABLES, calibration, coreset, imbalance, tables
 from vcc_infuse.reproduce.tables import main as main_table
 from vcc_infuse.training.frozen import embed_data, head
 from vcc_infuse.training.presets import preset
@@ -179,11 +179,11 @@ def test_a_subset_is_the_same_in_every_run_and_keeps_names(root: Path) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_every_table_runs_through_the_command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scales, "run_options", lambda scale, data, labels, **more: run_options(scale, data, 4, **more))
-    monkeypatch.setitem(imbalance.TAIL, "frozen", {"first": 4, "gamma": 2, "beta": 0.5})
+    monkeypatch.setitem(imbalance.TAILS, "frozen", [{"first": 4, "gamma": 2, "beta": 0.5}])
     monkeypatch.setattr(coreset, "FROZEN_SETTINGS", [("stl10", 40)])
-    monkeypatch.setattr(coreset, "FROZEN_STEPS", 5)
     monkeypatch.setattr(coreset, "KEEPS", (0.4,))
-    monkeypatch.setattr(main_table, "FROZEN_SETTINGS", [("cifar10", 40), ("svhn", 250), ("fashion_mnist", 100)])
+    for table in (main_table, calibration):
+        monkeypatch.setattr(table, "FROZEN_SETTINGS", [("cifar10", 40), ("svhn", 250), ("fashion_mnist", 100)])
     words = ["reproduce", "all", "--scale", "frozen", "--seeds", "1", "--data-root", str(root)]
     assert main([*words, "--cells", str(tmp_path / "cells"), "--out", str(tmp_path)]) == 0
     assert {path.stem for path in tmp_path.glob("*.md")} == {f"{name}-frozen" for name in TABLES}

@@ -51,8 +51,8 @@ def read(argv: Sequence[str]) -> Namespace:
     """The options, checked."""
     parser = Parser("vcc-infuse reproduce", "Run the experiments of a table of the paper and write the table.")
     parser.add_argument("table", metavar="TABLE", help=f"{', '.join(TABLES)} or all")
-    parser.add_argument("--scale", **one_of(*SCALES), default="cpu",
-                        help="smoke takes seconds, frozen and cpu hours, paper needs GPUs (cpu)")  # fmt: skip
+    parser.add_argument("--scale", **one_of(*SCALES), default="frozen",
+                        help="smoke takes seconds, frozen hours, paper needs GPUs (frozen)")  # fmt: skip
     for part, example in (("columns", "SVHN or '20 %% kept'"), ("rows", "INFUSE")):
         text = f"only the {part} whose name is or contains TEXT, such as {example}; may be repeated"
         parser.add_argument(f"--{part}", action="append", metavar="TEXT", help=text)

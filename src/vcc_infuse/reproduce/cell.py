@@ -56,7 +56,7 @@ class Cell:
         """A readable folder name; a digest of all options makes it unique."""
         options = self.options
         words = [Path(str(options["data"])).stem, options.get("labels", "lt"), options["algorithm"]]
-        words += [options.get("calibrator"), options.get("selector"), options.get("selector.keep")]
+        words += [options.get(name) for name in ("algorithm.base", "calibrator", "selector", "selector.keep")]
         stem = "-".join(re.sub(r"[^\w.]+", "_", str(word)) for word in words if word is not None)
         return f"{stem}-s{options['seed']}-{hashlib.sha256(self.key.encode()).hexdigest()[:10]}"
 
@@ -83,8 +83,15 @@ def build_part(options: Options, part: str) -> Any:
     name = options.get(part)
     if name is None:
         return None
-    path = name if "." in name else f"vcc_infuse.{name}"
-    return from_config({"class_path": path, "init_args": arguments_of(options, part)}, PARTS[part])
+    arguments = arguments_of(options, part)
+    if "base" in arguments:  # of a plug-in
+        arguments["base"] = described(arguments["base"], {})
+    return from_config(described(name, arguments), PARTS[part])
+
+
+def described(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A class and its arguments as in a configuration file; a name without dots is a class of the library."""
+    return {"class_path": name if "." in name else f"vcc_infuse.{name}", "init_args": arguments}
 
 
 def bank_config(options: Options) -> BankConfig | None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .cell import Options, build_part
 from .statistics import Estimate, estimate, paired
 from .table import Row, Table, TableColumn
 
@@ -14,7 +15,7 @@ LABELS = {
     "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio",
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
     "least_coverage": "least covered class %", "seconds_train": "training s", "seconds_select": "selection s",
-    "seconds": "seconds",
+    "seconds": "seconds", "steps": "steps", "passes": "network passes %",
 }  # fmt: skip
 # In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
@@ -67,15 +68,29 @@ def collect(table: Table, seeds: int, cells: Path) -> list[Entry]:
 
 
 def read(table: Table, row: Row, column: TableColumn, seeds: int, cells: Path) -> Summaries:
-    """The summaries of the finished seeds, with two metrics computed from them."""
+    """The summaries of the finished seeds, with three metrics computed from them."""
     summaries = {}
     for seed in range(seeds):
         cell = table.cell(row, column, seed)
         summary = cell.summary(cells) if cell else None
-        if summary is not None:
+        if cell is not None and summary is not None:
             hours = (summary["seconds_train"] + summary["seconds_select"]) / 3600
-            summaries[seed] = {**summary, "hours": hours, "least_coverage": least_coverage(summary)}
+            more = {"least_coverage": least_coverage(summary), "passes": passes(cell.options, summary)}
+            summaries[seed] = {**summary, "hours": hours, **more}
     return summaries
+
+
+def passes(options: Options, summary: dict[str, Any]) -> float | None:
+    """The passes of the training steps as a part of those of the full run; a backward pass counts as two.
+
+    None for methods without unlabeled images. Lazy strong views are computed only where the pseudo label counts.
+    """
+    algorithm = build_part(options, "algorithm")
+    if not algorithm.views or "steps" not in options:
+        return None
+    ratio = options.get("unlabeled_ratio") or algorithm.unlabeled_ratio
+    strong = summary["pseudo_label_coverage"] if options.get("lazy") else 1.0
+    return float(summary["steps"] / options["steps"] * (3 + ratio * (1 + 3 * strong)) / (3 + 4 * ratio))
 
 
 def least_coverage(summary: dict[str, Any]) -> float | None:

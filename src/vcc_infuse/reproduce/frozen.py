@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from .table import Row, Table, TableColumn, display_name, method
+from .table import Row, Table, TableColumn, display_name, method, names
 
 BASELINES = ("Supervised", "LinearProbe", "LabelSpreading")
 REFERENCE = "LinearProbe"
@@ -24,7 +25,7 @@ SVHN = "Frozen ImageNet features are weak on SVHN's house numbers: expect high e
 def on_bank(table: Table) -> Table:
     """The table with the baselines first, without methods that need images and without the paper's numbers."""
     rows = (*map(method, BASELINES), *(row for row in table.rows if kept(row)))
-    columns = tuple(map(without_paper, table.columns))
+    columns = tuple(without_paper(column, names(rows)) for column in table.columns)
     metrics = tuple(dict.fromkeys([*table.metrics, *METRICS]))
     return replace(
         table, rows=tuple(replace(row, paper={}) for row in rows), columns=columns, metrics=metrics,
@@ -39,9 +40,11 @@ def kept(row: Row) -> bool:
     return algorithm not in LEFT_OUT and not (alone and algorithm in BASELINES)
 
 
-def without_paper(column: TableColumn) -> TableColumn:
-    """The column for all rows, compared with none of the paper's."""
-    return replace(column, stands_for=None, rows=None)
+def without_paper(column: TableColumn, known: Sequence[str]) -> TableColumn:
+    """The column with the baselines and those of its rows that are known, compared with none of the paper's."""
+    wanted = column.rows if column.rows is None else {*BASELINES, *column.rows}
+    rows = None if wanted is None else tuple(name for name in known if name in wanted)
+    return replace(column, stands_for=None, rows=rows)
 
 
 def remarks(table: Table) -> list[str]:

@@ -1,32 +1,22 @@
-"""The four scales, and the options of a dataset and a number of labels at each.
+"""The three scales, and the options of a dataset and a number of labels at each.
 
-`smoke` is for tests: digits stand in for every dataset and a run has four steps. `cpu` is a small version on
-subsets of the same datasets. `frozen` trains heads on features of a pretrained network. `paper` is the full protocol,
-for GPUs.
+`smoke` is for tests: digits stand in for every dataset and a run has four steps. `frozen` trains heads on features of
+a pretrained network. `paper` is the full protocol, for GPUs.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..training.presets import preset
-from .table import TableColumn
+from .table import CORE, Row, TableColumn, all_five, names
 
-Scale = Literal["smoke", "cpu", "frozen", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "cpu", "frozen", "paper")
+Scale = Literal["smoke", "frozen", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "frozen", "paper")
 SMOKE: dict[str, Any] = {
     "steps": 4, "eval_every": 2, "batch_size": 8, "unlabeled_ratio": 2, "model": "SmallConv", "model.width": 4,
 }  # fmt: skip
-CPU: dict[str, Any] = {
-    "size": 16, "steps": 1000, "eval_every": 250, "batch_size": 32, "unlabeled_ratio": 4, "lr": 0.03,
-    "model": "SmallConv", "model.width": 16,
-}  # fmt: skip
-CPU_BY_DATASET: dict[str, dict[str, Any]] = {
-    "digits": {"size": 8, "steps": 600, "eval_every": 150, "unlabeled_ratio": 5, "model.width": 24},
-    "fashion_mnist": {"steps": 600, "eval_every": 150, "lr": 0.06},
-    "svhn": {"flip": False},  # a mirrored digit is not a digit any more
-}
 # Options that `frozen` adds to those of the preset of that name.
 FROZEN: dict[str, Any] = {
     "model": "Timm", "model.name": "tf_efficientnet_lite0", "model.input_size": 96, "bank.weak": 2, "bank.strong": 4,
@@ -35,6 +25,15 @@ FROZEN_BY_DATASET: dict[str, dict[str, Any]] = {
     "fashion_mnist": {"subset.train": 5000, "subset.test": 2000},  # as many as a laptop embeds in minutes
     "svhn": {"flip": False},
 }
+FROZEN_SETTINGS = (
+    ("cifar10", 40), ("cifar10", 250), ("cifar10", 4000), ("cifar100", 400), ("cifar100", 2500), ("stl10", 40),
+    ("svhn", 250), ("svhn", 1000), ("fashion_mnist", 100),
+)  # fmt: skip
+"""Every dataset and number of labels of the scale `frozen`."""
+ABLATION_SETTINGS = (("cifar100", 2500), ("cifar10", 250), ("stl10", 40))
+"""Those of its ablations: the paper's, and two in which FixMatch is better than the linear probe."""
+SIMMATCH_SETTINGS = (("stl10", 40), ("cifar10", 250))
+"""Where SimMatch is run: its memory of labeled and unlabeled features makes it the slowest method on a bank."""
 DATASET_NAMES = {
     "digits": "digits", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
     "svhn": "SVHN", "stl10": "STL-10",
@@ -46,14 +45,8 @@ def run_options(scale: Scale, data: str, labels: int | None, **more: Any) -> dic
     shown = {} if labels is None else {"labels": labels}
     if scale == "smoke":
         return {"data": "digits", **shown, **SMOKE, **more}
-    return {"data": data, **shown, **common_options(scale, data), **more}
-
-
-def common_options(scale: Scale, data: str) -> dict[str, Any]:
-    """What all runs on a dataset have in common."""
-    if scale == "cpu":
-        return CPU | CPU_BY_DATASET.get(data, {})
-    return frozen_options(data) if scale == "frozen" else paper_options(data)
+    common = frozen_options(data) if scale == "frozen" else paper_options(data)
+    return {"data": data, **shown, **common, **more}
 
 
 def frozen_options(data: str) -> dict[str, Any]:
@@ -88,25 +81,29 @@ def column(
     return TableColumn(name, {**run_options(scale, data, labels), **kept}, name, rows)
 
 
-def with_steps(column: TableColumn, steps: int) -> TableColumn:
-    """The column with another number of steps, evaluated as often as before."""
-    options = column.options
-    eval_every = steps * options["eval_every"] // options["steps"]
-    return replace(column, options={**options, "steps": steps, "eval_every": eval_every})
+def core_names(data: str, labels: int) -> tuple[str, ...]:
+    """The rows of FixMatch, FlexMatch and SimMatch that a column of the scale `frozen` has, in all tables."""
+    fixmatch, flexmatch, simmatch = (names(all_five(name, {})) for name in CORE)
+    small = (data, labels) in SIMMATCH_SETTINGS
+    return *fixmatch, *(flexmatch if small or data == "cifar100" else flexmatch[:2]), *(simmatch if small else ())
 
 
 def default_column(scale: Scale) -> TableColumn:
-    """CIFAR-100 with 2,500 labels; at cpu scale CIFAR-10 with 250, where FlexMatch beats Supervised in so few steps."""
-    if scale != "cpu":
-        return column(scale, "cifar100", 2500)
-    return replace(column(scale, "cifar10", 250), stands_for=column_name("cifar100", 2500))
+    """CIFAR-100 with 2,500 labels, as in most of the paper's tables."""
+    return column(scale, "cifar100", 2500)
 
 
-def ablation_column(scale: Scale) -> tuple[str, TableColumn]:
-    """The base method and the column of an ablation.
+def ablation_columns(scale: Scale, rows: Mapping[str, Sequence[Row]]) -> tuple[TableColumn, ...]:
+    """The paper's column; at frozen scale two more. `rows` has those of each base method.
 
-    At cpu scale it is FixMatch on digits: in so few steps FlexMatch would accept every pseudo label.
+    FlexMatch is the base in the paper's column and FixMatch in the others, where it learns from fewer pseudo labels.
     """
-    if scale == "cpu":
-        return "FixMatch", column(scale, "digits", 20)
-    return "FlexMatch", default_column(scale)
+    if scale != "frozen":
+        return (default_column(scale),)
+    bases = {"cifar100": "FlexMatch"}
+    return tuple(column(scale, *pair, rows=names(rows[bases.get(pair[0], "FixMatch")])) for pair in ABLATION_SETTINGS)
+
+
+def ablation_bases(scale: Scale) -> tuple[str, ...]:
+    """The base methods of an ablation."""
+    return ("FlexMatch", "FixMatch") if scale == "frozen" else ("FlexMatch",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ class Row:
     options: Options
     base: str | None = None
     paper: PaperNumbers = field(default_factory=dict)
+    keep_factor: float = 1.0
+    """The fraction that the column keeps is multiplied by it."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Table:
         missing = {plugin for plugin in PLUGINS if plugin not in row.options}
         fitting = {name: v for name, v in column.options.items() if name.partition(".")[0] not in missing}
         options = {**fitting, **row.options, "seed": seed}
+        if "selector.keep" in options:
+            options["selector.keep"] = round(row.keep_factor * options["selector.keep"], 4)
         if "eval_every" in options and "selector" in options:
             # A selector shortens the run: it is evaluated as many times as the full run.
             options["eval_every"] = math.ceil(options["eval_every"] * options.get("selector.keep", 1))
@@ -90,10 +94,30 @@ def with_vcc(algorithm: str, paper: PaperNumbers | None = None) -> Row:
     return Row(f"VCC-{name}", {"algorithm": algorithm, "calibrator": "VCC"}, name, paper or {})
 
 
+def controls(algorithm: str) -> tuple[Row, ...]:
+    """What VCC has to beat: the algorithm with a temperature alone, with balanced classes alone, and with RobustVCC."""
+    name = display_name(algorithm)
+    return (
+        Row(f"{name} + temperature", {"algorithm": algorithm, "calibrator": "HardViewTemperature"}, name),
+        Row(f"{name} + balance", {"algorithm": "Balance", "algorithm.base": algorithm}, name),
+        Row(f"RobustVCC-{name}", {"algorithm": algorithm, "calibrator": "RobustVCC"}, name),
+    )
+
+
+def all_five(algorithm: str, papers: Mapping[str, PaperNumbers]) -> tuple[Row, ...]:
+    """The algorithm alone, with the paper's VCC, and the three controls."""
+    ours = with_vcc(algorithm, papers.get(f"VCC-{algorithm}"))
+    return method(algorithm, papers.get(algorithm)), ours, *controls(algorithm)
+
+
 def core_methods(papers: Mapping[str, PaperNumbers]) -> tuple[Row, ...]:
-    """Supervised, then FixMatch, FlexMatch and SimMatch, each alone and with VCC."""
-    pairs = ((method(name, papers.get(name)), with_vcc(name, papers.get(f"VCC-{name}"))) for name in CORE)
-    return method("Supervised"), *(row for pair in pairs for row in pair)
+    """Supervised, then FixMatch, FlexMatch and SimMatch, each in five rows."""
+    return method("Supervised"), *(row for name in CORE for row in all_five(name, papers))
+
+
+def names(rows: Iterable[Row]) -> tuple[str, ...]:
+    """Their names."""
+    return tuple(row.name for row in rows)
 
 
 def vcc_variant(algorithm: str, name: str, paper: PaperNumbers | None = None, **arguments: Any) -> Row:

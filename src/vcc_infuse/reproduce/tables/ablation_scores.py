@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..scales import Scale, ablation_column, column_name
+from ..scales import Scale, ablation_bases, ablation_columns, column_name
 from ..table import PaperNumbers, Row, Table, method, paper_numbers, vcc_variant, with_vcc
 
 SCORES = ("ensemble", "temporal", "view")
@@ -23,12 +23,12 @@ PAPER = paper_numbers(
 
 def table(scale: Scale) -> Table:
     """Differences are to VCC with all three scores."""
-    base, column = ablation_column(scale)
-    papers = PAPER if base == "FlexMatch" else {}
-    return Table("ablation-scores", "VCC without one of its scores", rows(base, papers), (column,), METRICS)
+    rows = {base: ablated(base, PAPER if base == "FlexMatch" else {}) for base in ablation_bases(scale)}
+    every = tuple(row for own in rows.values() for row in own)
+    return Table("ablation-scores", "VCC without one of its scores", every, ablation_columns(scale, rows), METRICS)
 
 
-def rows(base: str, papers: Mapping[str, PaperNumbers]) -> tuple[Row, ...]:
+def ablated(base: str, papers: Mapping[str, PaperNumbers]) -> tuple[Row, ...]:
     """A method alone, with VCC, and with VCC without one score or without any."""
     without = (
         vcc_variant(base, f"without {score}", papers.get(score), scores=[s for s in SCORES if s != score])

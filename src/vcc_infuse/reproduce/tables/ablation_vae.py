@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..scales import Scale, ablation_column, column_name
+from ..scales import Scale, ablation_bases, ablation_columns, column_name
 from ..table import PaperNumbers, Row, Table, method, paper_numbers, vcc_variant, with_vcc
 
 METRICS = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
@@ -13,12 +13,12 @@ PAPER = paper_numbers("none 25.76 .160 .411 .168\n vae 25.26 .147 .324 .163", (c
 
 def table(scale: Scale) -> Table:
     """Differences are to VCC with its VAE."""
-    base, column = ablation_column(scale)
-    papers = PAPER if base == "FlexMatch" else {}
-    return Table("ablation-vae", "VCC without its reconstruction", rows(base, papers), (column,), METRICS)
+    rows = {base: ablated(base, PAPER if base == "FlexMatch" else {}) for base in ablation_bases(scale)}
+    every = tuple(row for own in rows.values() for row in own)
+    return Table("ablation-vae", "VCC without its reconstruction", every, ablation_columns(scale, rows), METRICS)
 
 
-def rows(base: str, papers: Mapping[str, PaperNumbers]) -> tuple[Row, ...]:
+def ablated(base: str, papers: Mapping[str, PaperNumbers]) -> tuple[Row, ...]:
     """A method alone, with VCC, and with VCC whose target is used directly or learned by another network."""
     return (
         method(base),

@@ -1,9 +1,9 @@
-"""The paper's calibration table on CIFAR-100: error, ECE, MCE and ACE with and without VCC."""
+"""The paper's calibration table: error, ECE, MCE and ACE with and without VCC, and with the controls of VCC."""
 
 from __future__ import annotations
 
-from ..scales import Scale, column, column_name
-from ..table import Table, core_methods, paper_numbers
+from ..scales import FROZEN_SETTINGS, Scale, column, column_name, core_names
+from ..table import Table, TableColumn, core_methods, paper_numbers
 
 LABELS = (400, 2500, 10000)
 METRICS = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated")
@@ -22,7 +22,12 @@ PAPER = paper_numbers(
 
 
 def table(scale: Scale) -> Table:
-    """At cpu scale the middle column; the subset has 10,000 training images."""
-    counts = {"smoke": (40,), "cpu": (2500,), "frozen": (400, 2500), "paper": LABELS}[scale]
-    columns = tuple(column(scale, "cifar100", k) for k in counts)
-    return Table("calibration", "Calibration with and without VCC", core_methods(PAPER), columns, METRICS)
+    """CIFAR-100 as in the paper; at frozen scale every column of the main table, which has the same runs."""
+    return Table("calibration", "Calibration with and without VCC", core_methods(PAPER), columns(scale), METRICS)
+
+
+def columns(scale: Scale) -> tuple[TableColumn, ...]:
+    """The columns of the scale."""
+    if scale == "frozen":
+        return tuple(column(scale, *pair, rows=core_names(*pair)) for pair in FROZEN_SETTINGS)
+    return tuple(column(scale, "cifar100", k) for k in ((40,) if scale == "smoke" else LABELS))

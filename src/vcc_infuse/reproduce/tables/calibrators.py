@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..scales import Scale, column, column_name, default_column
-from ..table import Row, Table, method, paper_numbers, with_vcc
+from ..scales import ABLATION_SETTINGS, Scale, column, column_name, default_column
+from ..table import Row, Table, all_five, paper_numbers
 
 METRICS = ("error", "ece_calibrated", "mce_calibrated", "ace_calibrated", "ece")
 PAPER = paper_numbers(
@@ -16,7 +16,6 @@ PAPER = paper_numbers(
     (column_name("cifar100", 2500),),
     width=4,
 )
-HELD_OUT = {"algorithm": "FlexMatch", "calibrator": "VCC", "calibrator.holdout_fraction": 0.1}
 OTHERS = ("TemperatureScaling", "EnsembleTS", "MMCE")
 
 
@@ -26,9 +25,7 @@ def table(scale: Scale) -> Table:
         Row(f"FlexMatch + {name}", {"algorithm": "FlexMatch", "calibrator": name}, "FlexMatch", PAPER.get(name, {}))
         for name in OTHERS
     )
-    held_out = Row("VCC-FlexMatch, a tenth of the labels held out", HELD_OUT, "FlexMatch")
-    rows = (method("FlexMatch", PAPER["FlexMatch"]), *others, with_vcc("FlexMatch", PAPER["VCC-FlexMatch"]), held_out)
-    columns = [default_column(scale)]
-    if scale == "cpu":
-        columns.append(column(scale, "cifar100", 2500))
-    return Table("calibrators", "VCC and other calibrators on FlexMatch", rows, tuple(columns), METRICS)
+    rows = (*all_five("FlexMatch", PAPER), *others)
+    pairs = ABLATION_SETTINGS if scale == "frozen" else ()
+    columns = tuple(column(scale, *pair) for pair in pairs) or (default_column(scale),)
+    return Table("calibrators", "VCC and other calibrators on FlexMatch", rows, columns, METRICS)
