@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,6 +32,10 @@ class Outputs(NamedTuple):
         parts = zip(torch.split(self.logits, sizes), torch.split(self.features, sizes), strict=True)
         return [Outputs(*part) for part in parts]
 
+    def spread(self, rows: Tensor, count: int) -> Outputs:
+        """As `rows` of a batch of `count`, with zeros elsewhere."""
+        return Outputs(*(part.new_zeros(count, part.shape[1]).index_copy(0, rows, part) for part in self))
+
 
 @dataclass(frozen=True)
 class Task:
@@ -44,6 +48,25 @@ class Task:
     steps: int
     batch_size: int
     unlabeled_batch_size: int
+
+
+class LazyViews(dict[str, Tensor]):
+    """Views of a batch, of which those in `later` are made when asked for: whole, or a few rows by `rows`."""
+
+    def __init__(self, made: Mapping[str, Tensor], later: Mapping[str, Callable[[Tensor | slice], Tensor]]) -> None:
+        super().__init__(made)
+        self.later = later
+
+    def __missing__(self, name: str) -> Tensor:
+        view = self[name] = self.later[name](slice(None))
+        return view
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self.later
+
+    def rows(self, name: str, rows: Tensor | slice) -> Tensor:
+        """Some rows of a view; the others are not made."""
+        return self[name][rows] if super().__contains__(name) else self.later[name](rows)
 
 
 class Batch(NamedTuple):
@@ -60,6 +83,11 @@ class Batch(NamedTuple):
     pool_ids: Tensor
     weights: Tensor
     held_out_y: Tensor | None = None
+
+    def rows(self, view: str, rows: Tensor | slice) -> Tensor:
+        """Some rows of a view."""
+        views = self.views
+        return views.rows(view, rows) if isinstance(views, LazyViews) else views[view][rows]
 
 
 class Calibrated(NamedTuple):
@@ -88,6 +116,10 @@ class PseudoLabels(NamedTuple):
     def labels(self) -> Tensor:
         """The target class of each example."""
         return self.targets if self.targets.ndim == 1 else self.targets.argmax(1)
+
+    def rows(self, sample_weights: Tensor) -> Tensor:
+        """The rows that count, in order."""
+        return (self.weights * sample_weights).nonzero()[:, 0]
 
     def loss(self, logits: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Weighted cross entropy, averaged over the whole batch: examples with weight zero count in the denominator."""
@@ -135,6 +167,8 @@ class Step:
     """Examples per forward and backward, so that memory stays bounded; the whole batch if None."""
     weak: Outputs | None = None
     """The model's outputs for the weak view, once computed."""
+    lazy: bool = False
+    """Whether the strong view is computed only where the pseudo label has weight."""
 
     @property
     def progress(self) -> float:
@@ -171,8 +205,17 @@ class Step:
             *others, last = self.forward(*inputs, weak)
             self.weak = last.detach()
             return self.weak, others
-        self.weak = self.forward_eval(weak)
-        return self.weak, self.forward(*inputs)
+        return self.forward_weak(weak), self.forward(*inputs)
+
+    def forward_weak(self, images: Tensor) -> Outputs:
+        """Outputs of the weak view, as at inference."""
+        self.weak = self.forward_eval(images)
+        return self.weak
+
+    def forward_strong(self, rows: Tensor) -> list[Outputs]:
+        """Outputs with gradient of the labeled images, and of `rows` of the strong view: zero for its other rows."""
+        labeled, strong = self.forward(self.batch.x, self.batch.rows("strong", rows))
+        return [labeled, strong.spread(rows, len(self.batch.pool_ids))]
 
     @torch.no_grad()
     def forward_eval(self, images: Tensor) -> Outputs:

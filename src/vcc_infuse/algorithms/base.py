@@ -19,6 +19,8 @@ class Algorithm(nn.Module):
     """Unlabeled examples per labeled one, unless the user sets another ratio."""
     uses_confidence: ClassVar[bool] = False
     """Whether the method uses a confidence that a calibrator can replace."""
+    lazy_strong: bool = False
+    """Whether the strong view matters only where its pseudo label has weight, so that other rows can be left out."""
     all_labels: ClassVar[bool] = False
     """Whether all training labels are used: the upper bound, not a semi-supervised method."""
 
@@ -45,6 +47,7 @@ class PseudoLabeling(Algorithm):
     """The FixMatch family: a subclass only writes its rule for targets and weights, `pseudo_label`."""
 
     uses_confidence = True
+    lazy_strong = True
     weight: float = 1.0
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
@@ -52,11 +55,18 @@ class PseudoLabeling(Algorithm):
         raise NotImplementedError
 
     def losses(self, step: Step) -> Iterator[Losses]:
-        """Cross entropy of the labeled images, and of the strong views with the pseudo labels of the weak views."""
-        batch = step.batch
-        weak, (labeled, strong) = step.forward_weak_strong(batch.views["weak"], batch.x, batch.views["strong"])
-        calibrated = step.confidence(batch.views["weak"], weak)
+        """Cross entropy of the labeled images, and of the strong views with the pseudo labels of the weak views.
+
+        A lazy step computes the strong views last: only those whose pseudo label has weight.
+        """
+        batch, images, outputs = step.batch, step.batch.views["weak"], None
+        if step.lazy:
+            weak = step.forward_weak(images)
+        else:
+            weak, outputs = step.forward_weak_strong(images, batch.x, batch.views["strong"])
+        calibrated = step.confidence(images, weak)
         pseudo = self.pseudo_label(calibrated, step)
+        labeled, strong = outputs or step.forward_strong(pseudo.rows(batch.weights))
         yield Losses(
             pseudo,
             labeled=self.labeled_term(labeled.logits, step),
@@ -70,5 +80,8 @@ class PseudoLabeling(Algorithm):
         return labeled_loss(logits, step.batch.y)
 
     def extra_losses(self, strong: Tensor, pseudo: PseudoLabels, step: Step) -> dict[str, Tensor]:
-        """Further terms to minimize, given the logits of the strong view."""
+        """Further terms to minimize, given the logits of the strong view; a lazy step has zeros in rows without weight.
+
+        A method whose terms need every row sets `lazy_strong` to False.
+        """
         return {}

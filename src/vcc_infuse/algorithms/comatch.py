@@ -33,6 +33,7 @@ class CoMatch(PseudoLabeling):
     """
 
     views = ("weak", "strong", "strong_2")
+    lazy_strong = False  # the contrast compares all rows
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ class PseudoLabel(FixMatch):
     """
 
     views = ("weak",)
+    lazy_strong = False
     unlabeled_ratio = 1
 
     def __init__(self, threshold: float = 0.95, weight: float = 1.0, rampup_fraction: float = 0.4) -> None:

@@ -33,6 +33,7 @@ class SimMatch(PseudoLabeling):
         warmup_steps: steps before both parts start; by default 1,024, or one twentieth of a shorter run.
     """
 
+    lazy_strong = False  # similarities are learned from all rows
     bank: Tensor
     bank_labels: Tensor
 

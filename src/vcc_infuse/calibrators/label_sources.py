@@ -41,6 +41,6 @@ def _from_source(source: str, step: Step, outputs: Outputs) -> LabeledExamples |
     if name not in batch.views:
         return None
     if source == "weak_strong":
-        return LabeledExamples(batch.views[name][: len(batch.y)], outputs.logits[: len(batch.y)].argmax(1))
+        return LabeledExamples(batch.rows(name, slice(len(batch.y))), outputs.logits[: len(batch.y)].argmax(1))
     labels = batch.held_out_y if source == "held_out" else batch.y
     return None if labels is None else LabeledExamples(batch.views[name], labels)

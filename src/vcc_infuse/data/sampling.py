@@ -6,17 +6,27 @@ and `i`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..types import Batch, Coreset
+from ..types import Batch, Coreset, LazyViews
+from .augment.views import MakeRows, SlotRows
 from .ssl_data import SSLData
 
-Views = Callable[[str, Tensor], Tensor]  # name of a view, raw rows
+
+class Views(Protocol):
+    """Makes a view of raw rows: at once, or the strong one later."""
+
+    def __call__(self, name: str, raw: Any) -> Tensor:
+        """A view by its name."""
+
+    def strong_later(self, raw: Any) -> MakeRows:
+        """What makes rows of the strong view when they are wanted."""
 
 
 class Stream:
@@ -39,7 +49,10 @@ class Stream:
 
 
 class Batches:
-    """Maps a step number to its Batch. Each process takes its slice of the global batch."""
+    """Maps a step number to its Batch. Each process takes its slice of the global batch.
+
+    If `lazy`, the strong view of the pool is made when it is asked for.
+    """
 
     def __init__(
         self,
@@ -54,8 +67,9 @@ class Batches:
         rank: int = 0,
         world: int = 1,
         device: torch.device | str = "cpu",
+        lazy: bool = False,
     ) -> None:
-        self.data, self.views = data, views
+        self.data, self.views, self.lazy = data, views, lazy
         self.names, self.labeled_names = tuple(names), tuple(labeled_names)
         self.batch_size, self.unlabeled_batch_size = batch_size, unlabeled_batch_size
         self.seed, self.rank, self.world, self.device = seed, rank, world, torch.device(device)
@@ -96,7 +110,7 @@ class Batches:
                 self.whole_pool = False
             pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
             raw = self.rows(self.data.split.pool[pool_ids])
-            views |= {name: self.views(name, raw) for name in self.names}
+            views = self._pool_views(raw, views)
         held_out_y = None
         if len(self.data.split.held_out):
             held = self._slice(self.held_out_stream, step, self.batch_size)
@@ -106,8 +120,19 @@ class Batches:
         weights = self.pool_weights[pool].to(self.device)
         return Batch(x, y, torch.from_numpy(ids).to(self.device), views, pool.to(self.device), weights, held_out_y)
 
-    def rows(self, rows: np.ndarray) -> Tensor:
-        """Raw training rows on the device."""
+    def _pool_views(self, raw: Tensor | SlotRows, others: dict[str, Tensor]) -> dict[str, Tensor]:
+        made, later = dict(others), {}
+        for name in self.names:
+            if self.lazy and name == "strong":
+                later[name] = self.views.strong_later(raw)
+            else:
+                made[name] = self.views(name, raw)
+        return LazyViews(made, later) if later else made
+
+    def rows(self, rows: np.ndarray) -> Tensor | SlotRows:
+        """Raw training rows on the device; of views, a reference to them, because a view reads one slot of each."""
+        if self.data.dataset.slots is not None:
+            return SlotRows(self.data.dataset.train.x, rows, self.device)
         return torch.from_numpy(np.ascontiguousarray(self.data.dataset.train.x[rows])).to(self.device)
 
     def _slice(self, stream: Stream, step: int, count: int) -> np.ndarray:

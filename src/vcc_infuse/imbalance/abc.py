@@ -25,6 +25,7 @@ class ABC(Plugin):
     """
 
     needs_strong = True
+    lazy_strong = False  # the balanced head selects rows of its own
     keep_rates: Tensor
 
     def __init__(

@@ -29,6 +29,7 @@ class DASO(Plugin):
     """
 
     needs_strong = True
+    lazy_strong = False  # all rows are aligned with the prototypes
     current_counts: Tensor
     counts: Tensor
 

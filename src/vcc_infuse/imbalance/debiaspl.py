@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import PseudoLabeling
-from ..types import Calibrated, Outputs, Step, Task
+from ..types import Calibrated, Step, Task
 from ..validation import check_range
 from .plugin import Plugin
 
@@ -33,21 +33,19 @@ class DebiasPL(Plugin):
         super().setup(model, task)
         self.register_buffer("mean", torch.full((task.classes,), 1 / task.classes))
 
-    def bias(self) -> Tensor:
-        """The part of each logit that is due to the frequency of its class."""
+    def margin(self) -> Tensor:
+        """The part of each logit that is due to the frequency of its class.
+
+        Frequent classes of strong views get it added, so that the network need not learn it.
+        """
         return self.strength * self.mean.clamp(min=torch.finfo(torch.float32).tiny).log()
 
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
-        """Debiased probabilities; the mean is updated afterwards, so that both views use the same one."""
+        """Debiased probabilities; the mean is updated afterwards, and the step's margin is that of the same mean."""
         probs = calibrated.probs.float()
         logits = probs.clamp(min=torch.finfo(torch.float32).tiny).log()
-        debiased = (logits - self.bias()).softmax(1)
+        debiased = (logits - self.margin()).softmax(1)
         if self.training:
             self.mean.lerp_(step.gather(probs).mean(0), 1 - self.momentum)
         return Calibrated(debiased, debiased.amax(1), calibrated.loss)
-
-    def shift(self, strong: Outputs) -> Outputs:
-        """Logits with a margin: frequent classes get their bias added, so the network need not learn it."""
-        # A copy: autograd needs the values before the mean is updated.
-        return strong._replace(logits=strong.logits.float() + self.bias().clone())

@@ -31,6 +31,7 @@ class Plugin(PseudoLabeling):
         if self.needs_strong and "strong" not in self.base.views:
             raise UserError(f"{name} needs a base with strong views, but {given} has none; choose one such as FixMatch")
         self.views, self.unlabeled_ratio, self.weight = self.base.views, self.base.unlabeled_ratio, self.base.weight
+        self.lazy_strong = type(self).lazy_strong and self.base.lazy_strong
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Set up the base method."""
@@ -52,9 +53,9 @@ class Plugin(PseudoLabeling):
         """Replace the output of the calibrator; memories may change only while `self.training`."""
         return calibrated
 
-    def shift(self, strong: Outputs) -> Outputs:
-        """Replace the outputs for a strong view."""
-        return strong
+    def margin(self) -> Tensor | None:
+        """What to add to the logits of strong views, as of the start of the step; nothing if None."""
+        return None
 
     def plugin_losses(self, step: PluginStep) -> dict[str, Tensor]:
         """Losses to add to those of the base method, from the outputs of this step."""
@@ -79,12 +80,15 @@ class PluginStep(Step):
 
     outer: Step = field(kw_only=True)
     plugin: Plugin = field(kw_only=True)
+    margin: Tensor | None = field(kw_only=True)
     outputs: list[Outputs] = field(kw_only=True, default_factory=list)
 
     @classmethod
     def of(cls, step: Step, plugin: Plugin) -> PluginStep:
         """Wrap `step` for the base of `plugin`."""
-        return cls(**{f.name: getattr(step, f.name) for f in fields(Step)}, outer=step, plugin=plugin)
+        # The margin now: `correct` may change what it depends on before the strong views are computed.
+        own = {f.name: getattr(step, f.name) for f in fields(Step)}
+        return cls(**own, outer=step, plugin=plugin, margin=plugin.margin())
 
     def confidence(self, images: Tensor, outputs: Outputs) -> Calibrated:
         """The corrected output of the calibrator."""
@@ -92,7 +96,16 @@ class PluginStep(Step):
         return self.plugin.correct(self.outer.confidence(images, outputs), self)
 
     def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
-        """Outputs for the weak view and the labeled images, and shifted outputs for the strong views."""
+        """Outputs for the weak view and the labeled images, and outputs with margin for the strong views."""
         self.weak, self.outputs = self.outer.forward_weak_strong(weak, *inputs)
-        labeled, *strong = self.outputs
-        return self.weak, [labeled, *map(self.plugin.shift, strong)]
+        return self.weak, self._with_margin(*self.outputs)
+
+    def forward_strong(self, rows: Tensor) -> list[Outputs]:
+        """Outputs for the labeled images, and outputs with margin for `rows` of the strong view."""
+        self.outputs = self.outer.forward_strong(rows)
+        return self._with_margin(*self.outputs)
+
+    def _with_margin(self, labeled: Outputs, *strong: Outputs) -> list[Outputs]:
+        if self.margin is None:
+            return [labeled, *strong]
+        return [labeled, *(each._replace(logits=each.logits.float() + self.margin) for each in strong)]

@@ -49,6 +49,8 @@ class TrainConfig:
         head_scale: factor on the logits of a head that starts at the probe; more makes it more confident.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
+        lazy: make and compute strong views only where the pseudo label has weight; the same gradient, except that
+            BatchNorm normalizes by fewer images.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         compile: compile the model (takes a while to warm up).
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
@@ -82,6 +84,7 @@ class TrainConfig:
     head_scale: float = 1.0
     micro_batch: int | None = None
     joint_bn: bool = False
+    lazy: bool = False
     precision: Precision = "auto"
     compile: bool = False
     device: str = "auto"
@@ -110,6 +113,10 @@ class TrainConfig:
         check_choice("head_init", self.head_init, ("random", "probe"))
         for name in ("momentum", "ema_decay"):
             check_range(name, getattr(self, name), 0, 1, open_high=True)
+        if self.lazy and self.joint_bn:
+            raise OptionError(
+                "lazy", True, "must be false with joint_bn, which computes all views at once", "leave out one"
+            )
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
@@ -143,6 +150,19 @@ def check_tracker(name: TrackerName) -> None:
     except ImportError as fault:
         remedy = f"install it with: pip install 'vcc-infuse[{extra}]'"
         raise OptionError("tracker", name, f"needs a package that is missing ({fault.name})", remedy) from fault
+
+
+def check_lazy(algorithm: Algorithm, lazy: bool) -> None:
+    """Refuse lazy strong views for a method that needs all of them, or none."""
+    if lazy and not algorithm.lazy_strong:
+        rule = f"must be false for {_name(algorithm)}, which has no strong views or needs all of them"
+        raise OptionError("lazy", lazy, rule, "leave it out or choose a method such as FixMatch")
+
+
+def _name(algorithm: Algorithm) -> str:
+    """DARP(CoMatch) for a plug-in around a base."""
+    base = getattr(algorithm, "base", None)
+    return type(algorithm).__name__ + (f"({_name(base)})" if isinstance(base, Algorithm) else "")
 
 
 def check_compatible(algorithm: Algorithm, calibrator: Calibrator, selector: Selector | None = None) -> None:

@@ -20,7 +20,7 @@ from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
 from ..utils.seeding import seed_step
-from .config import TrainConfig, check_compatible
+from .config import TrainConfig, check_compatible, check_lazy
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
 from .optimization import clip, learning_rate, set_learning_rate
@@ -64,6 +64,7 @@ class Trainer:
         ratio = config.unlabeled_ratio or self.algorithm.unlabeled_ratio
         self.config = config.updated(unlabeled_ratio=ratio)
         check_compatible(self.algorithm, self.calibrator, selector)
+        check_lazy(self.algorithm, config.lazy)
         full = 0 if isinstance(self.algorithm, ClosedForm) else config.steps
         self.steps = selector.steps(full) if selector else full
         self.schedule_steps = selector.schedule_steps(config.steps) if selector else config.steps
@@ -85,7 +86,7 @@ class Trainer:
         self.batches_ = Batches(
             data, state.views, self.algorithm.views, self.calibrator.labeled_views, batch_size=task.batch_size,
             unlabeled_batch_size=task.unlabeled_batch_size, seed=config.seed,
-            rank=state.accelerator.process_index, world=state.world, device=state.device,
+            rank=state.accelerator.process_index, world=state.world, device=state.device, lazy=config.lazy,
         )  # fmt: skip
         self.state_, self.recorder_ = state, RunRecorder(config.out, state, config.report)
         self.last_metrics_: dict[str, Any] = {}
@@ -133,7 +134,7 @@ class Trainer:
         set_learning_rate(state.optimizer, learning_rate(config, number, self.schedule_steps))
         step = Step(
             self.batches_.at(number), state.forward, state.ema.module, state.calibrator, number, self.steps,
-            config.joint_bn, gather, micro_batch=config.micro_batch,
+            config.joint_bn, gather, config.micro_batch, lazy=config.lazy,
         )  # fmt: skip
         losses = state.algorithm.losses(step)
         while (terms := self._next_losses(losses)) is not None:

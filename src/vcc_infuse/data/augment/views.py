@@ -1,18 +1,27 @@
-"""The views of a raw batch, normalized: plain (evaluation), weak and strong."""
+"""The views of a raw batch, normalized: plain (evaluation), weak and strong.
+
+A strong view can be made later, and for some rows only. What is random about each image, and which slot of a bank is
+read, is drawn for all rows at once: a row looks the same whichever others are made. Noise is drawn with the rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import UserError
 from ...utils.numerics import unit_features
-from .cutout import cut, sample_boxes
-from .geometry import crop, sample_crops
+from .cutout import Boxes, cut, sample_boxes
+from .geometry import Crops, crop, sample_crops
 from .kernels import one_thread
-from .randaugment import apply_plan, sample_plan
+from .randaugment import Plan, apply_plan, sample_plan
+
+Rows = Tensor | slice
+MakeRows = Callable[[Rows], Tensor]
 
 
 class _Views:
@@ -31,8 +40,32 @@ class _Views:
         view: Tensor = getattr(self, kind)(raw)
         return view
 
+    def strong_later(self, raw: Tensor) -> MakeRows:
+        """What makes rows of a strong view when they are wanted."""
+        return lambda rows: self("strong", raw[rows])
+
     def _follow(self, raw: Tensor) -> None:
         self.mean, self.std = self.mean.to(raw.device), self.std.to(raw.device)
+
+
+class StrongDraws(NamedTuple):
+    """What is random about the strong views of a batch of images."""
+
+    crops: Crops
+    plan: Plan
+    boxes: Boxes
+
+    @classmethod
+    def sample(cls, raw: Tensor, flip: bool) -> StrongDraws:
+        """Draw for raw images."""
+        batch, height, width, device = *raw.shape[:3], raw.device
+        crops = sample_crops(batch, height, width, device, flip)
+        return cls(crops, sample_plan(batch, device), sample_boxes(batch, height, width, device))
+
+    def at(self, rows: Rows) -> StrongDraws:
+        """Those of some images."""
+        crops, boxes = Crops(*(each[rows] for each in self.crops)), Boxes(*(each[rows] for each in self.boxes))
+        return StrongDraws(crops, Plan(*(each[:, rows] for each in self.plan)), boxes)
 
 
 class ImageViews(_Views):
@@ -50,20 +83,24 @@ class ImageViews(_Views):
     @one_thread()
     def weak(self, raw: Tensor) -> Tensor:
         """A random crop with reflected borders and, for half of the images, a horizontal flip."""
-        return self._normalized(self._moved(raw))
-
-    @one_thread()
-    def strong(self, raw: Tensor) -> Tensor:
-        """The weak geometry, then RandAugment, then Cutout."""
-        images = self._moved(raw)
-        batch, _, height, width = images.shape
-        images = apply_plan(images, sample_plan(batch, images.device))
-        return self._normalized(cut(images, sample_boxes(batch, height, width, images.device)))
-
-    def _moved(self, raw: Tensor) -> Tensor:
         images = _planes(raw)
         batch, _, height, width = images.shape
-        return crop(images, sample_crops(batch, height, width, images.device, self.flip))
+        return self._normalized(crop(images, sample_crops(batch, height, width, images.device, self.flip)))
+
+    def strong(self, raw: Tensor) -> Tensor:
+        """The weak geometry, then RandAugment, then Cutout."""
+        return self.strong_later(raw)(slice(None))
+
+    def strong_later(self, raw: Tensor) -> MakeRows:
+        """What makes strong views of some of the images when they are wanted."""
+        check_raw(raw)
+        draws = StrongDraws.sample(raw, self.flip)
+        return lambda rows: self._strong(raw[rows], draws.at(rows))
+
+    @one_thread()
+    def _strong(self, raw: Tensor, draws: StrongDraws) -> Tensor:
+        images = apply_plan(crop(_planes(raw), draws.crops), draws.plan)
+        return self._normalized(cut(images, draws.boxes))
 
     def _normalized(self, images: Tensor) -> Tensor:
         self._follow(images)
@@ -105,6 +142,23 @@ class VectorViews(_Views):
         return values.masked_fill_(torch.rand_like(values) < self.dropout, 0.0)
 
 
+class SlotRows:
+    """Rows of a bank, of which a view reads only the slot that it draws."""
+
+    def __init__(self, x: np.ndarray, rows: np.ndarray, device: torch.device) -> None:
+        self.x, self.rows, self.device = x, rows, device
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Rows) -> SlotRows:
+        return SlotRows(self.x, self.rows[rows if isinstance(rows, slice) else rows.cpu().numpy()], self.device)
+
+    def at(self, slots: Tensor) -> Tensor:
+        """One slot of each row."""
+        return torch.from_numpy(self.x[self.rows, slots.numpy()]).to(self.device)
+
+
 class BankViews(_Views):
     """Views drawn from the slots of a bank, B,V,D: one plain view, then weak ones, then strong ones.
 
@@ -121,22 +175,35 @@ class BankViews(_Views):
         super().__init__(mean, std)
         self.slots, self.noise = slots, noise
 
-    def plain(self, raw: Tensor) -> Tensor:
+    def plain(self, raw: Tensor | SlotRows) -> Tensor:
         """The features of the image as it is."""
+        if isinstance(raw, SlotRows):
+            return self._scaled(raw.at(torch.zeros(len(raw), dtype=torch.long)))
         return self._scaled(raw[:, 0] if raw.ndim == 3 else raw)
 
-    def weak(self, raw: Tensor) -> Tensor:
+    def weak(self, raw: Tensor | SlotRows) -> Tensor:
         """A random weak slot per row; the plain one where there is none."""
-        return self._drawn(raw, 1, self.slots[0])
+        return self._drawn(raw, self._slots(len(raw), 1, self.slots[0]))
 
-    def strong(self, raw: Tensor) -> Tensor:
+    def strong(self, raw: Tensor | SlotRows) -> Tensor:
         """A random strong slot per row; a weak one where there is none."""
-        return self._drawn(raw, 1 + self.slots[0], self.slots[1]) if self.slots[1] else self.weak(raw)
+        return self.strong_later(raw)(slice(None))
 
-    def _drawn(self, raw: Tensor, first: int, count: int) -> Tensor:
+    def strong_later(self, raw: Tensor | SlotRows) -> MakeRows:
+        """What reads strong slots of some rows when they are wanted."""
+        weak, strong = self.slots
+        slots = self._slots(len(raw), 1 + weak, strong) if strong else self._slots(len(raw), 1, weak)
+        return lambda rows: self._drawn(raw[rows], slots[rows if isinstance(rows, slice) else rows.cpu()])
+
+    def _slots(self, rows: int, first: int, count: int) -> Tensor:
+        """A random one of `count` slots from `first` on; the plain one where there is none."""
         first, count = (first, count) if count else (0, 1)
-        slots = first + torch.randint(count, (len(raw),), device=raw.device)
-        return self._scaled(raw[torch.arange(len(raw), device=raw.device), slots], self.noise)
+        return first + torch.randint(count, (rows,))
+
+    def _drawn(self, raw: Tensor | SlotRows, slots: Tensor) -> Tensor:
+        if isinstance(raw, SlotRows):
+            return self._scaled(raw.at(slots), self.noise)
+        return self._scaled(raw[torch.arange(len(raw), device=raw.device), slots.to(raw.device)], self.noise)
 
     def _scaled(self, features: Tensor, noise: float = 0.0) -> Tensor:
         self._follow(features)
@@ -148,6 +215,11 @@ class BankViews(_Views):
 
 def _planes(raw: Tensor) -> Tensor:
     """B,H,W,C as B,C,H,W."""
+    check_raw(raw)
+    return raw.permute(0, 3, 1, 2).contiguous()
+
+
+def check_raw(raw: Tensor) -> None:
+    """Refuse what is not a batch of images."""
     if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] not in (1, 3):
         raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C 1 or 3")
-    return raw.permute(0, 3, 1, 2).contiguous()
