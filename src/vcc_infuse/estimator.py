@@ -42,8 +42,6 @@ __all__ = ["SSLClassifier"]
 VECTORS: dict[str, Any] = {"dtype": np.float32}
 IMAGES: dict[str, Any] = {"ensure_2d": False, "allow_nd": True}
 VIEWS: dict[str, Any] = {**IMAGES, "dtype": [np.float32, np.float16]}
-# Left out of the summary: the only known labels are those the network was trained on, so these would be too good.
-TRAINING_METRICS = ("pseudo_label_precision", "pseudo_label_precision_per_class")
 EVALUATIONS = 20  # lines in metrics.jsonl
 # How a head learns, by where it starts.
 STARTS: dict[str, dict[str, Any]] = {
@@ -150,7 +148,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             summary = self._run(trainer, data)
         self.classes_, self.n_features_in_ = classes, int(np.prod(dataset.shape))
         self.predictor_ = trainer.predictor()
-        self.summary_ = {name: value for name, value in summary.items() if name not in TRAINING_METRICS}
+        self.summary_ = summary
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:

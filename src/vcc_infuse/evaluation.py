@@ -58,7 +58,7 @@ def measure(
     errors = metrics.per_class_error(predicted, y, logits.shape[1])
     return {
         "error": metrics.error(predicted, y),
-        "error_top5": metrics.top_k_error(probs, y, 5),
+        **({"error_top5": metrics.top_k_error(probs, y, 5)} if logits.shape[1] > 5 else {}),
         "error_balanced": metrics.balanced_error(predicted, y, logits.shape[1]),
         "error_per_class": [float(e) for e in errors],
         **({} if label_counts is None else metrics.group_errors(errors, label_counts)),

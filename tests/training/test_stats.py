@@ -33,6 +33,14 @@ def test_nothing_selected_has_no_precision():
     assert tally.read()["pseudo_label_coverage"] == 0
 
 
+def test_without_hidden_labels_there_is_no_precision():
+    tally = TrainingStats(2, checked=False)
+    tally.add(Losses(PseudoLabels(torch.tensor([0, 1]), torch.ones(2))), torch.tensor([-1, -1]))
+    figures = tally.read()
+    assert figures["pseudo_label_coverage"] == 1
+    assert not [name for name in figures if "precision" in name]
+
+
 def test_state_round_trip():
     a, b = TrainingStats(2), TrainingStats(2)
     a.add(Losses(a=torch.tensor(1.0)), torch.zeros(0))

@@ -35,8 +35,8 @@ def two_columns(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def summary_table(summary: dict[str, Any]) -> str:
-    """The main metrics, rates in percent; calibrated ones only where they differ."""
-    pairs = []
+    """The main metrics, rates in percent; calibrated ones only where they differ; and what they are taken on."""
+    pairs = [] if "evaluated_on" not in summary else [("measured on", measured_on(summary))]
     for key, name in NAMES.items():
         value = summary.get(key)
         same = key.endswith("_calibrated") and value == summary.get(key.removesuffix("_calibrated"))
@@ -44,3 +44,10 @@ def summary_table(summary: dict[str, Any]) -> str:
             rate = key.startswith(("error", "pseudo_label"))
             pairs.append((name, f"{100 * value:.2f} %" if rate else f"{value:.4f}"))
     return two_columns(pairs)
+
+
+def measured_on(summary: dict[str, Any]) -> str:
+    """Which images the figures are taken on."""
+    images = f"{summary.get('evaluated_images', 0):,}"
+    names = {"test": f"{images} test images", "validation": f"{images} labeled images kept for validation"}
+    return names.get(summary["evaluated_on"], "nothing: no test images")

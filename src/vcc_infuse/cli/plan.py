@@ -86,8 +86,11 @@ def say_costs(plan: Plan, trainer: Trainer, data: SSLData, bank: Bank | None) ->
     parts = (trainer.model, trainer.algorithm, trainer.calibrator, trainer.selector)
     cost = training_cost(Trainer(*parts, trainer.config, head_init="random"), trial)
     total = embedding + cost.seconds
-    images = len(dataset.train) + (len(dataset.test) if dataset.test else 0)
+    measured = len(dataset.test) if dataset.test else 0
+    validated = dataset.evaluated_on == "validation"
+    images = len(dataset.train) + (0 if validated else measured)
     facts = f"{images:,} images, {len(data.split.labeled):,} labels, {len(dataset.classes)} classes"
+    facts += f", {measured} more labels kept for validation" if validated else ""
     skipped = f", {len(dataset.skipped)} skipped" if dataset.skipped else ""
     times = [f"embedding about {duration(embedding)}"] if embedding else []
     times += [f"training {trainer.steps:,} steps about {duration(cost.seconds)}"]

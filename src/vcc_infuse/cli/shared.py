@@ -12,6 +12,7 @@ import yaml
 
 from ..data.dataset import Dataset, Examples
 from ..data.loading import load
+from ..data.ssl_data import keep_validation
 from ..errors import UserError
 from ..predictor import Predictor
 from ..utils.io import write_atomic
@@ -40,7 +41,7 @@ def load_like(
     predictor: Predictor, run: str, data: str | None, root: str | None = None, cache: str | None = None
 ) -> Dataset:
     """A dataset with examples of the shape the model was trained on; the data of the run itself if none is named."""
-    config = read_config(Path(run) / "config.yaml") if data is None else {}
+    config = _config_of(run, data)
     source = data or str(config.get("data", ""))
     if not source or source == "arrays":
         raise UserError(f"{run} was trained on arrays; choose what to measure on with --data")
@@ -48,7 +49,16 @@ def load_like(
     mode = "gray" if channels == 1 else "rgb"
     size = height if height == width else None
     root = root or config.get("root")
-    return load(source, root=root, size=size, mode=mode, cache=cache or config.get("cache"), progress=True)
+    dataset = load(source, root=root, size=size, mode=mode, cache=cache or config.get("cache"), progress=True)
+    share = config.get("validation", "none")
+    return dataset if share == "none" or dataset.test is not None else keep_validation(dataset, share)
+
+
+def _config_of(run: str, data: str | None) -> dict[str, Any]:
+    """The options of the run, if `data` is not given or the run's own."""
+    path = Path(run) / "config.yaml"
+    config = read_config(path) if data is None or path.is_file() else {}
+    return config if data in (None, config.get("data")) else {}
 
 
 def match_classes(dataset: Dataset, classes: tuple[str, ...]) -> Examples:
@@ -57,7 +67,7 @@ def match_classes(dataset: Dataset, classes: tuple[str, ...]) -> Examples:
     if unknown:
         raise UserError(f"--data has a class {unknown[0]!r} that the run does not have; it has {', '.join(classes)}")
     if dataset.test is None:
-        raise UserError("--data has no test set; give data that has one")
+        raise UserError("--data has no test set; give data that has one, such as a folder test/<class>")
     number = np.array([classes.index(name) for name in dataset.classes])
     return Examples(dataset.test.x, number[dataset.test.y], dataset.test.names)
 

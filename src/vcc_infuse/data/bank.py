@@ -116,7 +116,7 @@ class Bank:
         self.seconds = 0.0  # spent on embedding by this process
         self.encoder = encoder.to(self.device).eval()
         self.images: dict[Part, np.ndarray] = {"train": dataset.train.x}
-        if dataset.test is not None:
+        if dataset.test is not None and dataset.validation is None:
             self.images["test"] = dataset.test.x
         self.folder = cache_folder(cache) / "banks" / self._key()
         width = int(self.encoder_output(1).shape[1])
@@ -198,7 +198,9 @@ class Bank:
         """The bank as a dataset whose rows are slots of views, with the mean and deviation of the plain features."""
         mean, std = channel_mean_std(self.features["train"][:, 0])
         train = replace(self.source.train, x=self.features["train"])
-        test = None if self.source.test is None else replace(self.source.test, x=self.features["test"])
+        test, rows = self.source.test, self.source.validation
+        if test is not None:  # images for validation are embedded as training images
+            test = replace(test, x=self.features["test"] if rows is None else self.features["train"][rows, :1])
         slots = (self.config.weak, self.config.strong)
         return replace(self.source, train=train, test=test, mean=mean, std=std, slots=slots, bank=self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -39,7 +39,8 @@ class Dataset:
     `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with reasons.
     `fixed`: the source itself decides which examples are labeled. `flip`: a mirrored image keeps its class, so that
     augmentation may mirror it. `slots`: how many weak and strong views follow the plain one in rows of views. `bank`:
-    the bank that the views come from, which knows the images and the network.
+    the bank that the views come from, which knows the images and the network. `validation`: training rows that are kept
+    out of training and stand for the missing test set; their label in `train` is −1.
     """
 
     train: Examples
@@ -53,6 +54,7 @@ class Dataset:
     name: str = "arrays"
     slots: tuple[int, int] | None = None
     bank: Bank | None = None
+    validation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         check_examples(self.train.x, self.train.y, self.train.names, "train")
@@ -62,6 +64,13 @@ class Dataset:
         check_labels(self.train.y, None if self.test is None else self.test.y, self.classes)
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
+
+    @property
+    def evaluated_on(self) -> Literal["test", "validation"] | None:
+        """What the figures of a run are taken on."""
+        if self.test is None:
+            return None
+        return "test" if self.validation is None else "validation"
 
     @property
     def shape(self) -> tuple[int, ...]:

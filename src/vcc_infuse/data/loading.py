@@ -18,8 +18,8 @@ from .long_tail import LongTail, long_tailed
 from .sources import torchvision
 from .sources.fashion_mnist import CLASSES, read_fashion_mnist
 from .sources.folder import load_folder
-from .split import Split, balanced, from_given_labels, train_test_rows
-from .ssl_data import SSLData
+from .split import Split, balanced, from_given_labels, train_test_rows, without
+from .ssl_data import SSLData, keep_validation
 
 SOURCES: dict[str, str] = {
     "digits": "scikit-learn's handwritten digits, 1,437 train / 360 test, 8×8 gray, 10 classes; needs no download",
@@ -43,6 +43,7 @@ def load_ssl(
     mode: Literal["auto", "rgb", "gray"] = "auto",
     cache: str | None = None,
     flip: bool | None = None,
+    validation: float | Literal["none"] = 0.2,
     seed: int = 0,
     all_labels: bool = False,
     progress: bool = True,
@@ -61,13 +62,17 @@ def load_ssl(
         cache: folder for decoded images.
         flip: whether a mirrored image keeps its class (default: yes, but not for digits, svhn and svhn_train; set it to
             false for a folder or zip of digits or letters).
+        validation: share of the labels that is kept out of training to measure on, if there is no test set; or none.
         seed: seed of the choice of labels.
         all_labels: show every label if neither `labels` nor `long_tail` is given.
         progress: show a progress bar while images are decoded.
     """
     dataset = load(data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress)
     dataset = dataset if flip is None else replace(dataset, flip=flip)
-    return SSLData(dataset, choose_split(dataset, labels, long_tail, include_labeled, seed, all_labels))
+    if dataset.test is None and validation != "none":
+        dataset = keep_validation(dataset, validation)
+    split = choose_split(dataset, labels, long_tail, include_labeled, seed, all_labels)
+    return SSLData(dataset, split if dataset.validation is None else without(split, dataset.validation))
 
 
 def choose_split(
@@ -105,8 +110,8 @@ def load(
     """The dataset called `data`, or the one in the folder or zip of that path (./digits for a folder digits).
 
     `root` is the folder with the files of a named source (default: datasets/ in the cache folder); `download` fetches
-    missing files into it. Class folders without a test part give a fixed fifth of every class to the test set. `size`
-    makes every image size×size; `mode` rgb or gray sets the channels.
+    missing files into it. Class folders alone give a fixed fifth of every class to the test set; labeled/ and
+    unlabeled/ without test/ have none. `size` makes every image size×size; `mode` rgb or gray sets the channels.
     """
     check_options(size, mode)
     if data in torchvision.SPECS:

@@ -87,6 +87,21 @@ def train_test_rows(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, n
     return np.setdiff1d(np.arange(len(y)), test), test
 
 
+def validation_rows(y: np.ndarray, fraction: float) -> np.ndarray:
+    """A stratified share of the labeled rows, ascending; always the same rows, and every class keeps a label."""
+    labeled = np.flatnonzero(y >= 0)
+    rows: np.ndarray = labeled[train_test_rows(y[labeled], fraction)[1]]
+    if not len(rows):
+        reason = "cannot be taken, because every class has one label"
+        raise OptionError("validation", fraction, reason, "label more, or set it to none")
+    return rows
+
+
+def without(split: Split, rows: np.ndarray) -> Split:
+    """The split without some rows."""
+    return Split(*(part[~np.isin(part, rows)] for part in (split.labeled, split.pool, split.held_out)))
+
+
 def class_names(classes: int | Sequence[str]) -> list[str]:
     """The names, or 0, 1, 2, … if only their number is given."""
     return [str(c) for c in (range(classes) if isinstance(classes, int) else classes)]

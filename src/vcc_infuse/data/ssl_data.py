@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arrays import from_arrays
-from .dataset import Dataset
-from .split import Split, from_given_labels, hold_out
+from ..validation import check_range
+from .arrays import UNLABELED, from_arrays
+from .dataset import Dataset, Examples
+from .split import Split, from_given_labels, hold_out, validation_rows, without
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,14 @@ class SSLData:
         test_y: ArrayLike | None = None,
         classes: tuple[str, ...] | None = None,
         slots: tuple[int, int] | None = None,
+        validation: float | None = None,
     ) -> SSLData:
         """Data from arrays of images (N,H,W or N,H,W,C), feature vectors (N,D) or views of them (N,V,D).
 
         −1 in `y` means unlabeled. Of views the first is the plain one; `slots` says how many weak and strong ones
         follow. Without `slots`, floats with values below 0 and V < D are read as views, and the first half of the
-        views after the plain one is weak, the rest strong.
+        views after the plain one is weak, the rest strong. Without a test set, `validation` is the share of the labels
+        that is kept out of training to measure on.
 
         Example:
             >>> import numpy as np
@@ -44,7 +47,8 @@ class SSLData:
             ([0, 1], 6)
         """
         dataset = from_arrays(x, y, test_x, test_y, classes, slots)
-        return cls(dataset, from_given_labels(dataset.train.y))
+        data = cls(dataset, from_given_labels(dataset.train.y))
+        return data if validation is None else data.with_validation(validation)
 
     @property
     def labeled_y(self) -> np.ndarray:
@@ -54,15 +58,38 @@ class SSLData:
 
     @property
     def pool_truth(self) -> np.ndarray:
-        """The hidden labels of the pool, −1 where they are unknown."""
+        """The labels of the pool, −1 where they are unknown."""
         labels: np.ndarray = self.dataset.train.y[self.split.pool]
         return labels
+
+    @property
+    def hidden_truth(self) -> np.ndarray:
+        """The labels of the pool that the method does not see, −1 elsewhere: answers on the others prove little."""
+        return np.where(np.isin(self.split.pool, self.split.labeled), UNLABELED, self.pool_truth)
 
     def hold_out(self, fraction: float) -> SSLData:
         """The same data with `fraction` of the labeled examples kept out of training."""
         return replace(self, split=hold_out(self.split, self.dataset.train.y, fraction, self.dataset.classes))
 
+    def with_validation(self, fraction: float) -> SSLData:
+        """The same data with a share of all known labels as the set to measure on; as it is if there is a test set."""
+        if self.dataset.test is not None:
+            return self
+        dataset = keep_validation(self.dataset, fraction)
+        assert dataset.validation is not None
+        return SSLData(dataset, without(self.split, dataset.validation))
+
     def with_all_labels(self) -> SSLData:
         """The same data with every known label shown (for the fully supervised baseline)."""
         known = np.flatnonzero(self.dataset.train.y >= 0)
         return replace(self, split=Split(labeled=known, pool=self.split.pool))
+
+
+def keep_validation(dataset: Dataset, fraction: float) -> Dataset:
+    """The dataset with a stratified share of its labeled rows as validation set; the images stay where they are."""
+    check_range("validation", fraction, 0, 1, open_low=True, open_high=True)
+    train, rows = dataset.train, validation_rows(dataset.train.y, fraction)
+    y, names = train.y.copy(), None if train.names is None else [train.names[row] for row in rows]
+    y[rows] = UNLABELED  # so that nothing can see the label, not even by mistake
+    kept = Examples(train.x[rows] if train.x.ndim != 3 else train.x[rows, :1], train.y[rows], names)
+    return replace(dataset, train=replace(train, y=y), test=kept, validation=rows)

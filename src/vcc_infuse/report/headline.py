@@ -30,12 +30,14 @@ class Column(NamedTuple):
         return self.form(run.latest.get(self.key))
 
     def is_best(self, run: Run, runs: Sequence[Run]) -> bool:
-        """Whether no other run is better and at least one is worse."""
-        values = [self.best * v for r in runs if known(v := r.latest.get(self.key))]
+        """Whether no other run is better and at least one is worse, of those measured on the same kind of images."""
+        rivals = [r for r in runs if self.key not in MEASURED or r.measured_on == run.measured_on]
+        values = [self.best * v for r in rivals if known(v := r.latest.get(self.key))]
         mine = run.latest.get(self.key)
         return bool(self.best and known(mine) and self.best * mine == max(values) > min(values))
 
 
+MEASURED = ("error", "error_best", "error_probe", "ece", "ece_calibrated", "nll")
 COLUMNS = (
     Column("error", "error", lambda v: percent(v, 2)),
     Column("error_best", "best error", lambda v: percent(v, 2)),
@@ -52,8 +54,10 @@ COLUMNS = (
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:
-    """The columns for which at least one run has a value."""
-    return [column for column in COLUMNS if any(known(run.latest.get(column.key)) for run in runs)]
+    """The columns for which at least one run has a value, and what was measured on if that is not always a test set."""
+    validated = any(run.measured_on == "validation" for run in runs)
+    first = [Column("evaluated_on", "measured on", lambda v: v or "test", 0)] if validated else []
+    return first + [column for column in COLUMNS if any(known(run.latest.get(column.key)) for run in runs)]
 
 
 def cards(run: Run) -> list[Card]:
@@ -62,10 +66,10 @@ def cards(run: Run) -> list[Card]:
     probe = metrics.get("error_probe")
     found = [Card("Linear probe", percent(probe, 2), "on the same features")] if known(probe) else []
     found += [
-        Card("Test error", percent(metrics.get("error"), 2), f"best {percent(metrics.get('error_best'), 2)}"),
+        Card(f"{run.measured_on.capitalize()} error", percent(metrics.get("error"), 2),
+             f"best {percent(metrics.get('error_best'), 2)}"),
         ece_card(metrics.get("ece"), metrics.get("ece_calibrated")),
-        Card("Pseudo labels right", percent(metrics.get("pseudo_label_precision")),
-             f"coverage {percent(metrics.get('pseudo_label_coverage'))}"),
+        pseudo_card(metrics.get("pseudo_label_precision"), metrics.get("pseudo_label_coverage")),
         Card("Steps", count(metrics.get("steps", metrics.get("step"))), f"{count(metrics.get('labels'))} labels"),
         Card("Training time", duration(metrics.get("seconds_train", metrics.get("seconds"))),
              f"{count(metrics.get('images_per_second'))} images/s"),
@@ -76,6 +80,13 @@ def cards(run: Run) -> list[Card]:
     return [
         card._replace(detail="" if UNKNOWN in card.detail else card.detail) for card in found if card.value != UNKNOWN
     ]
+
+
+def pseudo_card(precision: Any, coverage: Any) -> Card:
+    """How many pseudo labels are right, which only hidden labels can tell, and how many are used."""
+    if known(precision):
+        return Card("Pseudo labels right", percent(precision), f"coverage {percent(coverage)}")
+    return Card("Pseudo labels used", percent(coverage), "no hidden labels to check them")
 
 
 def ece_card(before: Any, after: Any) -> Card:

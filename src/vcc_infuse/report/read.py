@@ -32,6 +32,11 @@ class Run:
         """The metrics of the summary or, for an unfinished run, of the last evaluation."""
         return self.summary or (self.metrics[-1] if self.metrics else {})
 
+    @property
+    def measured_on(self) -> str:
+        """The kind of images that the figures are taken on: test, or validation."""
+        return "validation" if self.latest.get("evaluated_on") == "validation" else "test"
+
     def series(self, key: str) -> list[Any]:
         """One metric over the evaluations, None where it is missing."""
         return [line.get(key) for line in self.metrics]

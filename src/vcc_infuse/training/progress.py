@@ -45,10 +45,11 @@ class Progress:
 def brief(figures: dict[str, Any]) -> str:
     """The figures worth a glance, rates in percent."""
     losses = [f"{name.removeprefix('loss_')} {v:.3f}" for name, v in figures.items() if name.startswith("loss_")]
+    error = "validation error" if figures.get("evaluated_on") == "validation" else "error"
     rates = [
         f"{label} {100 * figures[name]:.1f} %"
         for name, label in (
-            ("error", "error"),
+            ("error", error),
             ("ece", "ECE"),
             ("pseudo_label_coverage", "coverage"),
             ("pseudo_label_precision", "precision"),

@@ -68,8 +68,8 @@ class TrainState:
         self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
         optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
-        self.truth = torch.from_numpy(np.asarray(data.pool_truth)).to(self.device)
-        self.stats = TrainingStats(task.classes, self.device)
+        self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
+        self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.best_error, self.train_seconds = math.inf, 0.0
 

@@ -14,11 +14,11 @@ class TrainingStats:
     """Sums since the last `reset`; only reading them synchronizes with the device.
 
     Rows of `pseudo`, one column per pseudo class: seen, selected weight, selected weight with known truth, and with a
-    right label.
+    right label. Without `checked`, because no label of the pool is both known and hidden, there is no precision.
     """
 
-    def __init__(self, classes: int, device: torch.device | str = "cpu") -> None:
-        self.classes, self.device = classes, device
+    def __init__(self, classes: int, device: torch.device | str = "cpu", checked: bool = True) -> None:
+        self.classes, self.device, self.checked = classes, device, checked
         self.reset()
 
     def reset(self) -> None:
@@ -51,9 +51,10 @@ class TrainingStats:
         seen, selected, known, right = self.pseudo.cpu()
         if seen.sum() > 0:
             figures["pseudo_label_coverage"] = float(selected.sum() / seen.sum())
-            figures["pseudo_label_precision"] = float(right.sum() / known.sum())
             figures["pseudo_label_share_per_class"] = (seen / seen.sum()).tolist()
             figures["pseudo_label_coverage_per_class"] = (selected / seen).tolist()
+        if seen.sum() > 0 and self.checked:
+            figures["pseudo_label_precision"] = float(right.sum() / known.sum())
             figures["pseudo_label_precision_per_class"] = (right / known).tolist()
         return figures
 

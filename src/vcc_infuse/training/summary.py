@@ -35,12 +35,13 @@ def check_loss(metrics: dict[str, Any], lr: float) -> None:
 
 
 def evaluate_test_set(state: TrainState, bins: int) -> dict[str, Any]:
-    """Every metric of the test set; empty without one."""
+    """Every metric of the test set, or of the labels kept for validation; empty without either."""
     test = state.data.dataset.test
     if test is None:
         return {}
     model, counts = state.classifier(), state.task.label_counts
     metrics: dict[str, Any] = evaluate(model, state.calibrator, test, state.views, state.device, bins, counts)
+    metrics |= {"evaluated_on": state.data.dataset.evaluated_on, "evaluated_images": len(test)}
     state.best_error = min(state.best_error, metrics["error"])
     return metrics
 
@@ -55,10 +56,9 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     """The contents of summary.json; rates are fractions of 1."""
     task, dataset = state.task, state.data.dataset
     seen = task.steps * (task.batch_size + task.unlabeled_batch_size * bool(state.algorithm.views))
-    unknown = {"pseudo_label_coverage": None, "pseudo_label_precision": None}
     metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
     return {
-        **unknown,
+        "evaluated_on": None,
         **metrics,
         **({} if dataset.test is None else {"error_best": state.best_error}),
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),

@@ -76,6 +76,23 @@ def test_labeled_unlabeled_test(tmp_path, words):
     assert sorted(data.train.x[4:, 0, 0, 0].tolist()) == [100, 101]
 
 
+@pytest.mark.parametrize("base", ["labeled", "train"])
+def test_no_test_folder_is_needed(tmp_path, base):
+    data = load_folder(make(tmp_path / "d", [f"{base}/a", f"{base}/b", "unlabeled"], n=2))
+    assert data.test is None
+    assert data.train.y.tolist() == [0, 0, 1, 1, -1, -1]
+    assert data.fixed == (base == "labeled")
+    again = load_folder(tmp_path / "d")
+    assert again.test is None, "from the cache"
+
+
+def test_an_empty_test_folder_is_named(tmp_path):
+    root = make(tmp_path / "d", ["labeled/a", "labeled/b", "unlabeled"])
+    (root / "test" / "a").mkdir(parents=True)
+    with pytest.raises(UserError, match="test/ holds no images; fill it or remove it"):
+        load_folder(root)
+
+
 def test_train_with_unlabeled_images_does_not_fix_the_labels(tmp_path):
     make(tmp_path / "d", ["train/a", "train/b", "test/a", "test/b", "unlabeled"], n=2)
     data = load_folder(tmp_path / "d")
@@ -117,7 +134,8 @@ def test_linked_folders_are_followed_but_not_in_circles(tmp_path):
             ["train/cat", "train/dog", "test/cat", "test/x"],
             "test/x has no counterpart in train/; the classes are cat, dog",
         ),
-        (["train/cat", "train/dog"], "test/ is missing"),
+        (["unlabeled", "test/a"], "labeled/ is missing"),
+        (["unlabeled"], "labeled/ is missing"),
         (["test/cat", "test/dog"], "train/ is missing"),
         (["labeled/a", "labeled/b", "test/a"], "unlabeled/ is missing"),
         (["labeled/a", "train/a", "test/a"], "keep one of them"),

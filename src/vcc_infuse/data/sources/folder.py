@@ -35,7 +35,7 @@ def load_folder(
     cache: str | None = None,
     progress: bool = False,
 ) -> Dataset:
-    """A dataset from train/<class> + test/<class>, labeled/<class> + unlabeled + test/<class>, or <class>.
+    """A dataset from train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class>.
 
     Class folders alone give one fifth of every class to the test set, the same fifth for every seed.
     Images are decoded once and kept in the cache folder; unreadable ones are listed in `skipped`.
@@ -45,7 +45,7 @@ def load_folder(
         arrays, facts = cached(key, cache, lambda make: _build(store, str(path), size, mode, make, progress))
     return Dataset(
         _examples(arrays["train"], facts["train"]),
-        _examples(arrays["test"], facts["test"]),
+        _examples(arrays["test"], facts["test"]) if "test" in facts else None,
         tuple(facts["classes"]),
         tuple(facts["mean"]),
         tuple(facts["std"]),
@@ -67,7 +67,7 @@ def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tupl
 def _build(store: Store, path: str, size: int | None, mode: str, allocate: Allocate, progress: bool) -> dict[str, Any]:
     """Decode everything; the result holds a (name, label) pair per row."""
     layout = read_layout(store.stamps, path)
-    groups = {"train": layout.train, "test": layout.test}
+    groups = {"train": layout.train} | ({"test": layout.test} if layout.test else {})
     read = read_groups(store, groups, path, size, mode, allocate, progress)
     mean, std = channel_mean_std(read.arrays["train"])
     number = {None: -1} | {c: i for i, c in enumerate(layout.classes)}

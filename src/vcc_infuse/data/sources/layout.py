@@ -35,7 +35,7 @@ def is_hidden(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Training and test items, the sorted class names, and whether the folders decide what is labeled."""
+    """Training and test items (maybe none), the sorted class names, and whether the folders decide what is labeled."""
 
     train: list[Item]
     test: list[Item]
@@ -44,7 +44,7 @@ class Layout:
 
 
 def read_layout(names: Iterable[str], path: str) -> Layout:
-    """Read train/<class> + test/<class>, labeled/<class> + unlabeled + test/<class>, or <class> alone."""
+    """Read train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class> alone."""
     paths = _unwrap([(name, parts(name)) for name in names])
     if not any(is_image(name) for name, _ in paths):
         raise UserError(f"{path}: no images found (looked for {' '.join(EXTENSIONS)})")
@@ -55,8 +55,10 @@ def read_layout(names: Iterable[str], path: str) -> Layout:
     if not roles:
         return _class_folders(paths, path)
     base = _base(set(roles), path)
-    train, test = _by_class(roles[base], path), _by_class(roles["test"], path)
+    train, test = _by_class(roles[base], path), _by_class(roles.get("test", []), path)
     classes = _classes(train, base, path)
+    if "test" in roles and not _images(test):
+        raise UserError(f"{path}: test/ holds no images; fill it or remove it")
     unknown = sorted(set(_classes(test, "test", path)) - set(classes))
     if unknown:
         hint = did_you_mean(unknown[0], classes) or f"; the classes are {', '.join(classes)}"
@@ -78,12 +80,12 @@ def _base(roles: set[str], path: str) -> str:
     if {"train", "labeled"} <= roles:
         raise UserError(f"{path}: both train/ and labeled/ exist; keep one of them")
     base = "labeled" if roles & {"labeled", "unlabeled"} and "train" not in roles else "train"
-    needed = {"labeled", "unlabeled", "test"} if base == "labeled" else {"train", "test"}
+    needed = {"labeled", "unlabeled"} if base == "labeled" else {"train"}
     missing = sorted(needed - roles)
     if missing:
         raise UserError(
-            f"{path}: {missing[0]}/ is missing; give train/<class> and test/<class>, "
-            "or labeled/<class>, unlabeled and test/<class>"
+            f"{path}: {missing[0]}/ is missing; give labeled/<class> and unlabeled, or train/<class>, "
+            "and test/<class> to measure the error"
         )
     return base
 

@@ -1,4 +1,4 @@
-"""The confusion matrix of the test set."""
+"""The confusion matrix of the test or validation set."""
 
 from __future__ import annotations
 
@@ -53,4 +53,5 @@ def describe(run: Run, counts: np.ndarray, names: list[str]) -> str:
     worst = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None)[:3]]
     pairs = [f"{names[a]} predicted as {names[b]} {off[a, b]} times" for a, b in worst if off[a, b]]
     most = f" Most confused: {', '.join(pairs)}." if pairs else ""
-    return f"Confusion matrix of {run.name}: {np.trace(counts)} of {counts.sum()} predictions are correct.{most}"
+    right = f"{np.trace(counts)} of {counts.sum()} predictions are correct"
+    return f"Confusion matrix of {run.name} on {run.measured_on} images: {right}.{most}"

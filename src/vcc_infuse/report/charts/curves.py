@@ -13,8 +13,9 @@ Line = tuple[str, str]
 
 
 def error(runs: Sequence[Run]) -> Chart | None:
-    """Test error."""
-    return lines(runs, "Test error", [("error", "error")])
+    """Test error, or error on the labels kept for validation."""
+    kinds = " or ".join(sorted({run.measured_on for run in runs}))
+    return lines(runs, f"{kinds} error".capitalize(), [("error", "error")])
 
 
 def calibration(runs: Sequence[Run]) -> Chart | None:

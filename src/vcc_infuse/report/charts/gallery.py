@@ -16,7 +16,7 @@ from ..read import Run
 PARTS = {
     "helpful": ("Most helpful", "highest scores of the selector"),
     "harmful": ("Most harmful", "lowest scores of the selector"),
-    "mistakes": ("Most confident mistakes", "test images, by calibrated confidence"),
+    "mistakes": ("Most confident mistakes", "{} images, by calibrated confidence"),
 }
 
 SMALL = 32
@@ -47,7 +47,14 @@ def gallery(run: Run) -> list[Strip]:
     """One strip for each part of which the run kept images."""
     kept = run.gallery or {}
     parts = [part for part in PARTS if f"{part}_images" in kept]
-    return [Strip(*PARTS[part], [thumbnail(run, kept, part, i) for i in rows(kept, part)]) for part in parts]
+    return [
+        Strip(
+            PARTS[part][0],
+            PARTS[part][1].format(run.measured_on),
+            [thumbnail(run, kept, part, i) for i in rows(kept, part)],
+        )
+        for part in parts
+    ]
 
 
 def rows(kept: Columns, part: str) -> range:
