@@ -167,6 +167,10 @@ class Step:
     """Examples per forward and backward, so that memory stays bounded; the whole batch if None."""
     weak: Outputs | None = None
     """The model's outputs for the weak view, once computed."""
+    attached: Outputs | None = None
+    """The same outputs with their gradient, if they have one: for a calibrator whose loss trains the network too."""
+    evaluated: Outputs | None = None
+    """What `forward_eval` returned last."""
     lazy: bool = False
     """Whether the strong view is computed only where the pseudo label has weight."""
 
@@ -199,11 +203,11 @@ class Step:
         The weak view is evaluated like a test image, with BatchNorm's running statistics: normalized by its own
         statistics it would meet a classifier trained under those of the strong views, and whole classes would never
         reach the threshold. `joint` is the papers' single forward with shared statistics, whose backward pass
-        includes the weak view to no effect.
+        includes the weak view to no effect, unless a calibrator uses `attached`.
         """
         if self.joint:
             *others, last = self.forward(*inputs, weak)
-            self.weak = last.detach()
+            self.weak, self.attached = last.detach(), last
             return self.weak, others
         return self.forward_weak(weak), self.forward(*inputs)
 
@@ -217,11 +221,12 @@ class Step:
         labeled, strong = self.forward(self.batch.x, self.batch.rows("strong", rows))
         return [labeled, strong.spread(rows, len(self.batch.pool_ids))]
 
-    @torch.no_grad()
-    def forward_eval(self, images: Tensor) -> Outputs:
-        """Outputs as at inference: no gradient, no dropout, running statistics."""
+    def forward_eval(self, images: Tensor, gradient: bool = False) -> Outputs:
+        """Outputs as at inference: no dropout, running statistics, and no gradient unless asked for."""
         training = self.model.training
         self.model.eval()
-        outputs = [self.model(piece) for piece in torch.split(images, self.micro_batch or max(1, len(images)))]
+        with torch.set_grad_enabled(gradient):
+            outputs = [self.model(piece) for piece in torch.split(images, self.micro_batch or max(1, len(images)))]
         self.model.train(training)
-        return outputs[0] if len(outputs) == 1 else Outputs.cat(outputs)
+        self.evaluated = outputs[0] if len(outputs) == 1 else Outputs.cat(outputs)
+        return self.evaluated

@@ -34,7 +34,7 @@ class PseudoLabel(FixMatch):
         (labeled,) = step.forward(batch.x)
         with frozen_statistics(step.model):
             (outputs,) = step.forward(batch.views["weak"])
-        step.weak = outputs.detach()
+        step.weak, step.attached = outputs.detach(), outputs
         calibrated = step.confidence(batch.views["weak"], step.weak)
         pseudo = self.pseudo_label(calibrated, step)
         weight = self.weight * ramp(step.progress, self.rampup_fraction)

@@ -2,8 +2,11 @@
 
 from .base import Calibrator, Softmax
 from .ensemble_ts import EnsembleTS
+from .hard_view_temperature import HardViewTemperature
 from .mmce import MMCE
 from .temperature import TemperatureScaling
-from .vcc import VCC
+from .vcc import VCC, RobustVCC
 
-__all__ = ["MMCE", "VCC", "Calibrator", "EnsembleTS", "Softmax", "TemperatureScaling"]
+__all__ = [
+    "MMCE", "VCC", "Calibrator", "EnsembleTS", "HardViewTemperature", "RobustVCC", "Softmax", "TemperatureScaling",
+]  # fmt: skip

@@ -2,9 +2,10 @@
 
 from .abc import ABC
 from .adsh import Adsh
+from .balance import Balance
 from .darp import DARP
 from .daso import DASO
 from .debiaspl import DebiasPL
 from .plugin import Plugin
 
-__all__ = ["ABC", "DARP", "DASO", "Adsh", "DebiasPL", "Plugin"]
+__all__ = ["ABC", "DARP", "DASO", "Adsh", "Balance", "DebiasPL", "Plugin"]

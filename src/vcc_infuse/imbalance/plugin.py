@@ -13,6 +13,9 @@ from ..algorithms.fixmatch import FixMatch
 from ..errors import UserError
 from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task
 
+FORWARDED = ("weak", "attached", "evaluated")
+"""What a forward of the weak view leaves in the step."""
+
 
 class Plugin(PseudoLabeling):
     """Wraps an unchanged base method. Plug-ins may be nested."""
@@ -92,13 +95,16 @@ class PluginStep(Step):
 
     def confidence(self, images: Tensor, outputs: Outputs) -> Calibrated:
         """The corrected output of the calibrator."""
-        self.outer.weak = self.weak  # a base may set it without calling `forward_weak_strong`
+        for name in FORWARDED:  # a base may set them without calling `forward_weak_strong`
+            setattr(self.outer, name, getattr(self, name))
         return self.plugin.correct(self.outer.confidence(images, outputs), self)
 
     def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
         """Outputs for the weak view and the labeled images, and outputs with margin for the strong views."""
-        self.weak, self.outputs = self.outer.forward_weak_strong(weak, *inputs)
-        return self.weak, self._with_margin(*self.outputs)
+        outputs, self.outputs = self.outer.forward_weak_strong(weak, *inputs)
+        for name in FORWARDED:
+            setattr(self, name, getattr(self.outer, name))
+        return outputs, self._with_margin(*self.outputs)
 
     def forward_strong(self, rows: Tensor) -> list[Outputs]:
         """Outputs for the labeled images, and outputs with margin for `rows` of the strong view."""

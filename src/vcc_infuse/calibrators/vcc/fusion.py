@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..quantile_matching import class_counts
+
 
 class Rows(NamedTuple):
     """Examples of the score memory: scores (one column each, NaN = none), softmax confidence, pseudo label."""
@@ -27,16 +29,11 @@ def normalize(scores: Tensor, queue: Tensor) -> Tensor:
 def fuse(scores: Tensor, confidence: Tensor, fusion: str = "corrected") -> Tensor:
     """Instability 0…1: mean square of the normalized scores and of 1 − confidence; a missing score does not count.
 
-    "paper" squares the confidence itself, as printed, so that a confident prediction counts as unstable.
+    "printed" squares the confidence itself, as in the paper, so that a confident prediction counts as unstable.
     """
     doubt = 1 - confidence if fusion == "corrected" else confidence
     terms = torch.cat([scores, doubt[:, None]], 1).square()
     return terms.nanmean(1)
-
-
-def class_counts(labels: Tensor, classes: int) -> Tensor:
-    """Number of examples per class; unlike bincount it does not synchronize with the device."""
-    return torch.zeros(classes, dtype=torch.long, device=labels.device).index_add_(0, labels, torch.ones_like(labels))
 
 
 def class_extremes(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,46 @@ class with low confidence is still selected.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .fusion import class_counts
+from ..memory import Memory
 
 _STRIDE, _UNIT = 2**32, 2.0**31
+
+
+class ScaleMatching(nn.Module):
+    """Maps a score to the scale of the softmax confidence, by the last `size` examples.
+
+    Args:
+        match: "balanced" takes the scale of all classes together, "confidence" that of each class, "none" changes
+            nothing.
+        classes: number of classes.
+        size: examples remembered.
+        min_per_class: of which this many must have a class before its scores are changed.
+    """
+
+    def __init__(self, match: str, classes: int, size: int, min_per_class: int) -> None:
+        super().__init__()
+        self.match, self.classes, self.min_per_class = match, classes, min_per_class
+        numbers = dict.fromkeys(("score", "confidence"), ((), torch.float32))
+        self.memory = Memory(size, {"labels": ((), torch.long), **numbers})
+
+    def forward(self, score: Tensor, confidence: Tensor, labels: Tensor) -> Tensor:
+        """`score` on the new scale; the softmax `confidence` where too few examples of the class are known."""
+        valid, own, reference = self.memory.valid, self.memory["score"], self.memory["confidence"]
+        classes = self.classes + 1  # rows not yet filled are a class of their own
+        known = torch.where(valid, self.memory["labels"], self.classes)
+        enough = class_counts(known, classes)[labels] >= max(self.min_per_class, 1)
+        if self.match == "balanced":
+            score = match_pooled(score, labels, own, torch.where(valid, reference, torch.nan), known, classes)
+        elif self.match == "confidence":
+            score = match_classwise(score, labels, own, reference, known, classes)
+        return torch.where(enough, score, confidence)
+
+
+def class_counts(labels: Tensor, classes: int) -> Tensor:
+    """Number of examples per class; unlike bincount it does not synchronize with the device."""
+    return torch.zeros(classes, dtype=torch.long, device=labels.device).index_add_(0, labels, torch.ones_like(labels))
 
 
 def class_ranks(values: Tensor, labels: Tensor, queue: Tensor, queue_labels: Tensor, classes: int) -> Tensor:

@@ -15,15 +15,22 @@ All outputs come from the EMA model, as at inference.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...memory import Memory
-from ...types import Step
-from ..newton import MIN_TEMPERATURE, derivatives
+from ..memory import Memory
+from ..types import Step
+from .newton import MIN_TEMPERATURE, derivatives
 
 VIEW = "labeled_strong"
+
+
+def sample_rows(count: int, fraction: float, device: torch.device) -> Tensor:
+    """A random `fraction` of the row numbers below `count`, in order."""
+    return torch.randperm(count, device=device)[: math.ceil(fraction * count)].sort().values
 
 
 def newton_step(inverse: Tensor, logits: Tensor, targets: Tensor) -> Tensor:

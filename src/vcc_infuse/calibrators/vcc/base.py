@@ -1,0 +1,85 @@
+"""What VCC and RobustVCC share: consistency scores, the target made of them, and the network that learns it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...types import Outputs, Task
+from ...validation import check_choice, check_integer, check_range
+from ..base import Calibrator, set_top_confidence
+from .history import History
+from .reconstruction import MLPReconstruction, VAEReconstruction
+from .score_memory import ScoreMemory
+
+SCORES = ("ensemble", "temporal", "view")
+DENSE_CLASSES = 128  # up to this many classes the history keeps every probability
+
+
+class ConsistencyCalibrator(Calibrator):
+    """Checks the common options and builds the parts; a subclass decides how they select and predict."""
+
+    def __init__(
+        self, scores: Sequence[str], reconstruct: str, fusion: str, output: str, residual: bool, mc_samples: int,
+        dropout: float, window: int, max_age_passes: float, top_k: int, queue_size: int | None, min_per_class: int,
+        latent_dim: int, weight: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.scores = tuple(check_choice("scores", score, SCORES) for score in scores)
+        self.reconstruct = check_choice("reconstruct", reconstruct, ("vae", "mlp", "none"))
+        self.fusion = check_choice("fusion", fusion, ("corrected", "printed"))
+        self.output = check_choice("output", output, ("scalar", "distribution"))
+        self.residual = residual
+        self.mc_samples = check_integer("mc_samples", mc_samples)
+        self.dropout = check_range("dropout", dropout, 0, 0.99)
+        self.window = check_integer("window", window, 1, 1000)
+        self.max_age_passes = check_range("max_age_passes", max_age_passes, 0, 1e9)
+        self.top_k = check_integer("top_k", top_k, 0)
+        self.queue_size = None if queue_size is None else check_integer("queue_size", queue_size)
+        self.min_per_class = check_integer("min_per_class", min_per_class)
+        self.latent_dim = check_integer("latent_dim", latent_dim)
+        self.weight = check_range("weight", weight)
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Create the history, the queue and the network."""
+        head: Any = model.head
+        one_pass = math.ceil(task.pool / task.unlabeled_batch_size)
+        top_k = self.top_k if task.classes > DENSE_CLASSES else 0
+        history = History(task.pool, task.classes, top_k, self.window, math.ceil(self.max_age_passes * one_pass))
+        self.score_memory = ScoreMemory(
+            self.scores, history, self.queue_length(task), self.mc_samples, self.dropout, self.fusion,
+            self.min_per_class,
+        )  # fmt: skip
+        self.network = self._network(task.classes, head.in_features)
+
+    def queue_length(self, task: Task) -> int:
+        """Examples in the queue."""
+        return self.queue_size or 128 * task.classes
+
+    @torch.no_grad()
+    def reconstructed(self, probs: Tensor, features: Tensor) -> Tensor:
+        """The network's confidence; the softmax confidence without a network."""
+        if self.network is None:
+            return probs.amax(1)
+        with torch.autocast(probs.device.type, enabled=False):
+            return self.network.confidence(probs, features.float())
+
+    def loss(self, outputs: Outputs, target: Tensor) -> Tensor | None:
+        """The network's weighted loss; its gradient reaches `outputs`, not the target."""
+        if self.network is None:
+            return None
+        with torch.autocast(target.device.type, enabled=False):
+            probs = outputs.logits.float().softmax(1)
+            goal = target if self.output == "scalar" else set_top_confidence(probs.detach(), target)
+            return self.weight * self.network.loss(probs, outputs.features.float(), goal)
+
+    def _network(self, classes: int, features: int) -> MLPReconstruction | None:
+        if self.reconstruct == "vae":
+            return VAEReconstruction(classes, features, self.output, self.latent_dim, self.residual)
+        return (
+            MLPReconstruction(classes, features, self.output, 0, self.residual) if self.reconstruct == "mlp" else None
+        )
