@@ -22,17 +22,16 @@ import torch.nn.functional as F
 import vcc_infuse
 from vcc_infuse import RandomOnline, RobustINFUSE, SmallConv, SSLData, Trainer, load, metrics
 from vcc_infuse.data.split import balanced
-from vcc_infuse.predictor import make_views
+from vcc_infuse.reproduce.oracle import OracleINFUSE
 from vcc_infuse.runs.folder import versions
-from vcc_infuse.selectors.head_gradients import mean_gradient
 from vcc_infuse.selectors.infuse.selector import chunk_influence
 from vcc_infuse.utils.io import write_json, write_text
 
 BEST = {"strategy": "top", "quota": "none"}
 ROWS = {
     "RandomOnline": None,
-    "INFUSE": (False, {}), "INFUSE, best": (False, BEST),
-    "oracle": (True, {}), "oracle, best": (True, BEST),
+    "RobustINFUSE": (False, {}), "INFUSE": (False, BEST),
+    "RobustINFUSE, oracle": (True, {}), "INFUSE, oracle": (True, BEST),
 }  # fmt: skip
 
 
@@ -43,24 +42,17 @@ class Watched(RobustINFUSE):
 
     def reveal(self, data, oracle):
         """Give it what a real selector cannot see."""
-        test = data.dataset.test
-        self.x = make_views(data.dataset)("plain", torch.from_numpy(np.array(test.x)))
-        self.y, self.truth = torch.from_numpy(np.array(test.y)), torch.from_numpy(data.pool_truth)
+        self.true, self.truth = OracleINFUSE(), torch.from_numpy(data.pool_truth)
+        self.true.attach(data.dataset)
         self.oracle, Watched.notes = oracle, []
         return self
 
     def direction(self, pool):
-        own, true = super().direction(pool), self.true_direction(pool)
+        own, true = super().direction(pool), self.true.direction(pool)
         chunks = list(pool.sample(1024))
         auroc = [within_classes([chunk_influence(d, c) for c in chunks], chunks, self.truth) for d in (own, true)]
         self.notes.append([F.cosine_similarity(own.flatten(), true.flatten(), 0).item(), *auroc])
         return true if self.oracle else own
-
-    @torch.no_grad()
-    def true_direction(self, pool):
-        outputs = pool.model(self.x)
-        truth = F.one_hot(self.y.long(), outputs.logits.shape[1])
-        return mean_gradient(outputs.logits.softmax(1) - truth, outputs.features)
 
 
 def within_classes(scores, chunks, truth):

@@ -13,25 +13,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ...types import Outputs
 from ..pool import Pool
 from ..pool_chunk import PoolChunk
+from .support import SupportGradient
 
 Tangent = dict[str, Tensor]
 
 
-def full_direction(pool: Pool, head: Tensor, back: Tensor, views: int = 1) -> Tangent:
+def full_direction(pool: Pool, support: SupportGradient) -> Tangent:
     """The gradient of the support loss in all trainable parameters.
 
-    `head` is its part for the head, `back` its gradient in the labeled features. The labeled set passes through the
-    backbone a second time in chunks, because Mixup pairs may cross chunks.
+    The support set passes through the backbone a second time in chunks, because Mixup pairs may cross chunks.
     """
     parameters = {name: p.detach() for name, p in pool.model.named_parameters()}
     backbone = {name: p for name, p in parameters.items() if not name.startswith("head.")}
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for rows, x, _ in pool.labeled_chunks(views):
-        for name, gradient in _backbone_gradient(pool.model, backbone, x, back[rows]).items():
+    for rows, x in support.chunks:
+        for name, gradient in _backbone_gradient(pool.model, backbone, x, support.features[rows]).items():
             total[name] += gradient
-    total["head.weight"] += head[:, :-1]
+    total["head.weight"] += support.head[:, :-1]
     if "head.bias" in total:
-        total["head.bias"] += head[:, -1]
+        total["head.bias"] += support.head[:, -1]
     frozen = set(parameters) - set(pool.trainable) if pool.trainable else set()
     return {name: torch.zeros_like(v) if name in frozen else v for name, v in total.items()}
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, cast
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...validation import check_choice, check_integer, check_range
 from ..base import FirstInterval, ScoreWith
@@ -28,7 +28,7 @@ from ..scoring import (
 )
 from .curvature import GaussNewton
 from .jvp import directional_derivatives, full_direction
-from .support import support_gradient
+from .support import SupportGradient, support_gradient
 
 MIXUP = 21  # key of a random stream
 SUPPORT_SIZE = 1024
@@ -92,7 +92,7 @@ class INFUSE(ScoredSelector):
 
     def direction(self, pool: Pool) -> Tensor:
         """H⁻¹∇L(V) of the head, classes × (width + 1). It is computed once; each chunk is then one matrix product."""
-        direction = self._support(pool)[0]
+        direction = self.support(pool).head
         if self.curvature == "identity":
             return direction
         factors = GaussNewton(
@@ -100,17 +100,17 @@ class INFUSE(ScoredSelector):
         )
         return factors.solve(direction, self.damping)
 
-    def _views(self, pool: Pool) -> int:
-        return self.support_views or math.ceil(SUPPORT_SIZE / pool.task.labeled)
-
-    def _support(self, pool: Pool) -> tuple[Tensor, Tensor]:
-        outputs, y = pool.labeled_features(self._views(pool))
-        head = pool.model.get_submodule("head")
-        return support_gradient(head, outputs.features, y, self.mixup_draws, pool.rng(MIXUP))  # type: ignore[arg-type]
+    def support(self, pool: Pool) -> SupportGradient:
+        """∇L(V): the gradient of the loss on Mixup of the labeled examples."""
+        views = self.support_views or math.ceil(SUPPORT_SIZE / pool.task.labeled)
+        outputs, y = pool.labeled_features(views)
+        head = cast(nn.Linear, pool.model.get_submodule("head"))
+        gradients = support_gradient(head, outputs.features, y, self.mixup_draws, pool.rng(MIXUP))
+        return SupportGradient(*gradients, ((rows, x) for rows, x, _ in pool.labeled_chunks(views)))
 
     def _influence(self, pool: Pool) -> Callable[[PoolChunk], Tensor]:
         if self.params == "all":
-            tangent = full_direction(pool, *self._support(pool), self._views(pool))
+            tangent = full_direction(pool, self.support(pool))
             return lambda chunk: -directional_derivatives(pool.model, tangent, chunk)
         direction = self.direction(pool)
         return lambda chunk: chunk_influence(direction, chunk)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..head_gradients import mean_gradient
+
+
+class SupportGradient(NamedTuple):
+    """Gradients of the support loss: in the head, classes × (width + 1), and in each support example's feature.
+
+    `chunks` yields the row numbers and the network's inputs of these examples.
+    """
+
+    head: Tensor
+    features: Tensor
+    chunks: Iterator[tuple[np.ndarray, Tensor]]
 
 
 class FeatureMixup:
