@@ -162,3 +162,40 @@ def test_one_label_per_class_names_the_remedy(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert "--validation cannot be taken, because every class has one label" in shown
     assert "none" in shown
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Photos in one folder, one of them broken, and a CSV with 24 labels, two of them of files that are not there."""
+    root, rng = tmp_path_factory.mktemp("table"), np.random.default_rng(1)
+    rows = ["file,label"]
+    for i in range(40):
+        picture(root / "photos" / f"{i}.png", i % 3, rng)
+        rows += [f"{i}.png,{('blue', 'green', 'red')[i % 3]}"] if i < 24 else []
+    (root / "photos" / "broken.png").write_bytes(b"no image")
+    (root / "labels.csv").write_text("\n".join([*rows, "gone.png,red", "lost.png,red", "broken.png,red"]))
+    return root
+
+
+def test_a_table_of_labels_trains_and_the_skipped_files_are_counted(table, tmp_path, capsys):
+    words = f"train --data {table}/photos --label_file {table}/labels.csv {QUICK} --out {tmp_path}/run"
+    assert main(words.split()) == 0
+    shown = capsys.readouterr().out
+    assert "40 images, 19 labels, 3 classes, 5 more labels kept for validation" in shown
+    reasons = f"2 named in labels.csv, but not in {table}/photos; 1 not an image file"
+    assert f"3 files skipped ({reasons}), listed in {tmp_path}/run/skipped.tsv" in shown
+    listed = (tmp_path / "run" / "skipped.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in listed] == ["gone.png", "lost.png", "broken.png"]
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    assert "5 labeled images kept for validation" in capsys.readouterr().out
+    other = f"evaluate {tmp_path}/run --data {table} --label_file {table}/labels.csv"
+    assert main(other.split()) == 0
+    assert "24 test images" in capsys.readouterr().out
+
+
+def test_a_wrong_label_file_costs_one_line(table, capsys):
+    assert main(f"train --data {table}/photos --label_file {table}/label.csv {QUICK}".split()) == 2
+    shown = capsys.readouterr().err
+    assert "--label_file must be a CSV or JSON file with labels" in shown
+    assert "did you mean" in shown
+    assert len(shown.strip().splitlines()) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ from .. import metrics
 from ..calibrators import Softmax
 from ..calibrators.ensemble_ts import EnsembleTS
 from ..calibrators.temperature import TemperatureScaling
-from ..data.dataset import Dataset, Examples
+from ..data.dataset import Dataset
 from ..errors import UserError
 from ..evaluation import infer
 from ..predictor import Predictor
 from ..utils.io import write_atomic, write_json
 from .console import two_columns
 from .parsing import Parser, add_device, integer, one_of
-from .shared import load_like, match_classes, read_config
+from .shared import labels_as_test, load_like, match_classes, read_config
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
 
@@ -37,6 +36,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--split", **one_of("test", "train"), default="test", help="which part of the data (test)")
     parser.add_argument("--method", **one_of(*METHODS), default="TemperatureScaling",
                         help="what to fit (TemperatureScaling)")  # fmt: skip
+    parser.add_argument("--label_file", help="table with the labels of the images in --data")
     parser.add_argument("--root", help="folder with the files of a named source")
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> None:
     options = read(argv)
     predictor = Predictor.load(options.run, options.device)
     refuse_training_images(Path(options.run), options.data, options.split)
-    dataset = load_like(predictor, options.run, options.data, options.root, options.cache)
+    dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")
     examples = match_classes(part_of(dataset, options.split), predictor.classes)
@@ -83,10 +83,7 @@ def refuse_training_images(run: Path, data: str, split: str) -> None:
 
 def part_of(dataset: Dataset, split: str) -> Dataset:
     """The dataset with the labeled examples of a split as its test set."""
-    if split == "test":
-        return dataset
-    known = np.flatnonzero(dataset.train.y >= 0)
-    return replace(dataset, test=Examples(dataset.train.x[known], dataset.train.y[known]))
+    return dataset if split == "test" else labels_as_test(dataset)
 
 
 def halves(y: Tensor) -> list[Tensor]:

@@ -17,6 +17,7 @@ def run(argv: Sequence[str]) -> None:
     parser = Parser("vcc-infuse evaluate", "Measure a trained run on a test set.")
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("--data", help="a named source, folder or zip; the data of the run if not given")
+    parser.add_argument("--label_file", help="table with the labels of the images in --data")
     parser.add_argument("--root", help="folder with the files of a named source")
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
@@ -24,7 +25,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("-o", "--output", help="also write the metrics to this JSON file")
     options = parser.read(argv)
     predictor = Predictor.load(options.run, options.device)
-    dataset = load_like(predictor, options.run, options.data, options.root, options.cache)
+    dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
     metrics = predictor.evaluate(match_classes(dataset, predictor.classes), options.bins)
     metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(dataset.test or ())}
     print(summary_table(metrics))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,9 +39,13 @@ def image_predictor(run: str, device: str) -> Predictor:
 
 
 def load_like(
-    predictor: Predictor, run: str, data: str | None, root: str | None = None, cache: str | None = None
-) -> Dataset:
-    """A dataset with examples of the shape the model was trained on; the data of the run itself if none is named."""
+    predictor: Predictor, run: str, data: str | None, root: str | None = None, cache: str | None = None,
+    label_file: str | None = None,
+) -> Dataset:  # fmt: skip
+    """A dataset with examples of the shape the model was trained on; the data of the run itself if none is named.
+
+    Other data without a test set are measured on all their labels.
+    """
     config = _config_of(run, data)
     source = data or str(config.get("data", ""))
     if not source or source == "arrays":
@@ -49,9 +54,20 @@ def load_like(
     mode = "gray" if channels == 1 else "rgb"
     size = height if height == width else None
     root = root or config.get("root")
-    dataset = load(source, root=root, size=size, mode=mode, cache=cache or config.get("cache"), progress=True)
+    table, cache = label_file or config.get("label_file"), cache or config.get("cache")
+    dataset = load(source, root=root, size=size, mode=mode, cache=cache, progress=True, label_file=table)
+    if dataset.test is not None:
+        return dataset
+    if not config:
+        return labels_as_test(dataset)
     share = config.get("validation", "none")
-    return dataset if share == "none" or dataset.test is not None else keep_validation(dataset, share)
+    return dataset if share == "none" else keep_validation(dataset, share)
+
+
+def labels_as_test(dataset: Dataset) -> Dataset:
+    """The dataset with its labeled training examples as test set."""
+    known = np.flatnonzero(dataset.train.y >= 0)
+    return replace(dataset, test=Examples(dataset.train.x[known], dataset.train.y[known]))
 
 
 def _config_of(run: str, data: str | None) -> dict[str, Any]:

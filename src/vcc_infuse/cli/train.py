@@ -21,7 +21,7 @@ from ..training.presets import PAPER_REFRESH, preset
 from ..training.trainer import Trainer
 from .console import summary_table
 from .options import CLASSES, NOT_DATA, Given, Words, flatten, read_words, types_of
-from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs
+from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs, say_skipped
 from .registry import class_names
 from .shared import read_config
 
@@ -58,6 +58,7 @@ def run(argv: Sequence[str]) -> None:
             trainer, bank = frozen_trainer(trainer, data, options, objects.bank)
         if not resume:
             say_costs(chosen, trainer, data, bank)
+            say_skipped(data.dataset.skipped, "" if options.dry_run else options.out)
         if options.dry_run:
             return
         if bank is not None:

@@ -43,6 +43,7 @@ def load_ssl(
     mode: Literal["auto", "rgb", "gray"] = "auto",
     cache: str | None = None,
     flip: bool | None = None,
+    label_file: str | None = None,
     validation: float | Literal["none"] = 0.2,
     seed: int = 0,
     all_labels: bool = False,
@@ -62,12 +63,16 @@ def load_ssl(
         cache: folder for decoded images.
         flip: whether a mirrored image keeps its class (default: yes, but not for digits, svhn and svhn_train; set it to
             false for a folder or zip of digits or letters).
+        label_file: labels of the images in `data`: a CSV with the columns file, label and maybe split (train,
+            validation or test), JSON lines, or a JSON export of Label Studio or COCO; other images are unlabeled.
         validation: share of the labels that is kept out of training to measure on, if there is no test set; or none.
         seed: seed of the choice of labels.
         all_labels: show every label if neither `labels` nor `long_tail` is given.
         progress: show a progress bar while images are decoded.
     """
-    dataset = load(data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress)
+    dataset = load(
+        data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress, label_file=label_file
+    )  # fmt: skip
     dataset = dataset if flip is None else replace(dataset, flip=flip)
     if dataset.test is None and validation != "none":
         dataset = keep_validation(dataset, validation)
@@ -106,14 +111,18 @@ def load(
     mode: str = "auto",
     cache: str | None = None,
     progress: bool = False,
+    label_file: str | None = None,
 ) -> Dataset:
     """The dataset called `data`, or the one in the folder or zip of that path (./digits for a folder digits).
 
     `root` is the folder with the files of a named source (default: datasets/ in the cache folder); `download` fetches
     missing files into it. Class folders alone give a fixed fifth of every class to the test set; labeled/ and
     unlabeled/ without test/ have none. `size` makes every image size×size; `mode` rgb or gray sets the channels.
+    `label_file` is a table with the labels of a folder or zip of images in any layout.
     """
     check_options(size, mode)
+    if label_file is not None and data in SOURCES:
+        raise OptionError("label_file", label_file, f"must be left out, because {data} has labels of its own")
     if data in torchvision.SPECS:
         return _torchvision(data, root, download, size, mode, cache)
     if data == "digits":
@@ -123,7 +132,7 @@ def load(
         return _refitted(data, train, test, CLASSES, size, mode)
     path = Path(data).expanduser()
     if data and path.exists():
-        return load_folder(path, size, mode, cache, progress)
+        return load_folder(path, size, mode, cache, progress, label_file)
     hint = did_you_mean_path(data, SOURCES).removeprefix("; ") or f"known sources: {', '.join(SOURCES)}"
     raise OptionError("data", data, "must be a known source or the path of a folder or zip", hint)
 

@@ -88,7 +88,12 @@ class SSLData:
 def keep_validation(dataset: Dataset, fraction: float) -> Dataset:
     """The dataset with a stratified share of its labeled rows as validation set; the images stay where they are."""
     check_range("validation", fraction, 0, 1, open_low=True, open_high=True)
-    train, rows = dataset.train, validation_rows(dataset.train.y, fraction)
+    return as_validation(dataset, validation_rows(dataset.train.y, fraction))
+
+
+def as_validation(dataset: Dataset, rows: np.ndarray) -> Dataset:
+    """The dataset with some of its labeled training rows as validation set."""
+    train = dataset.train
     y, names = train.y.copy(), None if train.names is None else [train.names[row] for row in rows]
     y[rows] = UNLABELED  # so that nothing can see the label, not even by mistake
     kept = Examples(train.x[rows] if train.x.ndim != 3 else train.x[rows, :1], train.y[rows], names)

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import os
 import zipfile
@@ -383,3 +384,32 @@ def test_zips_with_folder_entries_and_non_ascii_names(tmp_path):
     x, names, _ = read_images(tmp_path / "a.zip")
     assert names == ["x/ä ö.PNG"]
     assert x[0, 0, 0, 0] == 5
+
+
+# What a cache holds already
+
+
+def bmp_zip(path):
+    """Images whose bytes do not depend on the version of a library."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for part in ("labeled/a", "labeled/b", "unlabeled", "test/a", "test/b"):
+            for i in range(3):
+                file = io.BytesIO()
+                Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3) + i * 7 + len(part)).save(file, "BMP")
+                archive.writestr(zipfile.ZipInfo(f"{part}/{i}.bmp"), file.getvalue())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "pixels"),
+    [
+        ({}, "de1f014063c8ef00be0c35d91cbd023a", "19becbf2746dbb24"),
+        ({"size": 6}, "b50bee73c2c1bfde8dce00be1713b194", "9a483d4decb309d3"),
+        ({"size": 5, "mode": "gray"}, "275b877ad1cca7bd31d385ad6d293a9b", "d48ac8ad384466e2"),
+    ],
+)
+def test_plain_images_keep_their_key_and_their_pixels(tmp_path, options, key, pixels):
+    """Recorded before there were label files and ranges: what users have in their caches must be found again."""
+    data = load_folder(bmp_zip(tmp_path / "a.zip"), cache=str(tmp_path / "own"), **options)
+    assert [path.name for path in (tmp_path / "own").iterdir()] == [key]
+    assert hashlib.sha256(data.train.x.tobytes() + data.test.x.tobytes()).hexdigest()[:16] == pixels

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,9 @@ from ..dataset import Dataset, Examples, channel_mean_std
 from ..images.convert import Size, check_options
 from ..images.decode import Header, common_shape, decode, read_headers, threads_for
 from ..images.file_store import Store, open_store
-from .layout import EXTENSIONS, Item, read_layout
+from ..ssl_data import as_validation
+from .label_match import find_label_file, label_layout
+from .layout import EXTENSIONS, Item, Layout, read_layout
 
 Groups = dict[str, list[Item]]
 Skipped = list[tuple[str, str]]  # name, reason
@@ -34,16 +38,21 @@ def load_folder(
     mode: str = "auto",
     cache: str | None = None,
     progress: bool = False,
+    label_file: str | None = None,
 ) -> Dataset:
     """A dataset from train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class>.
 
+    A `label_file` replaces the layout: images in any folders, with their labels in a table.
     Class folders alone give one fifth of every class to the test set, the same fifth for every seed.
     Images are decoded once and kept in the cache folder; unreadable ones are listed in `skipped`.
     """
     with open_store(Path(path)) as store:
-        key = [type(store).__name__, store.fingerprint(), size, mode]
-        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), size, mode, make, progress))
-    return Dataset(
+        key: list[Any] = [type(store).__name__, store.fingerprint(), size, mode]
+        table = None if label_file is None else find_label_file(store, label_file)
+        key += [] if table is None else ["label_file", table[0], hashlib.sha256(table[1]).hexdigest()]
+        layout = partial(_layout, store, str(path), table)
+        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), size, mode, make, progress, layout()))
+    dataset = Dataset(
         _examples(arrays["train"], facts["train"]),
         _examples(arrays["test"], facts["test"]) if "test" in facts else None,
         tuple(facts["classes"]),
@@ -53,6 +62,12 @@ def load_folder(
         skipped=tuple((name, reason) for name, reason in facts["skipped"]),
         fixed=facts["fixed"],
     )
+    rows = np.array(facts.get("validation", []), np.int64)
+    return as_validation(dataset, rows) if len(rows) else dataset
+
+
+def _layout(store: Store, path: str, table: tuple[str, bytes] | None) -> Layout:
+    return read_layout(store.stamps, path) if table is None else label_layout(store, *table, path)
 
 
 def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tuple[np.ndarray, list[str], Skipped]:
@@ -64,16 +79,18 @@ def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tupl
     return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
 
 
-def _build(store: Store, path: str, size: int | None, mode: str, allocate: Allocate, progress: bool) -> dict[str, Any]:
+def _build(
+    store: Store, path: str, size: int | None, mode: str, allocate: Allocate, progress: bool, layout: Layout
+) -> dict[str, Any]:
     """Decode everything; the result holds a (name, label) pair per row."""
-    layout = read_layout(store.stamps, path)
     groups = {"train": layout.train} | ({"test": layout.test} if layout.test else {})
     read = read_groups(store, groups, path, size, mode, allocate, progress)
     mean, std = channel_mean_std(read.arrays["train"])
     number = {None: -1} | {c: i for i, c in enumerate(layout.classes)}
     rows = {group: [(name, number[c]) for name, c in items] for group, items in read.groups.items()}
     facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std}
-    return rows | facts | {"skipped": read.skipped}
+    kept = [row for row, (name, _) in enumerate(rows["train"]) if name in layout.validation]
+    return rows | facts | {"skipped": [*layout.missing, *read.skipped], "validation": kept}
 
 
 def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:

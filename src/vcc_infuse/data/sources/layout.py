@@ -35,12 +35,18 @@ def is_hidden(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Training and test items (maybe none), the sorted class names, and whether the folders decide what is labeled."""
+    """Training and test items (maybe none), the sorted class names, and whether the source decides what is labeled.
+
+    `validation`: training items that are kept out of training; `missing`: files that are named but not there, with the
+    reason.
+    """
 
     train: list[Item]
     test: list[Item]
     classes: tuple[str, ...]
     fixed: bool
+    validation: frozenset[str] = frozenset()
+    missing: tuple[tuple[str, str], ...] = ()
 
 
 def read_layout(names: Iterable[str], path: str) -> Layout:
