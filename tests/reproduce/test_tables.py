@@ -2,6 +2,7 @@
 
 import math
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_the_options_of_every_cell_build_a_run(scale: str) -> None:
                 assert scale == "frozen", name
             elif dot and part != "long_tail":
                 owner = build_part(options, part) if part == "model" else getattr(trainer, part)
-                stored = getattr(owner, argument)
+                stored = attrgetter(argument)(owner)
                 if argument == "base":
                     stored = type(stored).__name__
                 assert stored == (tuple(value) if isinstance(value, list) else value), name

@@ -17,7 +17,7 @@ from ..data.long_tail import LongTail
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
 from ..training.frozen import embed_data
-from .cell import Options, arguments_of, bank_config, build_part, build_trainer
+from .cell import Options, arguments_of, bank_config, build_part, build_trainer, fit
 
 SOURCE_OPTIONS = ("data", "root", "size", "mode", "cache")
 RECIPE = {*SOURCE_OPTIONS, "flip", "subset", "model", "bank"}
@@ -70,6 +70,5 @@ def train_on_bank(options: Options) -> dict[str, Any]:
         dataset, options.get("labels"), LongTail(**tail) if tail else None, options.get("include_labeled"),
         trainer.config.seed, trainer.algorithm.all_labels,
     )  # fmt: skip
-    summary = trainer.fit(SSLData(dataset, split))
-    trainer.close()
+    summary = fit(trainer, SSLData(dataset, split))
     return {**summary, "seconds": time.perf_counter() - began}

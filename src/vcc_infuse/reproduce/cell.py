@@ -25,6 +25,8 @@ from ..training.frozen import head
 from ..training.trainer import Trainer
 from ..utils.io import read_json
 from ..utils.serialization import from_config, to_config
+from .confidences import WatchedSoftmax
+from .oracle import OracleINFUSE
 
 Options = Mapping[str, Any]
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
@@ -83,9 +85,10 @@ def build_part(options: Options, part: str) -> Any:
     name = options.get(part)
     if name is None:
         return None
-    arguments = arguments_of(options, part)
-    if "base" in arguments:  # of a plug-in
-        arguments["base"] = described(arguments["base"], {})
+    base = f"{part}.base"  # of a plug-in
+    arguments = {k: v for k, v in arguments_of(options, part).items() if not k.startswith("base.")}
+    if base in options:
+        arguments["base"] = described(options[base], arguments_of(options, base))
     return from_config(described(name, arguments), PARTS[part])
 
 
@@ -108,6 +111,19 @@ def build_trainer(options: Options, out: str | None = None) -> Trainer:
     known = PARTS.keys() | DATA_OPTIONS | BANK_OPTIONS
     others = {name: v for name, v in options.items() if name.partition(".")[0] not in known}
     return Trainer(**parts, **{"report": False, **others, "out": out})
+
+
+def fit(trainer: Trainer, data: SSLData, **options: Any) -> dict[str, Any]:
+    """Train, with the truth shown to the parts that need it: an oracle, which no user has, and what only measures."""
+    if isinstance(trainer.selector, OracleINFUSE):
+        trainer.selector.attach(data.dataset)
+    if isinstance(trainer.calibrator, WatchedSoftmax):
+        trainer.calibrator.attach(data)
+    summary = trainer.fit(data, **options)
+    if isinstance(watched := trainer.state_.calibrator, WatchedSoftmax):
+        summary["parts"] = watched.quality()
+    trainer.close()
+    return summary
 
 
 def load_data(options: Options, trainer: Trainer) -> SSLData:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .cell import Options, build_part
+from .confidences import MOMENTS
 from .statistics import Estimate, estimate, paired
 from .table import Row, Table, TableColumn
 
@@ -16,6 +17,8 @@ LABELS = {
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
     "least_coverage": "least covered class %", "seconds_train": "training s", "seconds_select": "selection s",
     "seconds": "seconds", "steps": "steps", "passes": "network passes %",
+    **{f"{name}_{moment}": f"{label}, {moment}" for name, label in
+       (("auroc", "AUROC"), ("ece", "ECE"), ("precision", "precision")) for moment in MOMENTS},
 }  # fmt: skip
 # In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
@@ -76,7 +79,8 @@ def read(table: Table, row: Row, column: TableColumn, seeds: int, cells: Path) -
         if cell is not None and summary is not None:
             hours = (summary["seconds_train"] + summary["seconds_select"]) / 3600
             more = {"least_coverage": least_coverage(summary), "passes": passes(cell.options, summary)}
-            summaries[seed] = {**summary, "hours": hours, **more}
+            own = summary.get("parts", {}).get(row.part, {})
+            summaries[seed] = {**summary, "hours": hours, **more, **own}
     return summaries
 
 

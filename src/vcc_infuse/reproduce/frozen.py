@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .cell import Options
 from .table import Row, Table, TableColumn, display_name, method, names
 
 BASELINES = ("Supervised", "LinearProbe", "LabelSpreading")
@@ -14,6 +15,8 @@ LEFT_OUT = {
     "ReMixMatch": "it rotates images, and features cannot be rotated",
     "FullySupervised": "a probe on all labels is slow",
 }
+NARROW = {"CoMatch": 256, "SimMatch": 256}
+"""Hidden units of their projections: one as wide as the 1,280 features would be most of a step on a bank."""
 PROTOCOL = (
     "Heads on a bank of frozen features (EfficientNet-Lite0 with ImageNet weights, images resized to 96×96, 1 plain, "
     "2 weak and 4 strong views). Every head starts at the linear probe. The paper trains other networks on more "
@@ -26,11 +29,15 @@ def on_bank(table: Table) -> Table:
     """The table with the baselines first, without methods that need images and without the paper's numbers."""
     rows = (*map(method, BASELINES), *(row for row in table.rows if kept(row)))
     columns = tuple(without_paper(column, names(rows)) for column in table.columns)
-    metrics = tuple(dict.fromkeys([*table.metrics, *METRICS]))
+    errors = table.metrics[0] == "error"  # else the baselines cannot be compared with the rows
     return replace(
-        table, rows=tuple(replace(row, paper={}) for row in rows), columns=columns, metrics=metrics,
-        remark=" ".join(filter(None, [table.remark, *remarks(table)])), reference=REFERENCE,
-    )  # fmt: skip
+        table,
+        rows=tuple(replace(row, options=narrow(row.options), paper={}) for row in rows),
+        columns=columns,
+        metrics=tuple(dict.fromkeys([*table.metrics, *(METRICS if errors else ())])),
+        remark=" ".join(filter(None, [table.remark, *remarks(table)])),
+        reference=REFERENCE if errors else None,
+    )
 
 
 def kept(row: Row) -> bool:
@@ -38,6 +45,12 @@ def kept(row: Row) -> bool:
     alone = "calibrator" not in row.options and "selector" not in row.options
     algorithm = row.options["algorithm"]
     return algorithm not in LEFT_OUT and not (alone and algorithm in BASELINES)
+
+
+def narrow(options: Options) -> Options:
+    """The options of a row with a narrow projection, alone or as the base of a plug-in."""
+    named = {part: NARROW.get(options.get(part, "")) for part in ("algorithm", "algorithm.base")}
+    return {**options, **{f"{part}.hidden_dim": width for part, width in named.items() if width}}
 
 
 def without_paper(column: TableColumn, known: Sequence[str]) -> TableColumn:

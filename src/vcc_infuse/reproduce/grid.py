@@ -23,7 +23,7 @@ from ..training.signals import Interrupted
 from ..utils.io import write_json
 from .backends import run_jobs, threads_per_job
 from .banks import bank_key, open_bank, train_on_bank
-from .cell import Cell, bank_config, build_trainer, config_yaml, load_data
+from .cell import Cell, bank_config, build_trainer, config_yaml, fit, load_data
 from .datasets import locate
 
 
@@ -124,9 +124,10 @@ def train(cell: Cell, folder: Path, data_root: str | None) -> None:
         write_summary(cell, folder, train_on_bank(options))
         return
     trainer = build_trainer(options, out=str(cell.folder(folder)))
-    data = load_data(options, trainer)
-    trainer.fit(data, config=config_yaml(options, trainer), resume=cell.started(folder))
-    trainer.close()
+    data, config = load_data(options, trainer), config_yaml(options, trainer)
+    summary = fit(trainer, data, config=config, resume=cell.started(folder))
+    if "parts" in summary:
+        write_summary(cell, folder, summary)
 
 
 def write_summary(cell: Cell, folder: Path, summary: dict[str, Any]) -> None:

@@ -27,6 +27,8 @@ class Row:
     paper: PaperNumbers = field(default_factory=dict)
     keep_factor: float = 1.0
     """The fraction that the column keeps is multiplied by it."""
+    part: str | None = None
+    """The part of the summary that has its metrics, if several rows share a run."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of the paper at one scale."""
+    """One table at one scale."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""One short file per table of the paper: its rows, its columns at each scale, and the printed numbers."""
+"""One short file per table: its rows, its columns at each scale, and the numbers that the paper printed."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,18 @@ from ...utils.suggest import did_you_mean
 from ..frozen import on_bank
 from ..scales import Scale
 from ..table import Table
-from . import ablation_scores, ablation_vae, calibration, calibrators, coreset, efficiency, imbalance, main, stl10
+from . import (
+    ablation_scores,
+    ablation_vae,
+    calibration,
+    calibrators,
+    confidence,
+    coreset,
+    efficiency,
+    imbalance,
+    main,
+    stl10,
+)
 
 TABLES: dict[str, Callable[[Scale], Table]] = {
     "main": main.table,
@@ -19,6 +30,7 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
     "ablation-scores": ablation_scores.table,
     "ablation-vae": ablation_vae.table,
     "imbalance": imbalance.table,
+    "confidence": confidence.table,
 }
 
 

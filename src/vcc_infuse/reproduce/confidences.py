@@ -1,0 +1,111 @@
+"""How well a confidence tells right pseudo labels from wrong ones, measured inside a run that none of them changes.
+
+The softmax selects. Beside it the scores of VCC, its target, its VAE, an MLP and RobustVCC are computed and trained on
+the same batches, and each pool row's last values in three windows of the run are kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .. import metrics
+from ..calibrators import VCC, RobustVCC, Softmax
+from ..calibrators.vcc.fusion import Rows, interpolate
+from ..calibrators.vcc.reconstruction import MLPReconstruction
+from ..data.ssl_data import SSLData
+from ..types import Calibrated, Outputs, Step, Task
+
+MOMENTS = {"quarter": 0.25, "half": 0.5, "end": 1.0}
+WINDOW = 0.1  # of the run, before each moment
+COVERAGE = 0.7
+SCORES = ("ensemble", "temporal", "view")
+CONFIDENCES = (
+    "softmax", *SCORES, "target", "target, printed", "VAE", "MLP", "temperature", "RobustVCC",
+)  # fmt: skip
+
+
+class WatchedSoftmax(Softmax):
+    """The softmax confidence, with all others measured beside it; `attach` the data before training.
+
+    They have the default options of `VCC` and `RobustVCC`. Their losses do not reach the classifier.
+    """
+
+    labeled_views = ("strong",)  # RobustVCC learns its temperature from them
+    truth: Tensor
+    kept: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vcc, self.robust = VCC(), RobustVCC()
+
+    def attach(self, data: SSLData) -> None:
+        """Show it the labels of the pool that the method does not see."""
+        self.register_buffer("truth", torch.as_tensor(data.hidden_truth), persistent=False)
+        size = (len(MOMENTS), 1 + len(CONFIDENCES), len(data.split.pool))
+        self.register_buffer("kept", torch.full(size, torch.nan))
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Set up what is measured."""
+        self.vcc.setup(model, task)
+        self.robust.setup(model, task)
+        self.mlp = MLPReconstruction(task.classes, model.head.in_features, residual=self.vcc.residual)  # type: ignore[union-attr, arg-type]
+
+    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+        """The softmax; in training mode with the losses of all that is measured."""
+        plain = super().forward(step, images, outputs)
+        if not self.training:
+            return plain
+        scored = self.vcc.score_memory.observe(step, images, outputs)
+        robust = self.robust(step, images, outputs)
+        target, constant = self.vcc.score_memory.target(scored), outputs.detach()
+        values = {"softmax": plain.confidence, **dict(zip(SCORES, -scored.scores.T, strict=True)), "target": target}
+        values |= {"target, printed": self._printed(scored), "RobustVCC": robust.confidence}
+        values |= self._learned(constant, plain.probs)
+        self._keep(step, values, plain.labels)
+        losses = [self.vcc.loss(constant, target), robust.loss, self._mlp_loss(constant, plain.probs, target)]
+        return plain._replace(loss=torch.stack([loss for loss in losses if loss is not None]).sum())
+
+    def quality(self) -> dict[str, dict[str, float]]:
+        """The metrics of each confidence: AUROC, ECE and the precision of the most trusted, at each moment."""
+        found: dict[str, dict[str, float]] = {name: {} for name in CONFIDENCES}
+        for moment, kept in zip(MOMENTS, self.kept.cpu(), strict=True):
+            for name, values in zip(CONFIDENCES, kept[1:], strict=True):
+                known = ~(values.isnan() | kept[0].isnan())
+                measured = measure(values[known], kept[0][known] == 1, name not in SCORES)
+                found[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
+        return found
+
+    def _printed(self, scored: Rows) -> Tensor:
+        memory = self.vcc.score_memory
+        return interpolate(scored, memory.queue(), memory.classes + 1, "printed", memory.min_per_class)
+
+    @torch.no_grad()
+    def _learned(self, outputs: Outputs, probs: Tensor) -> dict[str, Tensor]:
+        return {
+            "VAE": self.vcc.reconstructed(probs, outputs.features),
+            "MLP": self.mlp.confidence(probs, outputs.features.float()),
+            "temperature": self.robust.temperature(outputs.logits.float()).softmax(1).amax(1),
+        }
+
+    def _mlp_loss(self, outputs: Outputs, probs: Tensor, target: Tensor) -> Tensor:
+        with torch.autocast(target.device.type, enabled=False):
+            return self.mlp.loss(probs, outputs.features.float(), target)
+
+    def _keep(self, step: Step, values: dict[str, Tensor], labels: Tensor) -> None:
+        """Store the values of a batch, over those of an earlier visit in the same window."""
+        truth = self.truth[step.batch.pool_ids]
+        right = torch.where(truth >= 0, (labels == truth).float(), torch.nan)
+        rows = torch.stack([right, *(values[name] for name in CONFIDENCES)])
+        for place, end in enumerate(MOMENTS.values()):
+            if end - max(WINDOW, 1 / step.steps) <= step.progress < end:
+                self.kept[place][:, step.batch.pool_ids] = rows
+
+
+def measure(values: Tensor, right: Tensor, probability: bool = True) -> dict[str, float]:
+    """AUROC, precision of the most trusted rows and, of a probability, ECE; empty without rows."""
+    if not len(values):
+        return {}
+    trusted = values.topk(max(1, round(COVERAGE * len(values)))).indices
+    found = {"auroc": metrics.auroc(values, right), "precision": right[trusted].float().mean().item()}
+    return {**found, "ece": metrics.ece(values, right)} if probability else found
