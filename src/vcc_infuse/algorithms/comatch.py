@@ -28,6 +28,7 @@ class CoMatch(PseudoLabeling):
         smoothing: weight of the classifier in the target; the rest comes from the memory.
         temperature: of the similarities.
         embedding_dim: dimensions of the projection.
+        hidden_dim: units of its hidden layer; as many as features if None.
         memory: size of the memory, in batches.
         queue_size: number of batch means used to align probabilities to the uniform distribution.
     """
@@ -46,6 +47,7 @@ class CoMatch(PseudoLabeling):
         embedding_dim: int = 64,
         memory: int = 5,
         queue_size: int = 32,
+        hidden_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.threshold = check_range("threshold", threshold, 0, 1)
@@ -55,6 +57,7 @@ class CoMatch(PseudoLabeling):
         self.smoothing = check_range("smoothing", smoothing, 0, 1)
         self.temperature = check_range("temperature", temperature, 1e-3)
         self.embedding_dim = check_integer("embedding_dim", embedding_dim)
+        self.hidden_dim = None if hidden_dim is None else check_integer("hidden_dim", hidden_dim)
         self.memory = check_integer("memory", memory)
         self.queue_size = check_integer("queue_size", queue_size)
 
@@ -62,7 +65,7 @@ class CoMatch(PseudoLabeling):
         """A projection head, and a memory of projections and their class probabilities."""
         size = self.memory * (task.batch_size + task.unlabeled_batch_size)
         columns = {"projection": ((self.embedding_dim,), torch.float32), "probs": ((task.classes,), torch.float32)}
-        self.projection = Projection.of(model, self.embedding_dim)
+        self.projection = Projection.of(model, self.embedding_dim, self.hidden_dim)
         self.alignment = QueueAlignment(task.classes, self.queue_size)
         self.bank = Memory(size, columns)
 

@@ -28,6 +28,7 @@ class SimMatch(PseudoLabeling):
         smoothing: weight of the classifier in the target; the rest comes from the labels of similar images.
         temperature: of the similarities.
         embedding_dim: dimensions of the projection.
+        hidden_dim: units of its hidden layer; as many as features if None.
         bank_momentum: of the projections of labeled images in the bank.
         queue_size: number of batch means used to align probabilities to the uniform distribution.
         warmup_steps: steps before both parts start; by default 1,024, or one twentieth of a shorter run.
@@ -48,6 +49,7 @@ class SimMatch(PseudoLabeling):
         bank_momentum: float = 0.7,
         queue_size: int = 32,
         warmup_steps: int | None = None,
+        hidden_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.threshold = check_range("threshold", threshold, 0, 1)
@@ -56,13 +58,14 @@ class SimMatch(PseudoLabeling):
         self.smoothing = check_range("smoothing", smoothing, 0, 1)
         self.temperature = check_range("temperature", temperature, 1e-3)
         self.embedding_dim = check_integer("embedding_dim", embedding_dim)
+        self.hidden_dim = None if hidden_dim is None else check_integer("hidden_dim", hidden_dim)
         self.bank_momentum = check_range("bank_momentum", bank_momentum, 0, 1)
         self.queue_size = check_integer("queue_size", queue_size)
         self.warmup_steps = None if warmup_steps is None else check_integer("warmup_steps", warmup_steps, 0)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A projection head, and a bank with the projection and label (−1: not seen yet) of each labeled image."""
-        self.projection = Projection.of(model, self.embedding_dim)
+        self.projection = Projection.of(model, self.embedding_dim, self.hidden_dim)
         self.alignment = QueueAlignment(task.classes, self.queue_size)
         self.register_buffer("bank", F.normalize(torch.randn(task.labeled, self.embedding_dim), dim=1))
         self.register_buffer("bank_labels", torch.full((task.labeled,), -1))

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from vcc_infuse.calibrators.vcc.consistency import ensemble_score, entropy, kl, temporal_score, view_score
+from vcc_infuse.calibrators.vcc.consistency import (
+    dropout_samples,
+    ensemble_score,
+    entropy,
+    kl,
+    temporal_score,
+    view_score,
+)
 from vcc_infuse.types import Outputs
 
 
@@ -52,6 +59,20 @@ def test_ensemble_drops_at_the_given_rate_and_tends_to_the_mean_prediction():
     head, features = nn.Linear(6, 3), torch.randn(5, 6)
     many = [ensemble_score(head, features, 4000, 0.3) for _ in range(2)]
     assert torch.allclose(*many, atol=0.02)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.97])
+def test_dropped_features_are_independent_at_every_rate(rate):
+    torch.manual_seed(0)
+    features = torch.rand(101, 41) + 0.5  # not a multiple of four
+    samples = dropout_samples(features, 50, rate)
+    kept = (samples != 0).double()
+    assert torch.allclose(samples, kept.float() * features.repeat(50, 1) / (1 - rate))
+    spread = math.sqrt(rate * (1 - rate) / kept.numel())
+    assert abs(kept.mean().item() - (1 - rate)) <= 5 * spread
+    if rate:  # neighbors share a random number: they must not be dropped together
+        pairs = torch.corrcoef(torch.stack([kept.flatten()[:-1], kept.flatten()[1:]]))[0, 1]
+        assert abs(pairs.item()) < 5 / math.sqrt(kept.numel())
 
 
 def test_without_dropout_the_ensemble_score_is_the_entropy():
