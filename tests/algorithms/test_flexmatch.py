@@ -28,7 +28,7 @@ events = st.lists(st.lists(rows, min_size=1, max_size=12), min_size=1, max_size=
 
 
 @settings(max_examples=60, deadline=None)
-@given(events, st.sampled_from(["convex", "linear", "concave"]), st.booleans())
+@given(events, st.sampled_from(["convex", "linear", "concave", "low_limit"]), st.booleans())
 def test_thresholds_and_counts_follow_a_slow_loop(batches, mapping, warmup):
     method = FlexMatch(mapping=mapping, thresh_warmup=warmup)
     step = make_step(method, pool=POOL)
@@ -39,8 +39,9 @@ def test_thresholds_and_counts_follow_a_slow_loop(batches, mapping, warmup):
         weights = []
         for _, label, confidence in rows:
             beta = counts[label] / top if top else 0.0
-            share = {"convex": beta / (2 - beta), "linear": beta, "concave": math.log(1 + beta) / math.log(2)}[mapping]
-            weights.append(float(confidence >= 0.95 * share))
+            share = {"convex": beta / (2 - beta), "linear": beta, "concave": math.log(1 + beta) / math.log(2),
+                     "low_limit": 1 / (2 - beta)}  # fmt: skip
+            weights.append(float(confidence >= 0.95 * share[mapping]))
         for i, label, confidence in rows:
             chosen[i] = label if confidence >= 0.95 else chosen[i]
         ids = torch.tensor([i for i, _, _ in rows])
@@ -60,6 +61,14 @@ def test_convex_threshold_by_hand():
     pseudo_labels(method, step, torch.tensor([sure(0), sure(0), sure(0), sure(1)]), ids)
     # 3 of class 0, 1 of class 1, 2 never confident: β = 1, 1/3, 0.
     torch.testing.assert_close(method.class_thresholds(), 0.95 * torch.tensor([1.0, (1 / 3) / (5 / 3), 0.0]))
+
+
+def test_a_low_limit_rejects_unsure_labels_from_the_start():
+    method = FlexMatch(mapping="low_limit")
+    step = make_step(method, pool=6)
+    assert pseudo_labels(method, step, torch.tensor([sure(0, 0.47), sure(1, 0.48)])).weights.tolist() == [0, 1]
+    pseudo_labels(method, step, torch.tensor([sure(0), sure(0), sure(0), sure(1)]), torch.tensor([0, 1, 2, 3]))
+    torch.testing.assert_close(method.class_thresholds(), 0.95 * torch.tensor([1.0, 1 / (2 - 1 / 3), 0.5]))
 
 
 def test_only_labels_above_the_fixed_threshold_are_recorded():

@@ -143,33 +143,6 @@ def test_default_preset(capsys):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("data", "depth", "width", "decay"), [("cifar10", 28, 2, 5e-4), ("cifar100", 28, 8, 1e-3), ("stl10", 37, 2, 5e-4)]
-)
-def test_paper_preset(capsys, data, depth, width, decay):
-    config = printed(f"train --data {data} --labels 400 --preset paper", capsys)
-    assert (config["steps"], config["eval_every"], config["batch_size"], config["lr"]) == (2**20, 5 * 1024, 64, 0.03)
-    assert config["model"]["class_path"] == "vcc_infuse.WideResNet"
-    assert (config["model"]["init_args"]["depth"], config["model"]["init_args"]["width"]) == (depth, width)
-    assert config["weight_decay"] == decay
-
-
-@pytest.mark.parametrize(
-    ("words", "every"),
-    [
-        ("--preset paper --selector INFUSE", 40 * 1024),
-        ("--preset paper --selector.every 7 --selector INFUSE", 7),
-        ("--preset paper --selector RandomOnline --selector.keep 0.1", 40 * 1024),
-        ("--selector INFUSE", None),
-    ],
-)
-def test_the_paper_refreshes_every_40_epochs_of_1024_steps(words, every, tmp_path, capsys):
-    assert printed(f"{DATA} {words}", capsys)["selector"]["init_args"]["every"] == every
-    (tmp_path / "some.yaml").write_text("preset: paper\nselector: {class_path: INFUSE, init_args: {every: null}}\n")
-    config = printed(f"{DATA} --config {tmp_path}/some.yaml", capsys)
-    assert config["selector"]["init_args"]["every"] == 40 * 1024
-
-
 @pytest.mark.parametrize("words", [
     "", "--preset paper", "--algorithm DARP --algorithm.base FlexMatch", "--selector INFUSE --selector.keep 0.3",
     "--calibrator VCC --calibrator.latent_dim 3", "--model WideResNet --model.depth 10",

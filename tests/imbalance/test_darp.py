@@ -27,6 +27,13 @@ def test_before_the_start_the_base_is_used_alone():
     assert not method.refined.any()
 
 
+@pytest.mark.parametrize(("number", "started"), [(39, False), (40, True)])
+def test_by_default_it_starts_after_two_fifths_of_the_run(number, started):
+    method = DARP(every=1)
+    visited(method, number=number)
+    assert method.refined.any() == started
+
+
 def test_labels_come_from_the_refined_pool_and_the_mask_from_the_base():
     method = DARP(start_fraction=0.5, class_frequencies=[6, 3, 1])
     _, probs, pseudo = visited(method, number=60)

@@ -18,6 +18,7 @@ MAPPINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "convex": lambda status: status / (2 - status),
     "linear": lambda status: status,
     "concave": lambda status: (status + 1).log() / math.log(2),
+    "low_limit": lambda status: 1 / (2 - status),
 }
 
 
@@ -27,7 +28,8 @@ class FlexMatch(PseudoLabeling):
     Args:
         threshold: confidence that a pseudo label of the best-learned class must reach.
         weight: factor of the unlabeled loss.
-        mapping: maps the learning status of a class (0 to 1) to the fraction of `threshold` that applies to it.
+        mapping: maps the learning status of a class (0 to 1) to the fraction of `threshold` that applies to it. With
+            "low_limit" no threshold is below half of `threshold`; with the others every pseudo label counts at first.
         thresh_warmup: lower all thresholds while most of the pool has never been predicted confidently.
     """
 
@@ -38,7 +40,7 @@ class FlexMatch(PseudoLabeling):
         self,
         threshold: float = 0.95,
         weight: float = 1.0,
-        mapping: Literal["convex", "linear", "concave"] = "convex",
+        mapping: Literal["convex", "linear", "concave", "low_limit"] = "convex",
         thresh_warmup: bool = True,
     ) -> None:
         super().__init__()

@@ -25,8 +25,9 @@ class MPL(Algorithm):
     No calibrator applies: the student learns every pseudo label, and the threshold is used only in the consistency
     loss of the teacher, whereas a calibrator is trained on the features of the student.
 
-    Differences from the paper: the teacher starts from the initial weights of the student. Both use the learning
-    rate of the trainer from the first step on, also for fine-tuning (the paper: 8000 steps at 3e-5).
+    Differences from the paper: the teacher starts from the initial weights of the student, whose target is the most
+    likely class instead of a distribution. Both use the learning rate of the trainer from the first step on, also for
+    fine-tuning (the paper: 8000 steps at 3e-5).
 
     Args:
         weight: factor of the consistency loss of the teacher.

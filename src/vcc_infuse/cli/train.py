@@ -12,12 +12,13 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
+from ..algorithms import Algorithm
 from ..data.bank import BankConfig
 from ..data.loading import load_ssl
 from ..errors import OptionError, UserError
 from ..runs.folder import RunFolder
 from ..training.config import TrainConfig
-from ..training.presets import PAPER_REFRESH, preset
+from ..training.presets import PAPER_REFRESH, method_options, preset
 from ..training.trainer import Trainer
 from .console import summary_table
 from .options import CLASSES, NOT_DATA, Given, Words, flatten, read_words, types_of
@@ -148,7 +149,7 @@ def spell_out(words: Words, given: Given) -> list[str]:
     that replaces another would keep the arguments that both have, so the option is set to null before. A switch that
     stands alone is true.
     """
-    words = {**refresh_interval(given), **words}
+    words = {**protocol_words(given), **words}
     spelled: list[str] = []
     for name in sorted(words, key=lambda name: (name != "config", name.count("."))):
         value = "true" if words[name] is None and given.is_switch(name) else words[name]
@@ -157,11 +158,20 @@ def spell_out(words: Words, given: Given) -> list[str]:
     return spelled
 
 
-def refresh_interval(given: Given) -> dict[str, str]:
-    """The paper's steps between two refreshes, for a selector that has the option, unless the user set it."""
-    selector, every = given.owner("selector"), given.values.get("selector.every")
-    paper = given.values.get("preset") == "paper" and selector is not None and "every" in types_of(selector)
-    return {"selector.every": str(PAPER_REFRESH)} if paper and every is None else {}
+def protocol_words(given: Given) -> dict[str, str]:
+    """What the protocol of a preset says about the chosen classes, as far as the user left it open."""
+    name, data = (str(given.values.get(option)) for option in ("preset", "data"))
+    found: dict[str, Any] = {}
+    for option in ("algorithm", "algorithm.base"):
+        method = given.owner(option)
+        if method is not None and issubclass(method, Algorithm):
+            own = method_options(name, data, method.__name__)
+            found |= {f"{option}.{argument}": value for argument, value in own.items()}
+            found |= {"unlabeled_ratio": method.unlabeled_ratio} if name == "paper" else {}
+    selector = given.owner("selector")
+    if name == "paper" and selector is not None and "every" in types_of(selector):
+        found["selector.every"] = PAPER_REFRESH
+    return {option: str(value) for option, value in found.items() if given.values.get(option) is None}
 
 
 def resume_words(words: Words, folder: str) -> Words:

@@ -30,7 +30,7 @@ class DARP(Plugin):
         base: the method whose labels are refined; FixMatch by default.
         alpha: each class keeps this multiple of its expected size as candidates.
         every: steps between refinements.
-        start_fraction: fraction of the run after which they start (200 of 256 epochs).
+        start_fraction: fraction of the run after which they start.
         class_frequencies: expected relative class sizes in the pool; those of the labels by default.
     """
 
@@ -44,7 +44,7 @@ class DARP(Plugin):
         base: PseudoLabeling | None = None,
         alpha: float = 2.0,
         every: int = 10,
-        start_fraction: float = 200 / 256,
+        start_fraction: float = 0.4,
         class_frequencies: Sequence[float] | None = None,
     ) -> None:
         super().__init__(base)

@@ -21,8 +21,8 @@ from .selection import Selection
 class RETRIEVE(Selector):
     """Bilevel selection with the head's gradients.
 
-    The look-ahead step follows the labeled gradient and the mean unlabeled gradient of the core set so far. The
-    labeled gradient is recomputed after every round.
+    The look-ahead step follows the labeled gradient and the sum of the unlabeled gradients (of batches: of their means)
+    of the core set so far. The labeled gradient is recomputed after every round.
 
     Args:
         keep: fraction of the pool to keep, and of the optimizer steps to take.
@@ -108,7 +108,9 @@ def greedy(atoms: Atoms, labeled: Lookahead, sizes: Tensor, budget: int, rounds:
         goal = math.ceil(left / rounds_left)
         enough = int((sizes[ranked].cumsum(0) < goal).sum()) + 1
         best = ranked[:enough]
-        labeled.step(labeled.weight / budget * atoms.total(best, sizes[best]))
+        # The sum, as in the original: by the mean, a step of a usual learning rate moves nothing, and the core set is
+        # the top of the first round's gains.
+        labeled.step(labeled.weight * atoms.total(best, torch.ones(len(best))))
         free[best] = False
         left -= int(sizes[best].sum())
         picked += best.tolist()

@@ -9,6 +9,16 @@ from ..validation import check_choice
 PRESETS = ("auto", "frozen", "finetune", "scratch", "paper", "usb")
 PAPER_REFRESH = 40 * 1024
 """Steps between two refreshes of the core set in the paper."""
+# By method, then by dataset.
+PAPER_METHODS: dict[str, dict[str, dict[str, float]]] = {
+    "CoMatch": {"stl10": {"contrast_weight": 5.0}},
+    "FreeMatch": {"svhn": {"min_threshold": 0.9, "max_threshold": 0.95}},
+    "MixMatch": {"svhn": {"weight": 250.0}, "stl10": {"weight": 50.0}},
+}
+USB_METHODS: dict[str, dict[str, dict[str, float]]] = {
+    "CoMatch": {"stl10": {"contrast_weight": 5.0}},
+    "MixMatch": {"any": {"weight": 10.0, "rampup_fraction": 0.4, "alpha": 0.5}},
+}
 SCRATCH: dict[str, Any] = {"steps": 1000, "eval_every": 50, "model": {"class_path": "vcc_infuse.SmallConv"}}
 # The head starts at the cross-validated logistic regression, with logits scaled so that confident pseudo labels reach
 # a threshold of 0.95. How optimizer and rate were chosen: results/frozen/README.md.
@@ -56,11 +66,32 @@ def preset(name: str, data: str) -> dict[str, Any]:
     return options[check_choice("preset", name, tuple(options))]
 
 
+def method_options(name: str, data: str, method: str) -> dict[str, float]:
+    """Arguments that a preset gives to a method, because its authors chose them for the dataset.
+
+    Example:
+        >>> method_options("paper", "svhn", "MixMatch")
+        {'weight': 250.0}
+    """
+    named = {"paper": PAPER_METHODS, "usb": USB_METHODS}.get(name, {}).get(method, {})
+    return named.get(data, named.get("any", {}))
+
+
 def _paper(data: str) -> dict[str, Any]:
-    """The papers' protocol: Wide ResNets from random weights, 2^20 steps of SGD, one forward for all views."""
+    """The papers' protocol: Wide ResNets from random weights, 2^20 steps of SGD, one forward for all views.
+
+    Everything is written out, so that it stays the papers' if a default changes.
+    """
     protocol = {
         "steps": 2**20,
         "eval_every": 5 * 1024,
+        "batch_size": 64,
+        "optimizer": "sgd",
+        "lr": 0.03,
+        "momentum": 0.9,
+        "schedule": "cosine",
+        "ema_decay": 0.999,
+        "precision": "fp32",
         "model": _wide_resnet(28, 2),
         "weight_decay": 5e-4,
         "joint_bn": True,
