@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse.calibrators.quantile_matching import match_classwise, match_pooled
+from vcc_infuse.calibrators.quantile_matching import ScaleMatching, match_classwise, match_pooled
 
 
 def draws(n: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -103,3 +103,20 @@ def test_pooled_map_leaves_out_missing_references_and_missing_classes():
     got = match_pooled(values, labels, queue, padded, classes, 4)
     assert torch.equal(got, match_pooled(values, labels, values, reference, labels, 4))
     assert match_pooled(values[:1], torch.tensor([2]), queue, padded, classes, 4).isnan().all()
+
+
+@pytest.mark.parametrize("match", ["balanced", "confidence", "none"])
+@pytest.mark.parametrize("size", [300, 500])
+def test_scale_matching_maps_by_its_memory_and_leaves_rare_classes(match, size):
+    """A memory that is full, and one that is not yet."""
+    score, confidence, labels = draws(300, 4)
+    labels[labels == 3] = 0
+    labels[:9] = 3
+    scale = ScaleMatching(match, 5, size, min_per_class=10)
+    scale.memory.push(score=score, confidence=confidence, labels=labels)
+    got = scale(score, confidence, labels)
+    arguments = (score, labels, score, confidence, labels, 5)
+    expected = {"balanced": match_pooled, "confidence": match_classwise, "none": lambda *_: score}[match](*arguments)
+    assert torch.equal(got, torch.where(labels == 3, confidence, expected))
+    unseen = scale(score[:1], confidence[:1], torch.tensor([4]))
+    assert torch.equal(unseen, confidence[:1])

@@ -75,6 +75,21 @@ def batchnorms(model: nn.Module) -> list[_BatchNorm]:
 
 
 @contextmanager
+def borrowed_statistics(model: nn.Module, other: nn.Module) -> Iterator[None]:
+    """Give the BatchNorm layers of `model` the running statistics of `other`, a network with the same layers."""
+    layers = [layer for layer in batchnorms(model) if layer.track_running_stats]
+    lenders = [layer for layer in batchnorms(other) if layer.track_running_stats]
+    own = [(layer.running_mean, layer.running_var) for layer in layers]
+    for layer, lender in zip(layers, lenders, strict=True):
+        layer.running_mean, layer.running_var = lender.running_mean, lender.running_var
+    try:
+        yield
+    finally:
+        for layer, (mean, var) in zip(layers, own, strict=True):
+            layer.running_mean, layer.running_var = mean, var
+
+
+@contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Normalize by the batch as in training, but do not update the running statistics."""
     layers = [layer for layer in batchnorms(model) if layer.track_running_stats]

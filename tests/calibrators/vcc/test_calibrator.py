@@ -1,7 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.calibrators.vcc.world import SIZE, World, make_task
+from tests.calibrators.vcc.world import POOL, SIZE, World, make_task
 from tests.helpers.tiny import buffers, same
 
 from vcc_infuse.calibrators import Calibrator
@@ -11,44 +11,56 @@ from vcc_infuse.utils.serialization import from_config, to_config
 
 VARIANTS = [
     {},
+    {"joint": True},
     {"scores": ()},
-    {"scores": ("view",)},
-    {"scores": ("temporal", "ensemble"), "window": 3, "match": "confidence"},
-    {"reconstruct": "mlp", "match": "target"},
+    {"scores": ("view",), "residual": True},
+    {"scores": ("temporal", "ensemble"), "window": 3},
+    {"reconstruct": "mlp", "queue_size": 40},
     {"reconstruct": "none"},
-    {"reconstruct": "none", "match": "none", "fusion": "paper"},
-    {"output": "distribution", "match": "none", "residual": False},
-    {"direct": True, "residual": False},
-    {"match": "tempered", "inference": "both", "queue_size": 40, "latent_dim": 3},
-    {"inference": "reconstruction", "mc_samples": 2, "dropout": 0.0, "target_fraction": 1.0},
+    {"reconstruct": "none", "fusion": "printed", "joint": True},
+    {"output": "distribution", "latent_dim": 3},
+    {"mc_samples": 2, "dropout": 0.0, "joint": True, "output": "distribution"},
 ]
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("classes", [2, 4])
 def test_every_variant_gives_probabilities_with_the_classifiers_label(options, classes):
-    world = World(VCC(warmup_fraction=0.0, min_per_class=2, **options), classes).warm_up()
+    world = World(VCC(min_per_class=2, **options), classes).warm_up()
     step = world.step(50)
-    outputs = world.model(step.batch.views["weak"])
+    outputs = step.forward_weak(step.batch.views["weak"])
     out = step.confidence(step.batch.views["weak"], outputs)
     assert torch.equal(out.labels, outputs.logits.argmax(1))
     assert torch.allclose(out.probs.sum(1), torch.ones(SIZE), atol=1e-5)
-    assert torch.equal(out.confidence, out.probs.amax(1))
+    assert ((out.confidence >= 0) & (out.confidence <= 1)).all()
     assert not out.confidence.requires_grad
+    assert not out.probs.requires_grad
     assert (out.loss is None) == (options.get("reconstruct") == "none")
     predicted = world.vcc.eval().predict(outputs)
     assert ((predicted >= 0) & (predicted <= 1)).all()
     assert not predicted.requires_grad
 
 
+def test_the_defaults_are_those_of_the_paper():
+    vcc = VCC()
+    assert (vcc.weight, vcc.latent_dim, vcc.window) == (2.0, 16, 1)
+    assert set(vcc.scores) == {"ensemble", "temporal", "view"}
+    assert (vcc.reconstruct, vcc.fusion, vcc.residual) == ("vae", "corrected", False)
+    assert (vcc.labeled_views, vcc.held_out) == ((), 0.0)
+    vcc.setup(World(VCC()).model, make_task())
+    for net in (vcc.network.encoder, vcc.network.decoder):
+        assert [layer.out_features for layer in net if isinstance(layer, torch.nn.Linear)][:2] == [256, 64]
+
+
 def trained(options):
     """The selection confidence of one fixed batch after some learning."""
-    world = World(VCC(warmup_fraction=0.0, min_per_class=2, **options))
-    optimizer = torch.optim.SGD(world.vcc.parameters(), lr=0.1) if world.vcc.network else None
+    world = World(VCC(min_per_class=2, **options))
+    parameters = [*world.vcc.parameters(), *world.model.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
     for number in range(10):
         torch.manual_seed(number)
         loss = world.run(world.step(number)).loss
-        if optimizer and loss is not None:
+        if loss is not None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -59,21 +71,61 @@ def trained(options):
 def test_every_option_changes_the_selection():
     default = trained({})
     assert torch.equal(default, trained({}))
-    names = ("none", "target", "confidence", "tempered")
-    changes = [{"match": name} for name in names]
-    changes += [{"scores": ("view",)}, {"fusion": "paper"}, {"reconstruct": "none"}, {"reconstruct": "mlp"}]
-    changes += [{"output": "distribution"}, {"residual": False}, {"direct": True}, {"queue_size": 30}]
+    changes = [{"scores": ("view",)}, {"fusion": "printed"}, {"reconstruct": "none"}, {"reconstruct": "mlp"}]
+    changes += [{"output": "distribution"}, {"residual": True}, {"joint": True}, {"queue_size": 30}, {"weight": 0.5}]
     for options in changes:
-        assert not torch.allclose(default, trained(options), atol=1e-3), options
+        assert not torch.allclose(default, trained(options), atol=1e-4), options
 
 
-def test_loss_trains_the_network_and_nothing_else():
-    world = World(VCC(min_per_class=2)).warm_up()
+def network_confidence(vcc, outputs):
+    """The network's output by hand, with z = 0."""
+    features = F.layer_norm(outputs.features, outputs.features.shape[1:])
+    zeros = torch.zeros(len(features), vcc.latent_dim)
+    logit = vcc.network.decoder(torch.cat([outputs.logits.softmax(1), features, zeros], 1)).squeeze(1)
+    return logit.sigmoid()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("training", [True, False])
+def test_r_itself_is_compared_with_thresholds_from_the_first_step(training):
+    world = World(VCC()).perturb_network()
+    world.vcc.train(training)
+    step = world.step(0, torch.arange(SIZE))
+    outputs = step.forward_weak(step.batch.views["weak"])
+    out = step.confidence(step.batch.views["weak"], outputs)
+    torch.testing.assert_close(out.confidence, network_confidence(world.vcc, outputs), atol=1e-5, rtol=0)
+    assert (out.confidence < 1 / 4).any(), "no lower bound by the classes"
+
+
+@torch.no_grad()
+def test_predict_is_the_reconstruction():
+    world = World(VCC()).perturb_network()
+    outputs = world.model.eval()(world.x)
+    predicted = world.vcc.eval().predict(outputs)
+    torch.testing.assert_close(predicted, network_confidence(world.vcc, outputs), atol=1e-5, rtol=0)
+    assert (predicted - outputs.logits.softmax(1).amax(1)).abs().mean() > 0.05
+
+
+@torch.no_grad()
+def test_without_a_network_the_target_selects_and_the_softmax_predicts():
+    world = World(VCC(reconstruct="none", min_per_class=2)).warm_up()
+    memory = world.vcc.score_memory
     step = world.step(50)
-    weak = step.batch.views["weak"]
-    step.confidence(weak, world.model(weak)).loss.backward()
-    assert all(p.grad is None for p in world.model.parameters())
-    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in world.vcc.parameters())
+    outputs = step.forward_weak(step.batch.views["weak"])
+    out = step.confidence(step.batch.views["weak"], outputs)
+    slots = (memory.memory.cursor - SIZE + torch.arange(SIZE)) % memory.memory.size
+    newest = type(memory.queue())(*(column[slots] for column in memory.queue()))
+    assert torch.equal(out.confidence, memory.target(newest))
+    softmax = outputs.logits.softmax(1).amax(1)
+    assert (out.confidence - softmax).abs().mean() > 0.01
+    torch.testing.assert_close(world.vcc.eval().predict(outputs), softmax)
+    torch.testing.assert_close(step.confidence(step.batch.views["weak"], outputs).confidence, softmax)
+
+
+def test_the_whole_batch_is_scored():
+    world = World(VCC())
+    world.run(world.step(0))
+    assert world.vcc.score_memory.memory.pushed == SIZE
 
 
 def test_weight_scales_the_loss():
@@ -85,19 +137,10 @@ def test_weight_scales_the_loss():
     assert torch.allclose(2 * losses[0], losses[1])
 
 
-def test_softmax_selects_during_warmup():
-    world = World(VCC(warmup_fraction=0.5, min_per_class=2, reconstruct="none")).warm_up()
-    for number, unchanged in ((49, True), (50, False)):
-        step = world.step(number)
-        with torch.no_grad():
-            probs = world.model(step.batch.views["weak"]).logits.softmax(1)
-        out = world.run(step)
-        assert torch.equal(out.probs, probs) == unchanged
-
-
 @pytest.mark.parametrize("reconstruct", ["vae", "mlp", "none"])
-def test_eval_mode_changes_nothing_and_needs_neither_randomness_nor_ema(reconstruct):
-    world = World(VCC(warmup_fraction=0.0, min_per_class=2, reconstruct=reconstruct)).warm_up()
+@pytest.mark.parametrize("joint", [True, False])
+def test_eval_mode_changes_nothing_and_needs_neither_randomness_nor_ema(reconstruct, joint):
+    world = World(VCC(min_per_class=2, reconstruct=reconstruct, joint=joint)).warm_up()
     world.vcc.eval()
     world.model.eval()
     step = world.step(60, torch.arange(SIZE))
@@ -110,89 +153,43 @@ def test_eval_mode_changes_nothing_and_needs_neither_randomness_nor_ema(reconstr
     assert same(before, buffers(world.vcc))
 
 
-def test_ema_runs_on_a_part_of_the_batch_and_stays_unchanged():
-    world = World(VCC(target_fraction=0.25, scores=("view",)))
+def test_ema_runs_once_and_stays_unchanged_and_only_for_the_view_score():
+    world = World(VCC())
     sizes, before = [], buffers(world.ema)
     world.ema.register_forward_hook(lambda module, inputs, out: sizes.append(len(inputs[0])))
     world.run(world.step(0))
-    # A quarter of the labeled batch in two views with as many unlabeled images, then a quarter of the pool's.
-    assert sizes == [3 * 2, 6]
+    assert sizes == [SIZE]
     assert same(before, buffers(world.ema))
-
-
-def test_without_the_view_score_the_ema_does_not_run():
     world = World(VCC(scores=("ensemble", "temporal")))
     step = world.step(0)
     step.ema = None
-    del step.batch.views["labeled_strong"]
     world.run(step)
-    assert world.vcc.temperature.inverse == 1
 
 
 def test_batch_of_a_single_pseudo_class():
-    world = World(VCC(warmup_fraction=0.0, min_per_class=2))
+    world = World(VCC(min_per_class=2))
     world.model.head.bias.data[1] = 100.0
     out = world.warm_up(5).run(world.step(20))
     assert (out.labels == 1).all()
     assert out.confidence.isfinite().all()
 
 
-def perturbed(inference):
-    """Outputs, and a VCC whose network is away from the softmax and whose temperature is 4."""
-    world = World(VCC(inference=inference, memorization_gate=False))
-    world.perturb_network().vcc.eval()
-    world.vcc.temperature.strong.inverse.fill_(1 / 2)
-    world.vcc.temperature.mixed.inverse.fill_(1 / 8)
-    with torch.no_grad():
-        return world.vcc, world.model.eval()(world.x)
-
-
-@torch.no_grad()
-def network_logit(vcc, outputs):
-    """The network's output by hand, with z = 0."""
-    features = F.layer_norm(outputs.features, outputs.features.shape[1:])
-    zeros = torch.zeros(len(features), vcc.latent_dim)
-    change = vcc.network.decoder(torch.cat([outputs.logits.softmax(1), features, zeros], 1)).squeeze(1)
-    return outputs.logits.softmax(1).amax(1).logit(1e-6) + change
-
-
-def test_predict_is_the_softmax_at_the_learned_temperature_by_default():
-    vcc, outputs = perturbed(VCC().inference)
-    predicted = vcc.predict(outputs)
-    torch.testing.assert_close(predicted, (outputs.logits / 4).double().softmax(1).amax(1), atol=1e-6, rtol=0)
-    assert (predicted - outputs.logits.softmax(1).amax(1)).abs().mean() > 0.05
-
-
-@pytest.mark.parametrize("inference", ["reconstruction", "both"])
-def test_predict_reconstructs_the_confidence(inference):
-    vcc, outputs = perturbed(inference)
-    softmax = outputs.logits.softmax(1).amax(1)
-    logit = network_logit(vcc, outputs)
-    if inference == "both":
-        logit = logit + (outputs.logits / 4).softmax(1).amax(1).logit(1e-6) - softmax.logit(1e-6)
-    expected, predicted = logit.sigmoid(), vcc.predict(outputs)
-    free = expected > 0.5  # below one half the runner-up may bound it
-    assert free.sum() > 10
-    torch.testing.assert_close(predicted[free], expected[free].to(predicted), atol=1e-4, rtol=0)
-    assert (predicted >= expected - 1e-4).all()
-    assert (predicted - softmax).abs().mean() > 0.05
-
-
 def test_a_saved_and_rebuilt_calibrator_predicts_the_same():
-    world = World(VCC(scores=("ensemble", "view"), warmup_fraction=0.0, min_per_class=2, inference="both")).warm_up()
+    world = World(VCC(scores=("ensemble", "view"), min_per_class=2, joint=True)).warm_up().perturb_network()
     other = from_config(to_config(world.vcc), Calibrator)
     other.setup(world.model, make_task())
     other.load_state_dict(world.vcc.state_dict())
     outputs = world.model.eval()(world.x)
+    assert len(outputs.logits) == POOL
     assert torch.equal(other.eval().predict(outputs), world.vcc.eval().predict(outputs))
 
 
-def test_autocast_leaves_the_calibrator_in_float32():
-    world = World(VCC(warmup_fraction=0.0, min_per_class=2))
+@pytest.mark.parametrize("joint", [True, False])
+def test_autocast_leaves_the_calibrator_in_float32(joint):
+    world = World(VCC(min_per_class=2, joint=joint))
     with torch.autocast("cpu", torch.bfloat16):
         world.warm_up()
-        step = world.step(50)
-        out = step.confidence(step.batch.views["weak"], world.model(step.batch.views["weak"]))
+        out = world.run(world.step(50))
     assert out.loss.dtype == out.confidence.dtype == torch.float32
     assert out.loss.isfinite()
     out.loss.backward()
@@ -203,9 +200,8 @@ def test_autocast_leaves_the_calibrator_in_float32():
     ("options", "words"),
     [
         ({"scores": ("entropy",)}, "scores must be one of .* got 'entropy'"),
-        ({"match": "mean"}, "match"),
+        ({"fusion": "paper"}, "fusion must be one of corrected, printed, got 'paper'"),
         ({"dropout": 1.0}, "dropout"),
-        ({"target_fraction": 0.0}, "target_fraction"),
         ({"queue_size": 0}, "queue_size"),
     ],
 )

@@ -41,7 +41,7 @@ def slow(rows: Rows, queue: Rows, classes: int, fusion: str, least: int) -> list
     return result
 
 
-@pytest.mark.parametrize("fusion", ["corrected", "paper"])
+@pytest.mark.parametrize("fusion", ["corrected", "printed"])
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("scores", [0, 1, 3])
 def test_target_equals_a_slow_loop(fusion, classes, scores):
@@ -63,7 +63,7 @@ def test_target_lies_between_the_extremes_of_its_class():
         assert picked.max() <= own.max() + 1e-6
 
 
-@pytest.mark.parametrize(("fusion", "sign"), [("corrected", 1), ("paper", -1)])
+@pytest.mark.parametrize(("fusion", "sign"), [("corrected", 1), ("printed", -1)])
 def test_more_confidence_gives_a_higher_target_but_a_lower_one_as_printed(fusion, sign):
     queue = make(200, 3)
     confidence = torch.linspace(0.4, 0.99, 20)

@@ -18,7 +18,7 @@ class RecordingVCC(VCC):
             memory, queue = self.score_memory.memory, self.score_memory.queue()
             slots = (memory.cursor - len(images) + torch.arange(len(images))) % memory.size
             rows = Rows(*(column[slots] for column in queue))
-            both = [interpolate(rows, queue, self.score_memory.classes + 1, f, 16) for f in ("corrected", "paper")]
+            both = [interpolate(rows, queue, self.score_memory.classes + 1, f, 16) for f in ("corrected", "printed")]
             RECORDS.append((*both, rows.labels, step.batch.pool_ids))
         return out
 

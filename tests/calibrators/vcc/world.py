@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vcc_infuse.calibrators.vcc import VCC
+from vcc_infuse.calibrators.vcc.base import ConsistencyCalibrator
 from vcc_infuse.models import Classifier
 from vcc_infuse.types import Batch, Calibrated, Step, Task
 
@@ -30,7 +30,7 @@ def make_task(classes: int = 4) -> Task:
 class World:
     """The EMA differs from the model, in its backbone and in its head."""
 
-    def __init__(self, vcc: VCC, classes: int = 4) -> None:
+    def __init__(self, vcc: ConsistencyCalibrator, classes: int = 4) -> None:
         self.classes, self.model, self.vcc = classes, classifier(classes), vcc
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         for p in self.ema.parameters():
@@ -47,9 +47,7 @@ class World:
 
     def run(self, step: Step) -> Calibrated:
         weak = step.batch.views["weak"]
-        with torch.no_grad():
-            outputs = self.model(weak)
-        return step.confidence(weak, outputs)
+        return step.confidence(weak, step.forward_weak(weak))
 
     def warm_up(self, steps: int = 12) -> World:
         """Fill the memories."""
@@ -60,7 +58,7 @@ class World:
         return self
 
     def perturb_network(self) -> World:
-        """Move the network away from the softmax, at which it starts."""
+        """Move the network away from its start."""
         for p in self.vcc.network.parameters():
             p.data.add_(0.3 * torch.randn_like(p))
         return self

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...memory import Memory
+from ...models.classifier import borrowed_statistics
 from ...types import Outputs, Step
 from .consistency import Head, ensemble_score, temporal_score, view_score
 from .fusion import Rows, interpolate
@@ -59,13 +60,14 @@ class ScoreMemory(nn.Module):
 
 
 def _view(step: Step, images: Tensor, outputs: Outputs, rows: Tensor | slice) -> Tensor:
-    """The view score. The EMA model is in eval mode, so the model's features must come from eval mode as well.
+    """The view score. Model and EMA need the same BatchNorm statistics, or two identical networks would disagree.
 
-    Under the statistics of a batch even two identical networks would seem to disagree.
+    The EMA uses running statistics as of the last step. If the model used those of the batch, it is evaluated again.
     """
     if outputs is step.evaluated:
         online = Outputs(outputs.logits[rows], outputs.features[rows])
     else:
-        online = step.forward_eval(images[rows])
+        with borrowed_statistics(step.model, step.ema):
+            online = step.forward_eval(images[rows])
     head, ema_head = cast(Head, step.model.head), cast(Head, step.ema.head)
     return view_score(online, step.ema(images[rows]), head, ema_head)
