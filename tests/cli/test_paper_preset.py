@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from vcc_infuse.cli.main import main
-from vcc_infuse.reproduce.scales import run_options
+from vcc_infuse.reproduce.scales import column, run_options
+from vcc_infuse.reproduce.table import Row, Table
 
 EVERYWHERE = {
     "steps": 2**20,  # VI: "the total number of iterations is 2^20"
@@ -132,3 +133,13 @@ def test_the_tables_at_paper_scale_use_the_same_protocol():
         expected = {name: value for name, value in (EVERYWHERE | own).items() if name in options}
         assert {name: options[name] for name in expected} == expected
         assert {"steps", "lr", "joint_bn", "weight_decay", "model.depth", "precision"} <= expected.keys()
+
+
+@pytest.mark.parametrize(("data", "method", "expected"), [row for row in METHODS if row[0] != "cifar10"])
+def test_the_tables_at_paper_scale_use_what_authors_chose_for_a_dataset(data, method, expected):
+    row = Row(method, {"algorithm": method, "selector": "INFUSE"})
+    found = Table("main", "", (row,), (column("paper", data, 250, 0.1),)).cell(row, column("paper", data, 250, 0.1), 0)
+    assert {name: found.options[f"algorithm.{name}"] for name in expected} == expected
+    assert found.options["selector.every"] == 40 * 1024
+    frozen = Table("main", "", (row,), ()).cell(row, column("frozen", data, 250), 0)
+    assert not any(name.startswith("algorithm.") for name in frozen.options)

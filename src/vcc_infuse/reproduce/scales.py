@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ..training.presets import preset
+from ..training.presets import PAPER_REFRESH, preset
 from .table import CORE, Row, TableColumn, all_five, names
 
 Scale = Literal["smoke", "frozen", "paper"]
@@ -61,7 +61,7 @@ def paper_options(data: str) -> dict[str, Any]:
     model = options.pop("model")
     arguments = {f"model.{name}": value for name, value in model["init_args"].items()}
     flip = {"flip": False} if data == "svhn" else {}
-    return {**options, "model": model["class_path"].rpartition(".")[2], **arguments, "batch_size": 64, **flip}
+    return {**options, "model": model["class_path"].rpartition(".")[2], **arguments, **flip}
 
 
 def column_name(data: str, labels: int, keep: float | None = None) -> str:
@@ -77,8 +77,10 @@ def column(
     kept = {} if keep is None else {"selector.keep": keep}
     if scale == "smoke":
         return TableColumn(column_name("digits", 40, keep), {**run_options(scale, data, 40), **kept}, None, rows)
-    name = column_name(data, labels, keep)
-    return TableColumn(name, {**run_options(scale, data, labels), **kept}, name, rows)
+    name, options = column_name(data, labels, keep), {**run_options(scale, data, labels), **kept}
+    if scale == "paper":
+        return TableColumn(name, {**options, "selector.every": PAPER_REFRESH}, name, rows, "paper")
+    return TableColumn(name, options, name, rows)
 
 
 def core_names(data: str, labels: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import algorithms
+from ..training.presets import method_options
 from .cell import Cell, Options
 
 PaperNumbers = Mapping[str, float | tuple[float, ...]]
@@ -41,6 +42,8 @@ class TableColumn:
     """The paper's column it is compared with."""
     rows: tuple[str, ...] | None = None
     """The rows that are run, if not all."""
+    preset: str = ""
+    """The preset that has arguments of methods for the dataset."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,9 @@ class Table:
             return None
         missing = {plugin for plugin in PLUGINS if plugin not in row.options}
         fitting = {name: v for name, v in column.options.items() if name.partition(".")[0] not in missing}
-        options = {**fitting, **row.options, "seed": seed}
+        method = str(row.options.get("algorithm"))
+        own = method_options(column.preset, str(column.options.get("data")), method)
+        options = {**fitting, **{f"algorithm.{name}": v for name, v in own.items()}, **row.options, "seed": seed}
         if "selector.keep" in options:
             options["selector.keep"] = round(row.keep_factor * options["selector.keep"], 4)
         if "eval_every" in options and "selector" in options:
