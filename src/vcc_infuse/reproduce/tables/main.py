@@ -39,7 +39,8 @@ ALONE = (
     "CoMatch", "SoftMatch", "FreeMatch", "FixMatch", "FlexMatch", "SimMatch", "FullySupervised",
 )  # fmt: skip
 # Where all methods are run at frozen scale, and where all of them with VCC.
-ALL_METHODS, ALL_WITH_VCC = (("cifar10", 250), ("stl10", 40)), (("stl10", 40),)
+ALL_METHODS = (("cifar10", 40), ("cifar10", 250), ("cifar100", 400), ("stl10", 40), ("fashion_mnist", 100))
+ALL_WITH_VCC = (("stl10", 40),)
 
 
 def table(scale: Scale) -> Table:
@@ -75,5 +76,5 @@ def frozen_rows(data: str, labels: int) -> tuple[str, ...] | None:
     """FixMatch, FlexMatch and SimMatch everywhere; the other methods where a run is cheap."""
     if (data, labels) in ALL_WITH_VCC:
         return None
-    others = [method(name) for name in ALONE if name not in CORE] if (data, labels) in ALL_METHODS else []
-    return *names(others), *core_names(data, labels)
+    others = names(map(method, ALONE)) if (data, labels) in ALL_METHODS else ()
+    return tuple(dict.fromkeys([*others, *core_names(data, labels)]))
