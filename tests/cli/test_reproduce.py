@@ -12,19 +12,19 @@ def reproduce(*words: str, where: Path) -> int:
     return main(["reproduce", *words, "--cells", str(where / "cells"), "--out", str(where)])
 
 
-def test_all_nine_tables_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_ten_tables_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce("all", "--scale", "smoke", "--seeds", "1", where=tmp_path) == 0
     names = {path.name for path in tmp_path.glob("*-smoke.*")}
     stems = (
         "main", "stl10", "calibration", "coreset", "efficiency", "calibrators", "ablation-scores", "ablation-vae",
-        "imbalance",
+        "imbalance", "confidence",
     )  # fmt: skip
     assert names == {f"{stem}-smoke.{kind}" for stem in stems for kind in ("md", "html", "json")}
     for stem in stems:
         entries = json.loads((tmp_path / f"{stem}-smoke.json").read_text())["entries"]
         assert all(len(entry["by_seed"]) == 1 for entry in entries), stem
     printed = capsys.readouterr().out
-    assert len(printed.splitlines()) == 9  # short where nobody watches
+    assert len(printed.splitlines()) == 10  # short where nobody watches
 
 
 def test_shards_together_are_the_whole(tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ def test_figures_and_differences(cells: Path) -> None:
     assert base.hours == pytest.approx(3.0)
     assert unrun.ours["error"] is None
     assert unrun.difference is None
+    assert ours.wins == 0  # worse, worse, equal
+    assert base.wins is None
+    assert ours.metrics_by_seed["ece"] == {0: 0.02, 1: 0.02, 2: 0.02}
     assert ours.further["seconds_train"].mean == pytest.approx(1800)
     assert ours.further["pseudo_label_precision"] is None  # no summary has it
 
@@ -60,6 +63,8 @@ def test_markdown_is_one_table_and_says_where_the_sign_differs(cells: Path) -> N
     assert len(lines) == 2 + 3
     assert "the paper has -1.00, we have +1.33 (the interval includes zero)" in text
     assert "12.00 ± 2.00" in text
+    assert "| FixMatch | 0 of 3 |" in text
+    assert "| 0.500 |" in text  # the median of the ratios of time
 
 
 def test_page_escapes_names_and_facts(cells: Path) -> None:
@@ -139,6 +144,10 @@ def entries(columns: list[TableColumn]) -> list[Entry]:
 def test_every_column_has_the_same_weight_and_every_run_counts() -> None:
     # means −0.5, +0.5, −3; runs: better 9 and 11, equal 12, worse all three of the second column
     assert overall(entries(COLUMNS)) == [OVERALL_HEAD, ["ours", "FixMatch", "3", "-1.00", "2", "1", "3"]]
+
+
+def test_more_is_better_for_auroc() -> None:
+    assert overall(entries(COLUMNS), None, "auroc_end")[1][3:] == ["-1.000", "3", "1", "2"]
 
 
 def test_few_columns_are_not_summarized() -> None:

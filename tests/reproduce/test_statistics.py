@@ -15,6 +15,7 @@ def test_interval_is_students_t() -> None:
     assert (found.low, found.high) == pytest.approx((low, high))
     assert found.std == pytest.approx(np.std(values, ddof=1))
     assert found.seeds == 4
+    assert found.median == pytest.approx(24.7)
 
 
 def test_one_value_has_no_spread() -> None:
@@ -33,3 +34,13 @@ def test_differences_are_taken_on_shared_seeds_only() -> None:
     assert found.mean == pytest.approx(0.0)  # (5 − 6 + 7 − 6) / 2
     assert found.seeds == 2
     assert paired(ours, {9: 1.0}) is None
+
+
+def test_the_interval_of_a_difference_is_that_of_the_paired_test() -> None:
+    """SciPy's paired t-test is the oracle."""
+    rng = np.random.default_rng(0)
+    ours, base = ({seed: float(value) for seed, value in enumerate(rng.normal(20, 2, 10))} for _ in range(2))
+    found = paired(ours, base)
+    assert found is not None
+    test = stats.ttest_rel(list(ours.values()), list(base.values())).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((test.low, test.high))

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .cell import Options, build_part
 from .confidences import MOMENTS
-from .statistics import Estimate, estimate, paired
+from .statistics import Estimate, differences, estimate, paired
 from .table import Row, Table, TableColumn
 
 LABELS = {
     "error": "error %", "error_head": "head error %", "error_tail": "tail error %", "ece": "ECE of softmax",
-    "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio",
+    "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio, median",
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
-    "least_coverage": "least covered class %", "seconds_train": "training s", "seconds_select": "selection s",
-    "seconds": "seconds", "steps": "steps", "passes": "network passes %",
+    "least_coverage": "least covered class %", "seconds_train": "training s, median",
+    "seconds_select": "selection s, median", "seconds": "seconds, median", "steps": "steps",
+    "passes": "network passes %",
     **{f"{name}_{moment}": f"{label}, {moment}" for name, label in
        (("auroc", "AUROC"), ("ece", "ECE"), ("precision", "precision")) for moment in MOMENTS},
 }  # fmt: skip
 # In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
+HIGHER_IS_BETTER = ("auroc", "precision", "pseudo_label_precision")  # first words of metrics
 Summaries = dict[int, dict[str, Any]]
 """The summary of each finished seed."""
 
@@ -41,6 +43,9 @@ class Entry:
     further: dict[str, Estimate | None]
     to_reference: Estimate | None = None
     """The difference of the first metric to the row that the table compares all rows with."""
+    wins: int | None = None
+    """On how many of the shared seeds the first metric is better than that of the base."""
+    metrics_by_seed: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
@@ -54,9 +59,11 @@ class Entry:
             "difference": asdict(self.difference) if self.difference else None,
             "compared_with": self.row.base,
             "paper_difference": self.paper_difference,
+            "wins": self.wins,
             "difference_to_reference": asdict(self.to_reference) if self.to_reference else None,
             "hours": self.hours,
             "by_seed": self.by_seed,
+            "metrics_by_seed": self.metrics_by_seed,
             "further": {name: asdict(value) if value else None for name, value in self.further.items()},
         }
 
@@ -114,8 +121,20 @@ def entry(table: Table, row: Row, column: TableColumn, found: dict[str, Summarie
         row, column, metrics, printed(table, row, column), paired(values(ours, first), values(base, first)),
         printed_difference(table, row, column), sum(summary["hours"] for summary in ours.values()),
         values(ours, first), {name: estimate(list(values(ours, name).values())) for name in FURTHER},
-        paired(values(ours, first), values(reference, first)),
+        paired(values(ours, first), values(reference, first)), wins(first, values(ours, first), values(base, first)),
+        {name: values(ours, name) for name in table.metrics},
     )  # fmt: skip
+
+
+def wins(metric: str, ours: dict[int, float], base: dict[int, float]) -> int | None:
+    """On how many shared seeds ours is better; None without any."""
+    found = differences(ours, base)
+    return sum(difference * better_sign(metric) > 0 for difference in found) if found else None
+
+
+def better_sign(metric: str) -> int:
+    """1 if a higher value is better, else −1."""
+    return 1 if metric.startswith(HIGHER_IS_BETTER) else -1
 
 
 def values(summaries: Summaries, name: str) -> dict[int, float]:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from ..report.templating import render
 from ..runs.folder import versions
 from ..utils.io import write_json, write_text
-from .collect import LABELS, Entry
+from .collect import LABELS, Entry, better_sign
 from .statistics import Estimate, differences
 from .table import Table
 
-OVERALL_HEAD = ["method", "compared with", "columns", "mean Δ error", "runs better", "equal", "worse"]
+OVERALL_HEAD = ["method", "compared with", "columns", "mean Δ", "runs better", "equal", "worse"]
 # Fewer columns need no summary.
 MIN_COLUMNS = 3
 
@@ -34,7 +34,7 @@ def sections(table: Table, entries: Sequence[Entry]) -> list[Section]:
         own = [entry for entry in entries if entry.column is column]
         lines = [head(table, own), *(line(table, entry, own) for entry in own)]
         parts.append(Section(column.name, lines, remarks(own)))
-    together = overall(entries, table.reference)
+    together = overall(entries, table.reference, table.metrics[0])
     return [*parts, Section("Over all columns", together, [])] if together else parts
 
 
@@ -43,7 +43,8 @@ def head(table: Table, entries: Sequence[Entry]) -> list[str]:
     metrics = [f"{LABELS[name]}{suffix}" for name in table.metrics for suffix in suffixes(name, entries)]
     paper = ["Δ paper"] if has_paper_difference(entries) else []
     reference = [f"Δ to {table.reference} [95 % interval]"] if table.reference else []
-    compared = [*paper, "Δ error [95 % interval]", "compared with", *reference]
+    change = LABELS[table.metrics[0]].removesuffix(" %")
+    compared = [*paper, f"Δ {change} [95 % interval]", "compared with", "wins", *reference]
     return ["method", *metrics, *compared, "seeds", "hours", "by seed"]
 
 
@@ -61,20 +62,29 @@ def line(table: Table, entry: Entry, entries: Sequence[Entry]) -> list[str]:
     """The cells of one method."""
     cells = [entry.row.name]
     for name in table.metrics:
-        digits = 2 if LABELS[name].endswith("%") else 1 if name == "seconds" else 3
+        digits = precision(name)
         if len(suffixes(name, entries)) == 2:
             cells.append(number(entry.paper.get(name), digits))
-        cells.append(spread(entry.ours.get(name), digits))
+        cells.append(spread(entry.ours.get(name), digits, LABELS[name].endswith("median")))
     if has_paper_difference(entries):
         cells.append(number(entry.paper_difference, 2, sign=True))
-    cells += [interval(entry.difference), entry.row.base or "–"]
-    cells += [interval(entry.to_reference)] if table.reference else []
-    return [
-        *cells,
-        str(len(entry.by_seed)),
-        f"{entry.hours:.3f}",
-        " ".join(f"{value:.1f}" for value in entry.by_seed.values()),
-    ]
+    digits = precision(table.metrics[0])
+    cells += [interval(entry.difference, digits), entry.row.base or "–", won(entry)]
+    cells += [interval(entry.to_reference, digits)] if table.reference else []
+    each = " ".join(f"{value:.{digits - 1}f}" for value in entry.by_seed.values())
+    return [*cells, str(len(entry.by_seed)), f"{entry.hours:.3f}", each]
+
+
+def precision(metric: str) -> int:
+    """Digits after the point."""
+    if metric == "steps":
+        return 0
+    return 2 if LABELS[metric].endswith("%") else 1 if metric.startswith("seconds") else 3
+
+
+def won(entry: Entry) -> str:
+    """On how many of the shared seeds the row is better than its base."""
+    return f"{entry.wins} of {entry.difference.seeds}" if entry.difference and entry.wins is not None else "–"
 
 
 def number(value: float | None, digits: int, sign: bool = False) -> str:
@@ -82,20 +92,22 @@ def number(value: float | None, digits: int, sign: bool = False) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:{'+' if sign else ''}.{digits}f}"
 
 
-def spread(value: Estimate | None, digits: int) -> str:
-    """Mean ± standard deviation."""
+def spread(value: Estimate | None, digits: int, median: bool = False) -> str:
+    """Mean ± standard deviation, or the median."""
     if value is None:
         return "–"
+    if median:
+        return f"{value.median:.{digits}f}"
     around = "" if math.isnan(value.std) else f" ± {value.std:.{digits}f}"
     return f"{value.mean:.{digits}f}{around}"
 
 
-def interval(value: Estimate | None) -> str:
+def interval(value: Estimate | None, digits: int = 2) -> str:
     """A difference with its confidence interval."""
     if value is None:
         return "–"
-    around = "" if math.isnan(value.low) else f" [{value.low:+.2f}, {value.high:+.2f}]"
-    return f"{value.mean:+.2f}{around}"
+    around = "" if math.isnan(value.low) else f" [{value.low:+.{digits}f}, {value.high:+.{digits}f}]"
+    return f"{value.mean:+.{digits}f}{around}"
 
 
 def remarks(entries: Sequence[Entry]) -> list[str]:
@@ -113,17 +125,17 @@ def remarks(entries: Sequence[Entry]) -> list[str]:
     return found
 
 
-def overall(entries: Sequence[Entry], reference: str | None = None) -> list[list[str]]:
+def overall(entries: Sequence[Entry], reference: str | None = None, metric: str = "error") -> list[list[str]]:
     """One line for each row compared with its base in several columns, then with the reference; empty if none is."""
     bases = {entry.row.name: entry.row.base for entry in entries}
     pairs = [(name, base) for name, base in bases.items() if base]
     pairs += [(name, reference) for name in bases if reference and name != reference]
-    lines = [overall_line(name, base, entries) for name, base in dict.fromkeys(pairs)]
+    lines = [overall_line(name, base, entries, metric) for name, base in dict.fromkeys(pairs)]
     found = [line for line in lines if line]
     return [OVERALL_HEAD, *found] if found else []
 
 
-def overall_line(name: str, base: str, entries: Sequence[Entry]) -> list[str]:
+def overall_line(name: str, base: str, entries: Sequence[Entry], metric: str) -> list[str]:
     """The line of one row; every column has the same weight, whatever its number of seeds."""
     ours = (entry for entry in entries if entry.row.name == name)
     found = [differences(entry.by_seed, other.by_seed) for entry in ours for other in same_column(base, entry, entries)]
@@ -132,8 +144,9 @@ def overall_line(name: str, base: str, entries: Sequence[Entry]) -> list[str]:
         return []
     mean = sum(sum(runs) / len(runs) for runs in columns) / len(columns)
     runs = [value for each in columns for value in each]
-    signs = [sum(run < 0 for run in runs), sum(run == 0 for run in runs), sum(run > 0 for run in runs)]
-    return [name, base, str(len(columns)), f"{mean:+.2f}", *map(str, signs)]
+    better = [run * better_sign(metric) > 0 for run in runs]
+    signs = [sum(better), sum(run == 0 for run in runs), sum(run != 0 for run in runs) - sum(better)]
+    return [name, base, str(len(columns)), f"{mean:+.{precision(metric)}f}", *map(str, signs)]
 
 
 def same_column(name: str, entry: Entry, entries: Sequence[Entry]) -> list[Entry]:

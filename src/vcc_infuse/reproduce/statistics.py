@@ -12,13 +12,14 @@ from scipy import stats
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, the standard deviation, and the 95 % confidence interval of the mean (Student's t)."""
+    """A mean over seeds, the standard deviation, the 95 % confidence interval of the mean (Student's t), the median."""
 
     mean: float
     std: float
     low: float
     high: float
     seeds: int
+    median: float
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -27,10 +28,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
         return None
     mean, n = float(np.mean(values)), len(values)
     if n == 1:
-        return Estimate(mean, math.nan, math.nan, math.nan, 1)
+        return Estimate(mean, math.nan, math.nan, math.nan, 1, mean)
     std = float(np.std(values, ddof=1))
     half = float(stats.t.ppf(0.975, n - 1)) * std / math.sqrt(n)
-    return Estimate(mean, std, mean - half, mean + half, n)
+    return Estimate(mean, std, mean - half, mean + half, n, float(np.median(values)))
 
 
 def differences(ours: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
