@@ -84,6 +84,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
         lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03.
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
+        lazy: compute strong views only where the pseudo label has weight; see TrainConfig.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
         out: run folder to write, which must not exist yet; nothing is written if not given.
@@ -125,6 +126,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         unlabeled_ratio: int | None = None,
         lr: float | None = None,
         flip: bool = True,
+        lazy: bool = False,
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
         random_state: int | np.random.RandomState | None = None,
         out: str | None = None,
@@ -134,7 +136,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.backbone, self.weights, self.bank, self.cache = backbone, weights, bank, cache
         self.slots, self.head_init = slots, head_init
         self.steps, self.batch_size, self.unlabeled_ratio, self.lr = steps, batch_size, unlabeled_ratio, lr
-        self.flip, self.precision, self.random_state = flip, precision, random_state
+        self.flip, self.lazy, self.precision, self.random_state = flip, lazy, precision, random_state
         self.out, self.progress = out, progress
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -212,7 +214,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             model, algorithm, calibrator, selector, steps=steps, eval_every=math.ceil(steps / EVALUATIONS),
             batch_size=_to_python(self.batch_size), unlabeled_ratio=_to_python(self.unlabeled_ratio),
             precision=self.precision, seed=_seed(self.random_state), out=self.out, progress=self.progress,
-            head_init=start, **options,
+            head_init=start, lazy=self.lazy, **options,
         )  # fmt: skip
 
     def _network(self, dataset: Dataset, start: str) -> Backbone:

@@ -34,7 +34,9 @@ class Outputs(NamedTuple):
 
     def spread(self, rows: Tensor, count: int) -> Outputs:
         """As `rows` of a batch of `count`, with zeros elsewhere."""
-        return Outputs(*(part.new_zeros(count, part.shape[1]).index_copy(0, rows, part) for part in self))
+        if len(rows) == count:
+            return self
+        return Outputs(*(part.new_zeros(count, part.shape[1]).index_copy_(0, rows, part) for part in self))
 
 
 @dataclass(frozen=True)

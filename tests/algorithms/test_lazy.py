@@ -1,6 +1,7 @@
 """Lazy strong views: the losses and gradients of the eager step, from fewer rows."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.helpers.every import lively
-from tests.helpers.tiny import INPUTS, make_task
+from tests.helpers.tiny import INPUTS, make_task, part_of, two_processes
 from vcc_infuse.algorithms import UDA, Algorithm, CoMatch, Dash, FixMatch, FlexMatch, FreeMatch, SoftMatch
 from vcc_infuse.calibrators import MMCE, VCC, Calibrator, Softmax, TemperatureScaling
 from vcc_infuse.imbalance import ABC, DARP, DASO, Adsh, DebiasPL
@@ -186,6 +187,21 @@ def test_the_strong_views_matter():
     none, few, all_of_them = (both(method, step, rows)[1][1]["gradient of model.head.weight"] for rows in (0, 5, ROWS))
     assert (few - none).norm() > 0.01 * none.norm()
     assert (all_of_them - few).norm() > 0.01 * none.norm()
+
+
+def test_two_processes_average_to_the_gradient_of_one():
+    """Each has its own rows that count, and divides by its whole part of the batch."""
+    method = FlexMatch(0.4)
+    step = double_step(method, "layer norm", coreset=True)
+    whole = both(method, step)[1][1]["gradient of model.head.weight"]
+
+    def work(rank, gather):
+        twin, own = copy.deepcopy((method, step))
+        (losses,) = twin.losses(replace(part_of(own, rank, gather), lazy=True))
+        losses.total().backward()
+        return own.model.head.weight.grad
+
+    torch.testing.assert_close(sum(two_processes(work)) / 2, whole, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,12 @@ CASES = [
     ([*TRAIN, "--steps", "many"], "--steps must be an integer, got 'many'"),
     ([*TRAIN, "--steps", "-3"], "--steps must be an integer of at least 1, got -3"),
     ([*TRAIN, "--steps"], "--steps needs a value"),
+    (
+        [*TRAIN, "--lazy", "--joint_bn"],
+        "--lazy must be false with joint_bn, which computes all views at once, got True",
+    ),
+    ([*TRAIN, "--lazy", "--algorithm", "SimMatch"], "--lazy must be false for SimMatch"),
+    ([*DARP, "CoMatch", "--lazy"], "--lazy must be false for DARP(CoMatch)"),
     ([*TRAIN, "--out"], "--out needs a value"),
     ([*TRAIN, "100"], "100 belongs to no option"),
     ([*TRAIN, "--algorithm.thresold", "0.9"], "--algorithm.thresold is not an option of FixMatch"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vcc_infuse.data.augment.views import ImageViews, VectorViews
+from vcc_infuse.data.augment.views import BankViews, ImageViews, SlotRows, VectorViews
 from vcc_infuse.errors import UserError
 
 VIEWS = ImageViews((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
@@ -55,6 +55,41 @@ def test_every_image_has_its_own_draw():
     torch.manual_seed(0)
     assert len(VIEWS.strong(raw).flatten(1).unique(dim=0)) == 64
     assert len(VIEWS.weak(raw).flatten(1).unique(dim=0)) > 40  # of 162 crops
+
+
+@pytest.mark.parametrize("shape", [(16, 32, 32, 3), (16, 8, 8, 1), (16, 20, 33, 3)])
+def test_rows_made_later_are_those_of_the_whole_view(shape):
+    raw, views = raw_images(*shape), ImageViews((0.5,) * shape[3], (0.25,) * shape[3])
+    torch.manual_seed(1)
+    whole, after = views.strong(raw), torch.rand(1)
+    torch.manual_seed(1)
+    later = views.strong_later(raw)
+    assert torch.equal(torch.rand(1), after), "all random numbers are drawn at once"
+    for rows in (torch.tensor([3, 15, 4]), torch.arange(16), slice(5), torch.tensor([], dtype=torch.long)):
+        assert torch.equal(later(rows), whole[rows])
+
+
+@pytest.mark.parametrize("slots", [(2, 3), (2, 0), (0, 0)])
+def test_slots_of_a_bank_are_read_where_they_are(slots):
+    """From memory or from the file, at once or later: the same draw."""
+    x = torch.randn(20, 1 + sum(slots), 4).half().numpy()
+    views, rows = BankViews((0.0,) * 4, (1.0,) * 4, slots), torch.randperm(20)[:9]
+    sources = [torch.from_numpy(x[rows.numpy()]), SlotRows(x, rows.numpy(), torch.device("cpu"))]
+    assert torch.equal(*(views.plain(source) for source in sources))
+    for name in ("weak", "strong"):
+        seen = []
+        for source in sources:
+            torch.manual_seed(2)
+            seen.append(views(name, source))
+        assert torch.equal(*seen)
+    some = torch.tensor([8, 0])
+    torch.manual_seed(2)
+    assert torch.equal(views.strong_later(sources[1])(some), seen[0][some])
+    near = torch.nn.functional.normalize(torch.from_numpy(x[rows.numpy()]).float(), dim=-1)
+    first = 1 + slots[0] if slots[1] else 1 if slots[0] else 0
+    last = first + (slots[1] or slots[0] or 1)
+    gap = (near[:, first:last] - seen[0][:, None]).norm(dim=-1).amin(1)
+    assert gap.max() < 1e-5
 
 
 def test_flip_can_be_turned_off():
