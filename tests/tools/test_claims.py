@@ -1,0 +1,106 @@
+"""Verdicts follow from intervals, recomputed with SciPy on a small table of made-up numbers."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vcc_infuse.reproduce.tables import TABLES, tables
+
+TOOL = Path(__file__).parents[2] / "tools" / "claims.py"
+
+
+@pytest.fixture(scope="module")
+def claims() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("claims", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["claims"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def entry(row: str, column: str, metric: str = "error", **values: float) -> dict[str, object]:
+    return {"row": row, "column": column, "metrics_by_seed": {metric: {seed[1:]: v for seed, v in values.items()}}}
+
+
+BASE = {"s0": 10.0, "s1": 12.0, "s2": 14.0}
+
+
+@pytest.mark.parametrize(
+    ("ours", "metric", "verdict"),
+    [
+        ([9.0, 11.1, 12.9], "error", "confirmed"),
+        ([11.0, 13.1, 14.9], "error", "reversed"),
+        ([9.0, 13.0, 13.9], "error", "not confirmed"),
+        ([9.0, 11.1, 12.9], "auroc_end", "reversed"),  # more is better there
+        ([11.0, 13.1, 14.9], "auroc_end", "confirmed"),
+    ],
+)
+def test_a_verdict_follows_from_the_interval(claims: ModuleType, ours: list[float], metric: str, verdict: str) -> None:
+    claim = claims.Claim("", "t", "new", "old", metric)
+    values = dict(zip(BASE, ours, strict=True))
+    (column,) = claims.differences(
+        claim, [entry("old", "c", metric, **BASE), entry("new", "c", metric, **values)]
+    ).values()
+    finding = claims.judge(claim, list(column.values()))
+    test = stats.ttest_rel(ours, list(BASE.values())).confidence_interval(0.95)
+    assert (finding.difference.low, finding.difference.high) == pytest.approx((test.low, test.high))
+    better = [b < o if metric == "auroc_end" else o < b for o, b in zip(ours, BASE.values(), strict=True)]
+    assert (finding.verdict, finding.wins, finding.runs) == (verdict, sum(better), 3)
+
+
+def test_one_seed_proves_nothing(claims: ModuleType) -> None:
+    assert claims.judge(claims.Claim("", "t", "new", "old"), [-5.0]).verdict == "not confirmed"
+    assert claims.judge(claims.Claim("", "t", "new", "old"), []).verdict == "not measured"
+
+
+def test_all_columns_together_are_averaged_by_seed(claims: ModuleType) -> None:
+    claim = claims.Claim("", "t", "new", "old")
+    entries = [entry("old", "a", **BASE), entry("new", "a", s0=9.0, s1=11.5, s2=13.0)]
+    entries += [entry("old", "b", **BASE), entry("new", "b", s0=8.0, s2=15.0)]  # seed 1 is not finished
+    entries += [entry("old", "alone", **BASE), entry("other", "a", **BASE)]
+    found = claims.overall(claim, claims.differences(claim, entries))
+    assert found.difference.mean == pytest.approx(np.mean([(-1 - 2) / 2, (-1 + 1) / 2]))
+    assert (found.difference.seeds, found.wins, found.runs) == (2, 4, 5)
+
+
+def test_times_are_relative(claims: ModuleType) -> None:
+    claim = claims.Claim("", "t", "new", "old", "hours")
+    entries = [entry("old", "a", "hours", s0=2.0, s1=4.0), entry("new", "a", "hours", s0=1.0, s1=3.0)]
+    assert claims.differences(claim, entries) == {"a": {"0": -50.0, "1": -25.0}}
+
+
+def test_every_claim_names_rows_and_metrics_of_its_table(claims: ModuleType) -> None:
+    known = {name: tables(name, "frozen")[0] for name in TABLES}
+    every = [claim for part in (claims.paper_claims(), claims.controls()) for _, found in part for claim in found]
+    assert len(every) > 50
+    for claim in every:
+        table = known[claim.table]
+        rows = {row.name for row in table.rows}
+        assert {claim.row, claim.base} <= rows, claim.text
+        assert claim.metric in table.metrics, claim.text
+        assert (
+            any(column.rows is None or {claim.row, claim.base} <= set(column.rows) for column in table.columns)
+            or "lazy" in claim.base
+        ), claim.text  # FlexMatch has no lazy rows
+    assert len({claim.text for claim in every if claim.table != "imbalance"}) > 50
+
+
+def test_the_page_has_one_line_per_claim(claims: ModuleType, tmp_path: Path) -> None:
+    better = {seed: value - 1 - 0.01 * i for i, (seed, value) in enumerate(BASE.items())}
+    entries = [entry("FixMatch", "CIFAR", **BASE), entry("VCC-FixMatch", "CIFAR", **better)]
+    (tmp_path / "main-frozen.json").write_text(json.dumps({"entries": entries}))
+    out = tmp_path / "claims.md"
+    subprocess.run([sys.executable, TOOL, "--results", tmp_path, "--out", out], check=True)
+    text = out.read_text()
+    (line,) = (
+        line for line in text.splitlines() if line.startswith("| VCC lowers the error of FixMatch | **confirmed**")
+    )
+    assert "| -1.01 [-1.03, -0.99] | 3 of 3 | 1 / 0 / 0 | main |" in line
+    assert "| VCC lowers the error of FlexMatch | **not measured** | – | – | – | main |" in text

@@ -1,0 +1,307 @@
+"""Which claims of the paper hold on the tables of the scale `frozen`; the verdicts follow from the intervals alone.
+
+    python tools/claims.py                                  results/frozen/*.json → docs/claims.md
+    python tools/claims.py --results DIR --out FILE
+
+A claim compares a row of a table with another one, in every column that has both. It is confirmed where the 95 %
+interval of the paired difference excludes zero in the claimed direction, reversed where it excludes zero in the other
+direction, and not confirmed elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vcc_infuse.reproduce.collect import LABELS, better_sign
+from vcc_infuse.reproduce.render import interval, precision
+from vcc_infuse.reproduce.statistics import Estimate, estimate
+from vcc_infuse.utils.io import write_text
+
+ROOT = Path(__file__).parents[1]
+CORE = ("FixMatch", "FlexMatch", "SimMatch")
+BASES = ("FixMatch", "FlexMatch")
+LAZY = "FullShort, lazy, 4/3 of the steps"
+CALIBRATION = ("ece_calibrated", "mce_calibrated", "ace_calibrated")
+CONFIRMED, OPEN, REVERSED, UNKNOWN = "confirmed", "not confirmed", "reversed", "not measured"
+HEAD = """# The paper's claims, one by one
+
+Made by `python tools/claims.py` from the tables in `results/frozen`; do not edit. A claim compares one row with another
+on the same seeds. Its verdict is *confirmed* if the 95 % interval of the paired difference excludes zero in the claimed
+direction, *reversed* if it excludes zero in the other direction, and else *not confirmed*. The overall verdict is that
+of the mean over all columns, taken for each seed that all of them have. Intervals are not corrected for the number of
+claims. All of it is measured with heads on frozen features: another network, less data and fewer steps than in the
+paper (`results/frozen/README.md`), so that *reversed* means reversed here.
+"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`row` is better than `base` in `metric`, in all columns of `table` that have both."""
+
+    text: str
+    table: str
+    row: str
+    base: str
+    metric: str = "error"
+
+    @property
+    def relative(self) -> bool:
+        """Whether the difference is in percent of the base: times differ too much between columns."""
+        return self.metric == "hours"
+
+
+class Finding(NamedTuple):
+    """The difference of a claim in one column, or over all; `wins` of `runs` pairs are better."""
+
+    verdict: str
+    difference: Estimate | None
+    wins: int
+    runs: int
+
+
+def paper_claims() -> Iterator[tuple[str, list[Claim]]]:
+    """What the paper says."""
+    yield (
+        "VCC lowers the error of a method",
+        [Claim(f"VCC lowers the error of {x}", "main", f"VCC-{x}", x) for x in CORE],
+    )
+    yield (
+        "VCC lowers calibration errors",
+        [
+            Claim(f"VCC lowers the {LABELS[metric]} of {x}", "calibration", f"VCC-{x}", x, metric)
+            for x in CORE
+            for metric in CALIBRATION
+        ],
+    )
+    yield (
+        "VCC is better than other calibrators",
+        [
+            Claim(
+                f"VCC has a lower {short(metric)} than {other}",
+                "calibrators",
+                "VCC-FlexMatch",
+                f"FlexMatch + {other}",
+                metric,
+            )
+            for other in ("EnsembleTS", "MMCE")
+            for metric in ("error", *CALIBRATION)
+        ],
+    )
+    yield (
+        "Each of the three scores helps",
+        [
+            Claim(
+                f"The {score} score lowers the error of VCC-{x}",
+                "ablation-scores",
+                f"VCC-{x}",
+                f"VCC-{x} without {score}",
+            )
+            for x in BASES
+            for score in ("ensemble", "temporal", "view")
+        ],
+    )
+    yield "Reconstruction by the VAE helps", [
+        Claim(f"The VAE lowers the {short(metric)} of VCC-{x}", "ablation-vae", f"VCC-{x}",
+              f"VCC-{x} without reconstruction", metric)
+        for x in BASES
+        for metric in ("error", "ece_calibrated")
+    ]  # fmt: skip
+    yield (
+        "The calibrated confidence is more accurate",
+        [
+            Claim(
+                "r ranks pseudo labels better than the softmax",
+                "confidence",
+                "VCC: r of the VAE",
+                "softmax",
+                "auroc_end",
+            ),
+            Claim(
+                "r has a lower ECE on pseudo labels than the softmax",
+                "confidence",
+                "VCC: r of the VAE",
+                "softmax",
+                "ece_end",
+            ),
+        ],
+    )
+    yield (
+        "INFUSE is better than other core sets",
+        [
+            Claim(f"INFUSE has a lower error than {other} ({x})", "coreset", f"{x} + INFUSE", f"{x} + {other}")
+            for x in BASES
+            for other in ("Random", "EarlyStop", "EL2N", "GradMatch", "RETRIEVE")
+        ],
+    )
+    yield (
+        "VCC-INFUSE saves time and lowers the error",
+        [
+            claim
+            for x in BASES
+            for claim in (
+                Claim(f"INFUSE at 40 % takes less time than {x}", "efficiency", f"{x} + INFUSE, 40 % kept", x, "hours"),
+                Claim(
+                    f"VCC-INFUSE at 40 % takes less time than {x}",
+                    "efficiency",
+                    f"VCC-INFUSE-{x}, 40 % kept",
+                    x,
+                    "hours",
+                ),
+                Claim(f"VCC-INFUSE at 40 % has a lower error than {x}", "efficiency", f"VCC-INFUSE-{x}, 40 % kept", x),
+            )
+        ],
+    )
+    yield "VCC helps on a long tail", [
+        Claim("VCC lowers the error of FixMatch", "imbalance", "VCC-FixMatch", "FixMatch"),
+        *(Claim(f"VCC has a lower error than {p}", "imbalance", "VCC-FixMatch", f"FixMatch + {p}")
+          for p in ("DASO", "DebiasPL", "DARP", "Adsh")),
+    ]  # fmt: skip
+
+
+def controls() -> Iterator[tuple[str, list[Claim]]]:
+    """What the paper does not compare with, and what departs from it."""
+    yield "VCC against its controls", [
+        claim
+        for x in CORE
+        for claim in (
+            Claim(f"VCC has a lower error than balance alone ({x})", "main", f"VCC-{x}", f"{x} + balance"),
+            Claim(f"VCC has a lower ECE than a temperature alone ({x})", "main", f"VCC-{x}", f"{x} + temperature",
+                  "ece_calibrated"),
+        )
+    ]  # fmt: skip
+    yield (
+        "What departs from VCC",
+        [
+            claim
+            for x in CORE
+            for claim in (
+                Claim(f"RobustVCC lowers the error of {x}", "main", f"RobustVCC-{x}", x),
+                Claim(f"Balance alone lowers the error of {x}", "main", f"{x} + balance", x),
+                Claim(
+                    f"RobustVCC has a lower error than balance alone ({x})", "main", f"RobustVCC-{x}", f"{x} + balance"
+                ),
+            )
+        ],
+    )
+    yield "The VAE against an MLP without z", [
+        Claim(f"The VAE has a lower error than an MLP (VCC-{x})", "ablation-vae", f"VCC-{x}",
+              f"VCC-{x} with an MLP instead of the VAE")
+        for x in BASES
+    ]  # fmt: skip
+    yield "Core sets against their controls", [
+        Claim(f"{row} has a lower error than {base} ({x})", "coreset", f"{x} + {row}", f"{x} + {base}")
+        for x in BASES
+        for row, base in (
+            ("INFUSE", "RandomOnline"), ("INFUSE", "FullShort"), ("INFUSE", LAZY),
+            ("INFUSE", "RobustINFUSE"), ("RobustINFUSE", "RandomOnline"), ("OracleINFUSE", "INFUSE"),
+        )
+    ]  # fmt: skip
+    yield (
+        "VCC on top of a plug-in for long tails",
+        [
+            Claim(f"VCC lowers the error of FixMatch + {p}", "imbalance", f"FixMatch + {p} + VCC", f"FixMatch + {p}")
+            for p in ("DARP", "ABC")
+        ],
+    )
+
+
+def short(metric: str) -> str:
+    """The name of a metric without its unit."""
+    return LABELS[metric].removesuffix(" %")
+
+
+def differences(claim: Claim, entries: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """By column, the difference of each seed that both rows have."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for entry in entries:
+        if entry["row"] in (claim.row, claim.base):
+            found.setdefault(entry["column"], {})[entry["row"]] = entry["metrics_by_seed"].get(claim.metric, {})
+    pairs = {column: (rows[claim.row], rows[claim.base]) for column, rows in found.items() if len(rows) == 2}
+    each = {
+        column: {seed: change(claim, ours[seed], base[seed]) for seed in ours if seed in base}
+        for column, (ours, base) in pairs.items()
+    }
+    return {column: values for column, values in each.items() if values}
+
+
+def change(claim: Claim, ours: float, base: float) -> float:
+    """The difference, for times in percent of the base."""
+    return 100 * (ours / base - 1) if claim.relative else ours - base
+
+
+def judge(claim: Claim, values: Sequence[float], runs: Sequence[float] | None = None) -> Finding:
+    """The verdict on the mean of `values`; wins are counted among `runs`."""
+    found, pairs = estimate(values), values if runs is None else runs
+    sign = better_sign(claim.metric)
+    wins = sum(sign * run > 0 for run in pairs)
+    if found is None:
+        return Finding(UNKNOWN, None, wins, len(pairs))
+    low, high = sorted((sign * found.low, sign * found.high))
+    verdict = CONFIRMED if low > 0 else REVERSED if high < 0 else OPEN
+    return Finding(OPEN if math.isnan(found.low) else verdict, found, wins, len(pairs))
+
+
+def overall(claim: Claim, columns: dict[str, dict[str, float]]) -> Finding:
+    """The verdict on the mean over columns, seed by seed."""
+    shared = sorted(set.intersection(*(set(each) for each in columns.values()))) if columns else []
+    means = [sum(each[seed] for each in columns.values()) / len(columns) for seed in shared]
+    return judge(claim, means, [run for each in columns.values() for run in each.values()])
+
+
+def page(tables: dict[str, list[dict[str, Any]]]) -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for title, sections in (("What the paper claims", paper_claims()), ("Controls and departures", controls())):
+        lines += [f"## {title}", ""]
+        for name, claims in sections:
+            lines += [f"### {name}", "", *section(claims, tables), ""]
+    return "\n".join(lines)
+
+
+def section(claims: Sequence[Claim], tables: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """One line per claim, with its columns."""
+    yield "| claim | verdict | mean difference [95 % interval] | wins | columns confirmed / open / reversed | table |"
+    yield "|---|---|---|---|---|---|"
+    for claim in claims:
+        columns = differences(claim, tables.get(claim.table, []))
+        each = {column: judge(claim, list(values.values())) for column, values in columns.items()}
+        counts = " / ".join(
+            str(sum(f.verdict == verdict for f in each.values())) for verdict in (CONFIRMED, OPEN, REVERSED)
+        )
+        yield line(claim.text, claim, overall(claim, columns), counts if each else "–")
+        if len(each) > 1:
+            for column, finding in each.items():
+                yield line(f"· {column}", claim, finding, "")
+
+
+def line(text: str, claim: Claim, finding: Finding, counts: str) -> str:
+    """A line of the Markdown table."""
+    verdict = f"**{finding.verdict}**" if counts else finding.verdict
+    digits = 0 if claim.relative else precision(claim.metric)
+    figure = interval(finding.difference, digits) + (" %" if claim.relative and finding.difference else "")
+    wins = f"{finding.wins} of {finding.runs}" if finding.runs else "–"
+    return f"| {text} | {verdict} | {figure} | {wins} | {counts} | {claim.table if counts else ''} |"
+
+
+def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The entries of each table in a folder."""
+    found = sorted(folder.glob("*-frozen.json"))
+    return {path.stem.removesuffix("-frozen"): json.loads(path.read_text("utf-8"))["entries"] for path in found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "frozen")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "claims.md")
+    options = parser.parse_args()
+    write_text(options.out, page(read(options.results)))
+
+
+if __name__ == "__main__":
+    main()
