@@ -1,10 +1,10 @@
 """Compare methods on the same splits, seeds and steps: a table like those of `vcc-infuse reproduce`.
 
     python benchmarks/compare.py --data digits --labels 20 --seeds 5 --jobs 2 --steps 600 --batch_size 32 \
-        --unlabeled_ratio 5 --rows Supervised FixMatch FixMatch+VCC --out results/vcc_digits_20
+        --unlabeled_ratio 5 --rows Supervised FixMatch FixMatch+RobustVCC --out runs/compare
 
 A row is `Algorithm`, `Algorithm+Calibrator` or `Algorithm+Calibrator+Selector`, each with optional arguments:
-`FlexMatch+VCC(match="none")+INFUSE(keep=0.4)`. A row is compared with the row of its algorithm alone, or with
+`FlexMatch+RobustVCC(match="none")+INFUSE(keep=0.4)`. A row is compared with the row of its algorithm alone, or with
 `--base`. Finished runs are kept, so the same command continues a stopped table. Writes OUT.md, OUT.html and OUT.json.
 """
 
@@ -29,7 +29,7 @@ KINDS = {"calibrator": Calibrator, "selector": Selector}
 
 
 def part(text):
-    """The training options of an expression such as `VCC(match="none")`."""
+    """The training options of an expression such as `RobustVCC(match="none")`."""
     call = ast.parse(text if text.endswith(")") else f"{text}()", mode="eval").body
     kind = getattr(vcc_infuse, call.func.id)
     name = next((name for name, base in KINDS.items() if issubclass(kind, base)), "algorithm")

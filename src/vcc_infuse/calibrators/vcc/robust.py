@@ -4,7 +4,7 @@ A regression of r̃ shrinks toward its mean, so that whole classes never reach a
 
 - selection: r only orders the examples of a pseudo class. Their scale is that of the softmax confidence of all classes
   together, so that as many are selected as without VCC and the same fraction of each class (`Balance` does the same to
-  any confidence). With 20 labels of digits most of the gain over FixMatch comes from this (results/vcc_digits_20.md).
+  any confidence; results/frozen/main-frozen.md has a method alone, with `Balance` and with RobustVCC side by side).
 - inference: the softmax at a temperature learned from labeled images (`HardViewTemperature` on its own). No score and
   no VAE takes part.
 - training: targets for a quarter of each batch, which costs less; the softmax selects during the first tenth of the
