@@ -87,7 +87,7 @@ def core_names(data: str, labels: int) -> tuple[str, ...]:
     """The rows of FixMatch, FlexMatch and SimMatch that a column of the scale `frozen` has, in all tables."""
     fixmatch, flexmatch, simmatch = (names(all_five(name, {})) for name in CORE)
     small = (data, labels) in SIMMATCH_SETTINGS
-    return *fixmatch, *(flexmatch if small or data == "cifar100" else flexmatch[:2]), *(simmatch if small else ())
+    return *fixmatch, *(flexmatch if small or data == "cifar100" else flexmatch[:1]), *(simmatch if small else ())
 
 
 def default_column(scale: Scale) -> TableColumn:

@@ -38,9 +38,8 @@ ALONE = (
     "Supervised", "PseudoLabel", "PiModel", "MeanTeacher", "VAT", "MixMatch", "ReMixMatch", "UDA", "Dash", "MPL",
     "CoMatch", "SoftMatch", "FreeMatch", "FixMatch", "FlexMatch", "SimMatch", "FullySupervised",
 )  # fmt: skip
-# Where all methods are run at frozen scale, and where all of them with VCC.
+# Where all methods are run at frozen scale.
 ALL_METHODS = (("cifar10", 40), ("cifar10", 250), ("cifar100", 400), ("stl10", 40), ("fashion_mnist", 100))
-ALL_WITH_VCC = (("stl10", 40),)
 
 
 def table(scale: Scale) -> Table:
@@ -72,9 +71,7 @@ def columns(scale: Scale) -> tuple[TableColumn, ...]:
     return tuple(column(scale, *pair, rows=known) for pair in SETTINGS)
 
 
-def frozen_rows(data: str, labels: int) -> tuple[str, ...] | None:
+def frozen_rows(data: str, labels: int) -> tuple[str, ...]:
     """FixMatch, FlexMatch and SimMatch everywhere; the other methods where a run is cheap."""
-    if (data, labels) in ALL_WITH_VCC:
-        return None
     others = names(map(method, ALONE)) if (data, labels) in ALL_METHODS else ()
     return tuple(dict.fromkeys([*others, *core_names(data, labels)]))
