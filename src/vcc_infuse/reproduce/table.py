@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import algorithms
 from ..training.presets import method_options
 from .cell import Cell, Options
 
@@ -132,11 +131,6 @@ def vcc_variant(algorithm: str, name: str, paper: PaperNumbers | None = None, **
     own = {f"calibrator.{key}": value for key, value in arguments.items()}
     base = f"VCC-{display_name(algorithm)}"
     return Row(f"{base} {name}", {"algorithm": algorithm, "calibrator": "VCC", **own}, base, paper or {})
-
-
-def uses_confidence(algorithm: str) -> bool:
-    """Whether a calibrator has an effect in this method."""
-    return bool(getattr(algorithms, algorithm).uses_confidence)
 
 
 def paper_numbers(text: str, columns: tuple[str, ...], width: int = 1) -> dict[str, PaperNumbers]:

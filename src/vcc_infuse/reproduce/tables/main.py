@@ -1,12 +1,12 @@
-"""Table 1 of the paper: the error of every method; beyond it, VCC on every method that uses a confidence.
+"""Table 1 of the paper: the error of every method, and of FixMatch, FlexMatch and SimMatch with VCC.
 
-FixMatch, FlexMatch and SimMatch also have the controls of VCC: a temperature alone, balance alone, and RobustVCC.
+Beyond it, those three with the controls of VCC: a temperature alone, balance alone, and RobustVCC.
 """
 
 from __future__ import annotations
 
 from ..scales import FROZEN_SETTINGS, Scale, column, column_name, core_names
-from ..table import CORE, Row, Table, TableColumn, all_five, method, names, paper_numbers, uses_confidence, with_vcc
+from ..table import CORE, Row, Table, TableColumn, all_five, method, names, paper_numbers
 
 SETTINGS = tuple(
     (data, labels)
@@ -49,16 +49,13 @@ def table(scale: Scale) -> Table:
 
 
 def rows() -> tuple[Row, ...]:
-    """Each method, and the method with VCC if it uses a confidence."""
+    """Each method; FixMatch, FlexMatch and SimMatch also with VCC and its controls."""
     return tuple(row for name in ALONE for row in rows_of(name))
 
 
 def rows_of(name: str) -> tuple[Row, ...]:
     """The rows of one method."""
-    if name in CORE:
-        return all_five(name, PAPER)
-    alone = method(name, PAPER.get(name))
-    return (alone, with_vcc(name)) if uses_confidence(name) else (alone,)
+    return all_five(name, PAPER) if name in CORE else (method(name, PAPER.get(name)),)
 
 
 def columns(scale: Scale) -> tuple[TableColumn, ...]:
