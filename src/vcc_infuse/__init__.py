@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .errors import OptionError as OptionError
     from .errors import UserError as UserError
     from .estimator import SSLClassifier as SSLClassifier
+    from .export import ExportedClassifier as ExportedClassifier
+    from .export import export_model as export_model
     from .imbalance import *
     from .models import *
     from .predictor import Predictor as Predictor
@@ -25,7 +27,7 @@ __version__ = "0.1.0"
 # Each of these modules lists its public names in `__all__`; the estimator comes last because it imports scikit-learn.
 _ROOMS = (
     "errors", "models", "data", "algorithms", "imbalance", "calibrators", "selectors", "training", "predictor",
-    "estimator",
+    "export", "estimator",
 )  # fmt: skip
 
 

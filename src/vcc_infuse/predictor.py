@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -25,7 +26,8 @@ from .evaluation import evaluate, infer
 from .models import Classifier
 from .models.weights import Preprocessing
 from .types import Task
-from .utils.io import write_atomic, write_json
+from .utils.hub import download, model_card, upload
+from .utils.io import read_json, write_atomic, write_json, write_text
 from .utils.numerics import resolve_device
 from .utils.serialization import from_config, load_state, to_config
 from .validation import check_integer, check_range
@@ -73,7 +75,7 @@ class Predictor:
     """Model, calibrator, preprocessing and class names.
 
     `direction` is the head's gradient (classes × (width + 1)) by which INFUSE ranks examples; None if the run had no
-    selector that stores one.
+    selector that stores one. `summary` holds the figures of the run it was loaded from.
     """
 
     model: Classifier
@@ -84,6 +86,7 @@ class Predictor:
     task: Task
     device: torch.device
     direction: Tensor | None = None
+    summary: dict[str, Any] | None = None
 
     def predict(self, images: Inputs, batch_size: int = 512) -> Predictions:
         """Label everything in `images` at once.
@@ -152,6 +155,30 @@ class Predictor:
             raise UserError("there are no rows to predict; give at least one")
         return x if x.dtype == np.float16 else x.astype(np.float32, copy=False)
 
+    def save_pretrained(self, folder: str | Path, name: str | None = None) -> Path:
+        """Write the model with a model card (README.md), as for the Hugging Face Hub; `name` is the card's title."""
+        folder = Path(folder)
+        if folder.is_file():
+            raise UserError(f"{folder} is a file; give a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.save(folder)
+        if self.summary is not None:
+            write_json(folder / "summary.json", self.summary)
+        write_text(folder / "README.md", model_card(name or folder.name, _read_card(folder), self.summary))
+        return folder
+
+    def push_to_hub(self, name: str, private: bool = False, message: str = "Upload model") -> str:
+        """Upload the model and its card to the repository `name` (USER/NAME) of the hub; returns its address."""
+        with tempfile.TemporaryDirectory() as folder:
+            return upload(self.save_pretrained(folder, name), name, private, message)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, device: torch.device | str = "auto", revision: str | None = None
+    ) -> Predictor:
+        """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`."""
+        return cls.load(name if Path(name).is_dir() else download(str(name), revision), device)
+
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
         """All test metrics on labeled examples."""
         counts = self.task.label_counts
@@ -201,7 +228,8 @@ class Predictor:
         model.to(device).eval()
         calibrator.to(device).eval()
         direction = tensors["direction"].to(device) if "direction" in tensors else None
-        return cls(model, calibrator, _read_views(card), tuple(card["classes"]), shape, task, device, direction)
+        summary, classes = read_json(folder / "summary.json"), tuple(card["classes"])
+        return cls(model, calibrator, _read_views(card), classes, shape, task, device, direction, summary)
 
 
 def _pixels(row: Row) -> np.ndarray:

@@ -23,6 +23,7 @@ LAYERS = [
     {"selectors"},
     {"evaluation"},
     {"predictor"},
+    {"export"},
     {"training"},
     {"benchmarking"},
     {"estimator", "reproduce"},

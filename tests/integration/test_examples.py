@@ -23,6 +23,7 @@ SHORT = {
     "own_loop.py": ["4"],
     "sklearn_digits.py": ["4"],
     "text_embeddings.py": ["4"],
+    "use_the_model.py": ["4"],
 }
 
 

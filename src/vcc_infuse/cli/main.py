@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": "measure a trained run on a test set",
     "calibrate": "fit a temperature to a trained run, on labeled images it was not trained on",
     "predict": "label images with a trained run",
+    "export": "write a trained run as one ONNX or PyTorch file",
     "select": "rank unlabeled images by how much training on them would help a trained run",
     "reproduce": "run the experiments of a table of the paper and write the table",
     "report": "write a web page about one run, or a comparison of several",

@@ -1,0 +1,46 @@
+"""After training: label files, a stream and arrays, export to ONNX, and save a folder with a model card.
+
+Run: python examples/use_the_model.py [steps]
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+
+from vcc_infuse import FixMatch, Predictor, SmallConv, TemperatureScaling, Trainer, export_model, load_ssl
+
+
+def main(steps: int, folder: Path) -> None:
+    data = load_ssl("digits", labels=40)
+    run, photos = folder / "run", folder / "photos"
+    trainer = Trainer(SmallConv(), FixMatch(), TemperatureScaling(), steps=steps, out=str(run), progress=False)
+    trainer.fit(data)
+    photos.mkdir()
+    for i, image in enumerate(data.dataset.test.x[:5]):
+        Image.fromarray(image[..., 0]).resize((64, 64)).save(photos / f"{i}.png")
+
+    predictor = Predictor.load(run)
+    for found in predictor.stream(photos, abstain=0.5):
+        print(f"{found.name}: {found.label or 'unsure'} ({found.calibrated:.0%})")
+
+    images = data.dataset.test.x[:100]
+    expected = predictor.predict(images)
+    session = onnxruntime.InferenceSession(export_model(predictor, folder / "model.onnx"))
+    classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+    probabilities, label, confidence = session.run(None, {"images": images})
+    print(f"ONNX: the first image is a {classes[label[0]]}, with confidence {confidence[0]:.2f}")
+    print(f"largest difference from PyTorch: {np.abs(probabilities - expected.probs.numpy()).max():.1e}")
+
+    again = Predictor.from_pretrained(predictor.save_pretrained(folder / "model"))
+    assert again.predict(images).labels.equal(expected.labels)
+    print((folder / "model" / "README.md").read_text())
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 300, Path(temporary))
