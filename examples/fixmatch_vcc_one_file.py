@@ -5,7 +5,7 @@ predicted class becomes the label of a strongly augmented view. VCC (Fang et al.
 predictions that are stable under dropout, over time and between two networks get a higher one. Measuring stability is
 expensive, so a small variational autoencoder (VAE) learns to reconstruct the result from probabilities and features.
 
-This is the library's `FixMatch()` with `VCC(match="none", inference="reconstruction")`;
+This is the library's `FixMatch()` with `VCC()`, the paper's method with its two wrong signs corrected;
 tests/integration/test_one_file.py feeds both the same batches and compares every loss and weight.
 Run: python examples/fixmatch_vcc_one_file.py [steps]
 """
@@ -23,8 +23,7 @@ CLASSES, LABELED_BATCH, UNLABELED_BATCH = 10, 64, 448
 LR, MOMENTUM, WEIGHT_DECAY, EMA_DECAY = 0.03, 0.9, 5e-4, 0.999
 MC_SAMPLES, DROPOUT = 8, 0.3  # the ensemble: forwards of the head under dropout
 QUEUE_SIZE, MIN_PER_CLASS = 128 * CLASSES, 16  # recent examples, by which scores are normalized
-TARGET_FRACTION = 0.25  # part of each batch whose stability is measured, since that takes a second forward
-WARMUP_FRACTION = 0.1  # part of the run in which the softmax confidence still selects, while the VAE starts to learn
+VCC_WEIGHT = 2.0
 TINY = 1e-7
 
 
@@ -95,7 +94,7 @@ def mlp(inputs, outputs):
     hidden = [nn.Linear(inputs, 256), nn.LayerNorm(256), nn.ReLU(), nn.Linear(256, 64), nn.LayerNorm(64), nn.ReLU()]
     last = nn.Linear(64, outputs)
     for parameter in last.parameters():
-        nn.init.zeros_(parameter)  # the VAE starts at the softmax confidence
+        nn.init.zeros_(parameter)  # the VAE starts at a confidence of 1/2
     return nn.Sequential(*hidden, last)
 
 
@@ -109,14 +108,14 @@ class VAE(nn.Module):
     def condition(self, probs, features):
         return torch.cat([probs, F.layer_norm(features, features.shape[1:])], 1)
 
-    def decode(self, probs, condition, z):
-        return probs.amax(1).logit(1e-6) + self.decoder(torch.cat([condition, z], 1)).squeeze(1)
+    def decode(self, condition, z):
+        return self.decoder(torch.cat([condition, z], 1)).squeeze(1)
 
     @torch.no_grad()
     def confidence(self, probs, features):
         """The reconstructed confidence, with z at the mean of its prior."""
         z = probs.new_zeros(len(probs), self.latent_dim)
-        return self.decode(probs, self.condition(probs, features), z).sigmoid()
+        return self.decode(self.condition(probs, features), z).sigmoid()
 
     def loss(self, probs, features, target):
         """Negative ELBO: reconstruction plus KL(q(z) ‖ N(0, 1)). The paper prints a minus, which has no minimum."""
@@ -125,14 +124,7 @@ class VAE(nn.Module):
         log_var = log_var.clamp(-10, 10)
         z = mean + torch.randn_like(mean) * (log_var / 2).exp()
         divergence = 0.5 * (mean.square() + log_var.exp() - 1 - log_var).sum(1)
-        return F.binary_cross_entropy_with_logits(self.decode(probs, condition, z), target) + divergence.mean()
-
-
-def keep_label(probs, confidence):
-    """The label stays the classifier's: a confidence cannot fall to where the runner-up class would overtake."""
-    top, runner_up = probs.topk(2).values.unbind(1)
-    share = runner_up / (1 - top).clamp_min(TINY)  # of what the label leaves to the others
-    return torch.maximum(confidence, share / (1 + share) * (1 + 1e-5))
+        return F.binary_cross_entropy_with_logits(self.decode(condition, z), target) + divergence.mean()
 
 
 # 5. One training step: FixMatch's two losses, with VCC's confidence in the place of the softmax's.
@@ -155,7 +147,7 @@ class FixMatchVCC:
         with torch.no_grad():  # the weak view is seen as a test image is, with BatchNorm's running statistics
             logits, features = self.model.eval()(weak)
         logits_xs, _ = self.model.train()(torch.cat([x, strong]))
-        confidence, vcc_loss = self.calibrate(number, weak, logits.softmax(1), features, pool_ids)
+        confidence, vcc_loss = self.calibrate(weak, logits.softmax(1), features, pool_ids)
         selected = (confidence >= self.threshold).float()
         labeled_loss = F.cross_entropy(logits_xs[: len(x)], y)
         each = F.cross_entropy(logits_xs[len(x) :], logits.argmax(1), reduction="none")
@@ -166,21 +158,16 @@ class FixMatchVCC:
         self.update_ema(number)
         return {"labeled": labeled_loss, "unlabeled": unlabeled_loss, "calibration": vcc_loss}, confidence
 
-    def calibrate(self, number, weak, probs, features, pool_ids):
-        """The confidence of the whole batch, and the loss of the VAE on a random part of it."""
+    def calibrate(self, weak, probs, features, pool_ids):
+        """The confidence of the batch, and the loss of the VAE on it."""
         confidence, labels = probs.max(1)
-        r = self.vae.confidence(probs, features)
-        part = torch.randperm(len(probs))[: math.ceil(TARGET_FRACTION * len(probs))].sort().values
-        past = self.history[pool_ids[part]].float(), self.visited[pool_ids[part]]
-        scores = consistency_scores(self.model, self.ema, weak[part], probs[part], features[part], *past)
+        past = self.history[pool_ids].float(), self.visited[pool_ids]
+        scores = consistency_scores(self.model, self.ema, weak, probs, features, *past)
         self.history[pool_ids], self.visited[pool_ids] = probs.half(), True
-        rows = {"scores": scores, "confidence": confidence[part], "labels": labels[part]}
+        rows = {"scores": scores, "confidence": confidence, "labels": labels}
         self.queue = {name: torch.cat([self.queue[name], rows[name]])[-QUEUE_SIZE:] for name in rows}
-        loss = self.vae.loss(probs[part], features[part], interpolate(rows, self.queue))
-        if number / self.steps < WARMUP_FRACTION:
-            return confidence, loss
-        enough = torch.bincount(self.queue["labels"], minlength=CLASSES)[labels] >= MIN_PER_CLASS
-        return keep_label(probs, torch.where(enough, r, confidence)), loss
+        loss = VCC_WEIGHT * self.vae.loss(probs, features, interpolate(rows, self.queue))
+        return self.vae.confidence(probs, features), loss
 
     def schedule(self, number):
         """The learning rate follows 7/16 of a cosine; BatchNorm's statistics follow quickly at first."""
@@ -205,7 +192,7 @@ class FixMatchVCC:
         logits, features = self.ema(x)
         probs = logits.softmax(1)
         confidence, labels = probs.max(1)
-        return labels, confidence, keep_label(probs, self.vae.confidence(probs, features))
+        return labels, confidence, self.vae.confidence(probs, features)
 
 
 # 6. Data and augmentation, on whole batches.

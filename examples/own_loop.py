@@ -1,6 +1,6 @@
-"""A plain PyTorch FixMatch loop on scikit-learn's digits, with VCC in place of the softmax confidence.
+"""A plain PyTorch FixMatch loop on scikit-learn's digits, with RobustVCC in place of the softmax confidence.
 
-VCC needs a model that returns Outputs(logits, features) and has a linear `head`, an averaged copy of that model, and
+It needs a model that returns Outputs(logits, features) and has a linear `head`, an averaged copy of that model, and
 the numbers of the unlabeled examples within their pool. Run: python examples/own_loop.py [steps]
 """
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from vcc_infuse import VCC
+from vcc_infuse import RobustVCC
 from vcc_infuse.metrics import ece
 from vcc_infuse.types import Batch, Outputs, Step, Task
 
@@ -58,7 +58,7 @@ def main(steps):
     model = Net()
     ema = copy.deepcopy(model).eval().requires_grad_(False)
 
-    vcc = VCC()
+    vcc = RobustVCC()  # or VCC(), the paper's method
     counts = torch.full((CLASSES,), PER_CLASS)
     vcc.setup(model, Task(CLASSES, len(labeled), len(pool), counts, steps, BATCH, UNLABELED))
     parameters = [*model.parameters(), *vcc.parameters()]
@@ -72,9 +72,7 @@ def main(steps):
         batch = Batch(x, y, ids, views, pool_ids, torch.ones(UNLABELED))
         step = Step(batch, model, ema, vcc, number, steps)
 
-        with torch.no_grad():
-            outputs = model(u)
-        calibrated = step.confidence(u, outputs)
+        calibrated = step.confidence(u, step.forward_weak(u))
         selected = (calibrated.confidence >= 0.95).float()
         logits = model(torch.cat([x, strong(pool[pool_ids])])).logits
         loss = F.cross_entropy(logits[:BATCH], y) + calibrated.loss
@@ -89,7 +87,7 @@ def main(steps):
     outputs = ema(test_x)
     right, softmax = outputs.logits.argmax(1) == test_y, outputs.logits.softmax(1).amax(1)
     print(f"error {1 - right.float().mean():.3f}")
-    print(f"calibration error: softmax {ece(softmax, right):.3f}, VCC {ece(vcc.predict(outputs), right):.3f}")
+    print(f"calibration error: softmax {ece(softmax, right):.3f}, calibrated {ece(vcc.predict(outputs), right):.3f}")
 
 
 if __name__ == "__main__":

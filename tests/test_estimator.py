@@ -26,6 +26,7 @@ from vcc_infuse import (
     Identity,
     LabelSpreading,
     LinearProbe,
+    RobustVCC,
     SmallConv,
     SSLClassifier,
     SSLData,
@@ -284,7 +285,7 @@ def test_a_head_that_starts_at_the_probe_is_a_logistic_regression(blobs):
     assert sorted(distances)[1] > 1e-2
 
 
-@pytest.mark.parametrize("calibrator", [None, TemperatureScaling(labels="labeled_strong"), VCC(inference="both")])
+@pytest.mark.parametrize("calibrator", [None, TemperatureScaling(labels="labeled_strong"), VCC(), RobustVCC()])
 def test_the_largest_probability_is_the_calibrated_confidence(blobs, calibrator):
     x, _, y = blobs
     model = fast(calibrator=calibrator).fit(x, y)

@@ -66,7 +66,7 @@ CASES = [
     ([*TRAIN, "--batch_size", "64x"], "--batch_size must be an integer, got '64x'"),
     (["train", "--labels", "4.5"], "--labels must be an integer, got '4.5'"),
     ([*TRAIN, "--precision", "fp17"], "--precision must be one of auto, fp32, bf16, fp16, got 'fp17'"),
-    ([*TRAIN, "--calibrator", "VCC", "--calibrator.match", "foo"], "--calibrator.match must be one of "),
+    ([*TRAIN, "--calibrator", "RobustVCC", "--calibrator.match", "foo"], "--calibrator.match must be one of "),
     ([*TRAIN, "--selector", "INFUSE", "--selector.keep", "7"], "--selector.keep must be a number in (0, 1], got 7.0"),
     ([*TRAIN, "--algorithm", "VAT", "--calibrator", "VCC"], "VAT selects nothing by confidence"),
     ([*TRAIN, "--algorithm.threshold", "7"], "--algorithm.threshold must be a number in [0, 1], got 7.0"),

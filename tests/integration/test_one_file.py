@@ -6,14 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 from vcc_infuse import VCC, FixMatch, SmallConv, Trainer
-from vcc_infuse.calibrators.base import set_top_confidence
+from vcc_infuse.calibrators.vcc import consistency
 from vcc_infuse.utils.seeding import seed_step
 
 FILE = Path(__file__).parents[2] / "examples" / "fixmatch_vcc_one_file.py"
-STEPS, THRESHOLD = 40, 0.6  # two passes through the pool, and a threshold that so short a run reaches
+STEPS, THRESHOLD = 40, 0.85  # two passes through the pool, and a threshold that so short a run reaches
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
 
 
@@ -33,10 +34,8 @@ def copy_weights(target, source):
 
 
 def library_trainer(digits):
-    vcc = VCC(match="none", inference="reconstruction")
-    vcc.labeled_views = ()  # they serve the temperature alone, which this kind of inference does not use
     options = {"batch_size": 16, "unlabeled_ratio": 5, "precision": "fp32", "device": "cpu", "progress": False}
-    trainer = Trainer(SmallConv(), FixMatch(THRESHOLD), vcc, steps=STEPS, seed=3, **options)
+    trainer = Trainer(SmallConv(), FixMatch(THRESHOLD), VCC(), steps=STEPS, seed=3, **options)
     trainer.prepare(digits)
     return trainer
 
@@ -79,18 +78,11 @@ def train_both(one_file, digits):
     )  # fmt: skip
 
 
-def test_the_label_stays_the_most_likely_class(one_file):
-    """The runs below rarely come near this limit, so it is compared on made-up probabilities."""
-    probs, confidence = torch.rand(500, 10).pow(3), torch.rand(500)
-    probs = probs / probs.sum(1, keepdim=True)
-    theirs = set_top_confidence(probs, confidence).amax(1)
-    assert (theirs > confidence + 1e-3).float().mean() > 0.1
-    assert_close(one_file.keep_label(probs, confidence), theirs, **NEAR)
-
-
 @pytest.fixture(scope="module")
 def both(one_file, digits):
-    return train_both(one_file, digits)
+    with pytest.MonkeyPatch.context() as patch:  # the library draws dropout faster; here both draw the same
+        patch.setattr(consistency, "dropout_samples", lambda x, count, rate: F.dropout(x.repeat(count, 1), rate))
+        return train_both(one_file, digits)
 
 
 def test_every_loss_agrees(both):
