@@ -169,7 +169,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         images = len(self.predictor_.shape) == 3
         if not images and _axes(X) == 3:
             X = np.asarray(X)[:, 0]
-        rows = as_rows(validate_data(self, X, reset=False, **(IMAGES if images else VECTORS)), "X")
+        rows = validate_data(self, X, reset=False, **(IMAGES if images else VECTORS))
+        rows = as_rows(rows, "X", self.predictor_.ranges)
         if rows.shape[1:] != self.predictor_.shape:
             raise UserError(f"fit saw examples of shape {self.predictor_.shape}, got {rows.shape[1:]}; resize them")
         found = self.predictor_.predict(rows)

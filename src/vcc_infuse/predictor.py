@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from .calibrators import Calibrator
 from .data.augment.views import BankViews, ImageViews, VectorViews
 from .data.dataset import Dataset, Examples
+from .data.images.intensity import Ranges
 from .data.inputs import Inputs, Row, read_rows
 from .errors import UserError
 from .evaluation import evaluate, infer
@@ -75,7 +76,8 @@ class Predictor:
     """Model, calibrator, preprocessing and class names.
 
     `direction` is the head's gradient (classes × (width + 1)) by which INFUSE ranks examples; None if the run had no
-    selector that stores one. `summary` holds the figures of the run it was loaded from.
+    selector that stores one. `ranges` are the values of images with more than 8 bits that become 0 and 255.
+    `summary` holds the figures of the run it was loaded from.
     """
 
     model: Classifier
@@ -86,6 +88,7 @@ class Predictor:
     task: Task
     device: torch.device
     direction: Tensor | None = None
+    ranges: Ranges = ()
     summary: dict[str, Any] | None = None
 
     def predict(self, images: Inputs, batch_size: int = 512) -> Predictions:
@@ -104,7 +107,7 @@ class Predictor:
         fitting = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == self.shape
         if isinstance(images, np.ndarray) and fitting and len(images):  # perhaps a file larger than memory
             return self._label(images, size)
-        batches = batched(map(_pixels, read_rows(images, self.shape)), size)
+        batches = batched(map(_pixels, read_rows(images, self.shape, self.ranges)), size)
         found = [self._label(np.stack(batch), size) for batch in batches]
         if not found:
             raise UserError("there are no images to predict; give at least one")
@@ -123,7 +126,7 @@ class Predictor:
         size, least = check_integer("batch_size", batch_size), check_range("abstain", abstain, 0, 1)
         if len(self.shape) == 1:
             raise UserError("stream takes images, and this model was trained on feature vectors; use predict")
-        return self._stream(read_rows(images, self.shape), size, least)
+        return self._stream(read_rows(images, self.shape, self.ranges), size, least)
 
     def _stream(self, rows: Iterator[Row], size: int, least: float) -> Iterator[Prediction]:
         for batch in batched(rows, size):
@@ -203,6 +206,7 @@ class Predictor:
                 "std": [float(v) for v in self.views.std],
                 "flip": getattr(self.views, "flip", True),
                 "slots": getattr(self.views, "slots", None),
+                "ranges": [list(pair) for pair in self.ranges],
                 "task": task,
             },
         )
@@ -228,8 +232,9 @@ class Predictor:
         model.to(device).eval()
         calibrator.to(device).eval()
         direction = tensors["direction"].to(device) if "direction" in tensors else None
+        ranges = tuple((low, high) for low, high in card.get("ranges", ()))
         summary, classes = read_json(folder / "summary.json"), tuple(card["classes"])
-        return cls(model, calibrator, _read_views(card), classes, shape, task, device, direction, summary)
+        return cls(model, calibrator, _read_views(card), classes, shape, task, device, direction, ranges, summary)
 
 
 def _pixels(row: Row) -> np.ndarray:

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from vcc_infuse.cli.main import main
+from vcc_infuse.predictor import Predictor
 
 QUICK = (
     "--steps 4 --eval_every 2 --batch_size 4 --unlabeled_ratio 2 --model SmallConv --model.width 4 "
@@ -198,4 +199,36 @@ def test_a_wrong_label_file_costs_one_line(table, capsys):
     shown = capsys.readouterr().err
     assert "--label_file must be a CSV or JSON file with labels" in shown
     assert "did you mean" in shown
+    assert len(shown.strip().splitlines()) == 1
+
+
+def test_sixteen_bit_stacks_are_trained_and_predicted_in_the_same_range(tmp_path, capsys):
+    """Images of four channels and 12 bits, one of them dim: prediction must not stretch it by itself."""
+    tifffile, rng = pytest.importorskip("tifffile"), np.random.default_rng(0)
+    for number, part in enumerate(("labeled/a", "labeled/b", "unlabeled")):
+        (tmp_path / "d" / part).mkdir(parents=True)
+        for i in range(4):
+            stack = rng.integers(0, 1000 + 3000 * (number == 1), (12, 12, 4), dtype=np.uint16)
+            tifffile.imwrite(tmp_path / "d" / part / f"{i}.tif", stack, photometric="minisblack", planarconfig="contig")
+    assert main(f"train --data {tmp_path}/d {QUICK} --out {tmp_path}/run".split()) == 0
+    card = json.loads((tmp_path / "run" / "model.json").read_text())
+    assert (card["shape"], card["ranges"]) == ([12, 12, 4], [[0.0, 4095.0]])
+    capsys.readouterr()
+    alone = tmp_path / "d" / "labeled" / "a" / "0.tif"
+    answers = []
+    for path in (alone, alone.parent):
+        assert main(["predict", str(tmp_path / "run"), str(path)]) == 0
+        answers.append(capsys.readouterr().out.splitlines()[1].partition(",")[2])
+    assert answers[0] == answers[1]
+    loaded = Predictor.load(tmp_path / "run")
+    pixels = tifffile.imread(alone)
+    assert f"{loaded.predict(pixels).probs[0, 0]:.6f}" in answers[0]
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("words", ["--intensity most", "--intensity"])
+def test_an_unknown_intensity_costs_one_line(photos, words, capsys):
+    assert main(f"train --data {photos} {QUICK} {words}".split()) == 2
+    shown = capsys.readouterr().err
+    assert "--intensity" in shown
     assert len(shown.strip().splitlines()) == 1

@@ -1,4 +1,5 @@
 import pytest
+import timm
 import torch
 
 from vcc_infuse.errors import UserError
@@ -59,3 +60,17 @@ def test_random_weights_have_no_normalization_of_their_own():
 def test_sizes_are_checked():
     with pytest.raises(UserError, match="input_size must be an integer of at least 1, got 0"):
         Timm(input_size=0)
+
+
+def test_pretrained_weights_serve_other_numbers_of_channels(tmp_path):
+    """timm's own way to more channels is the oracle: the first layer repeats the weights of red, green and blue."""
+    saved = timm.create_model("test_resnet", num_classes=0)
+    torch.save(saved.state_dict(), tmp_path / "w.pth")
+    own = Timm("test_resnet", str(tmp_path / "w.pth"))
+    own.setup((5, 32, 32))
+    own.load_pretrained()
+    first = saved.state_dict()["conv1.0.weight"]
+    assert torch.allclose(own.net.state_dict()["conv1.0.weight"], first.repeat(1, 2, 1, 1)[:, :5] * (3 / 5))
+    assert torch.equal(own.net.state_dict()["layer1.0.conv1.weight"], saved.state_dict()["layer1.0.conv1.weight"])
+    assert len(own.preprocessing().mean) == len(own.preprocessing().std) == 5
+    assert own(torch.randn(2, 5, 32, 32)).shape == (2, own.features)

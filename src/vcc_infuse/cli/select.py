@@ -82,7 +82,7 @@ def scan(predictor: Predictor, store: Store, table: DiskTable, names: DiskNames,
     """Add one row per readable image to `table`, and all names to `names`."""
     skipped = SkippedImages()
     with preserve_mode_and_rng(predictor.model, predictor.calibrator, device=predictor.device):
-        for chunk in image_chunks(store, predictor.shape, skipped, CHUNK):
+        for chunk in image_chunks(store, predictor.shape, skipped, CHUNK, predictor.ranges):
             names.extend(chunk.names)
             if len(chunk.x):
                 seed_chunk(chunk.start // CHUNK)

@@ -51,7 +51,7 @@ def load_like(
     if not source or source == "arrays":
         raise UserError(f"{run} was trained on arrays; choose what to measure on with --data")
     height, width, channels = predictor.shape if len(predictor.shape) == 3 else (0, 0, 0)
-    mode = "gray" if channels == 1 else "rgb"
+    mode = {1: "gray", 3: "rgb"}.get(channels, "auto")
     size = height if height == width else None
     root = root or config.get("root")
     table, cache = label_file or config.get("label_file"), cache or config.get("cache")

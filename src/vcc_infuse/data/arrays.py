@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import OptionError, UserError
+from ..utils.suggest import did_you_mean
 from ..validation import check_integer
-from .dataset import Dataset, Examples, channel_mean_std, check_examples
+from .dataset import CHANNELS, CHUNK, Dataset, Examples, channel_mean_std, check_examples
+from .images.intensity import Ranges, check_intensity, find_ranges, to_bytes
 
 UNLABELED = -1
 
@@ -22,9 +25,13 @@ def from_arrays(
     test_y: ArrayLike | None = None,
     classes: Sequence[str] | None = None,
     slots: tuple[int, int] | None = None,
+    intensity: str = "auto",
 ) -> Dataset:
-    """Images N×H×W or N×H×W×C (0…255, or floats 0…1), N×D vectors or N×V×D views, with class numbers (−1 = unlabeled).
+    """Images N×H×W or N×H×W×C, N×D vectors or N×V×D views, with class numbers or text (−1 = unlabeled).
 
+    Images have 1 to 16 channels. Integers 0…255 and floats 0…1 are taken as they are; of others, `intensity` says which
+    values become black and white, as for files. Without `classes` they are those in `y`; with `classes`, `y` holds
+    their numbers or names.
     `slots` says how many weak and strong views follow the plain one in each row of `x`. Without it `x` of three axes
     is read as views if it is as `are_views` describes, and half of the views after the plain one are weak. The test
     set of views may be N×V×D or N×D. Without `test_x` and `test_y` there is no test set.
@@ -32,14 +39,19 @@ def from_arrays(
     if (test_x is None) != (test_y is None):
         raise UserError("test_x and test_y belong together; give both or neither")
     views = slots is not None or are_views(np.asarray(x))
-    read = as_views if views else as_rows
-    train, test = Examples(read(x, "x"), _labels(y, "y")), None
+    ranges = () if views else array_ranges(np.asarray(x), check_intensity(intensity))
+    read = as_views if views else partial(as_rows, ranges=ranges)
+    names, numbers = class_numbers(y, classes, "y")
+    train, test = Examples(read(x, "x"), numbers), None
     if test_x is not None and test_y is not None:
-        test = Examples(read(test_x, "test_x"), _labels(test_y, "test_y"))
+        if classes is None and (np.asarray(y).dtype.kind in "USO") != (np.asarray(test_y).dtype.kind in "USO"):
+            raise UserError("y and test_y must both hold text or both integers")
+        test = Examples(
+            read(test_x, "test_x"), class_numbers(test_y, names if classes is None else classes, "test_y")[1]
+        )
     check_examples(train.x, train.y, None, "train")
-    names = tuple(str(c) for c in (range(int(train.y.max()) + 1) if classes is None else classes))
     if not views:
-        return Dataset(train, test, names, *channel_mean_std(train.x))
+        return Dataset(train, test, names, *channel_mean_std(train.x), ranges=ranges)
     found = check_slots(slots, train.x.shape[1])
     return Dataset(train, test, names, *channel_mean_std(train.x[:, 0]), slots=found)
 
@@ -70,6 +82,40 @@ def check_slots(slots: tuple[int, int] | None, views: int) -> tuple[int, int]:
     return weak, strong
 
 
+def class_numbers(y: ArrayLike, classes: Sequence[str] | None, name: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """Class names, and the number of each label; labels are numbers of the classes, or their names."""
+    array = np.asarray(y)
+    if array.dtype.kind not in "USO" or array.ndim != 1:
+        numbers = _labels(array, name)
+        found = range(int(numbers.max(initial=-1)) + 1) if classes is None else classes
+        return tuple(map(str, found)), numbers
+    known = has_label(array)
+    if classes is None:
+        labels, numbers = encode(array)
+        return tuple(map(str, labels)), numbers
+    place = {str(label): number for number, label in enumerate(classes)}
+    unknown = [str(label) for label in array[known] if str(label) not in place]
+    if unknown:
+        hint = did_you_mean(unknown[0], place) or f"; the classes are {', '.join(place)}"
+        raise UserError(f"{name}: {len(unknown)} labels are not in classes, first {unknown[0]!r}{hint}")
+    return tuple(place), np.array(
+        [place[str(v)] if k else UNLABELED for v, k in zip(array, known, strict=True)], np.int64
+    )
+
+
+def array_ranges(array: np.ndarray, intensity: str) -> Ranges:
+    """Which values of images N×H×W or N×H×W×C become 0 and 255; none are needed for 0…255 or floats 0…1."""
+    if array.ndim not in (3, 4) or array.dtype == np.uint8 or array.dtype.kind not in "iuf" or not array.size:
+        return ()
+    low, high, top = array.min(), array.max(), 1 if array.dtype.kind == "f" else 255
+    plain = low >= 0 and high <= top and intensity != "percentile"
+    views = top == 1 and array.ndim == 3 and low < 0  # more likely than gray images with negative values
+    if plain or views or not np.isfinite(array).all():
+        return ()
+    images = array[..., None] if array.ndim == 3 else array
+    return find_ranges(images, intensity) or ((0.0, 65535.0 if array.dtype.kind != "f" else 1.0),)
+
+
 def _labels(y: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(y)
     if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.array_equal(array, np.trunc(array)):
@@ -77,7 +123,7 @@ def _labels(y: ArrayLike, name: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def as_rows(x: ArrayLike, name: str) -> np.ndarray:
+def as_rows(x: ArrayLike, name: str, ranges: Ranges = ()) -> np.ndarray:
     """`x` as training and prediction read it: uint8 N×H×W×C images or float32 N×D vectors."""
     array = np.asarray(x)
     if array.dtype.kind not in "iuf" or array.ndim not in (2, 3, 4):
@@ -85,8 +131,10 @@ def as_rows(x: ArrayLike, name: str) -> np.ndarray:
     if array.ndim == 2:
         return array.astype(np.float32, copy=False)
     array = array[..., None] if array.ndim == 3 else array
-    if array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
+    if array.shape[3] not in (1, 3) and (array.shape[1] in (1, 3) or min(array.shape[2:]) > CHANNELS >= array.shape[1]):
         raise UserError(f"{name}: shape {array.shape} is channels-first; give x.transpose(0, 2, 3, 1)")
+    if ranges and array.dtype != np.uint8 and np.isfinite(array).all():
+        return np.concatenate([to_bytes(array[i : i + CHUNK], ranges) for i in range(0, len(array), CHUNK)])
     return _as_bytes(array, name)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .bank import Bank
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel or feature
+CHANNELS = 16
 CHUNK = 1024  # rows read at a time, because the array may be a file larger than memory
 
 
@@ -40,7 +41,8 @@ class Dataset:
     `fixed`: the source itself decides which examples are labeled. `flip`: a mirrored image keeps its class, so that
     augmentation may mirror it. `slots`: how many weak and strong views follow the plain one in rows of views. `bank`:
     the bank that the views come from, which knows the images and the network. `validation`: training rows that are kept
-    out of training and stand for the missing test set; their label in `train` is −1.
+    out of training and stand for the missing test set; their label in `train` is −1. `ranges`: the values that became
+    0 and 255 where the source has more than 8 bits.
     """
 
     train: Examples
@@ -55,6 +57,7 @@ class Dataset:
     slots: tuple[int, int] | None = None
     bank: Bank | None = None
     validation: np.ndarray | None = None
+    ranges: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         check_examples(self.train.x, self.train.y, self.train.names, "train")
@@ -87,8 +90,8 @@ def check_examples(x: np.ndarray, y: np.ndarray, names: Sequence[str] | None, pa
         raise UserError(
             f"{part}: x is {x.dtype} {x.shape}; give uint8 N×H×W×C images, float32 N×D vectors or N×V×D views"
         )
-    if x.ndim == 4 and x.shape[3] not in (1, 3):
-        raise UserError(f"{part}: images of shape {x.shape[1:]}; the last axis must be 1 (gray) or 3 (RGB)")
+    if x.ndim == 4 and not 1 <= x.shape[3] <= CHANNELS:
+        raise UserError(f"{part}: images of shape {x.shape[1:]}; the last axis must be 1 to {CHANNELS} channels")
     if not x.size:
         raise UserError(f"{part}: examples of shape {x.shape[1:]} are empty; give at least one value per example")
     if y.shape != (len(x),):

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from ..errors import UserError
 from .images.decode import decode
 from .images.file_store import Store, open_store
+from .images.intensity import Ranges
 
 SHOWN = 5  # messages kept
 
@@ -56,14 +57,16 @@ class ImageChunk(NamedTuple):
     x: np.ndarray
 
 
-def image_chunks(store: Store, shape: tuple[int, ...], skipped: SkippedImages, size: int) -> Iterator[ImageChunk]:
+def image_chunks(
+    store: Store, shape: tuple[int, ...], skipped: SkippedImages, size: int, ranges: Ranges = ()
+) -> Iterator[ImageChunk]:
     """The images of a store, `size` at a time; unreadable ones are added to `skipped`."""
     images, start = store.images(), 0
     # A folder is read while it is walked, so the total is unknown: the bar shows a rate but no end.
     with tqdm(unit="image", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
         while names := tuple(islice(images, size)):
             x = np.zeros((len(names), *shape), np.uint8)
-            bad = decode(store, names, x)
+            bad = decode(store, names, x, ranges=ranges)
             skipped.add(names, bad)
             good = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
             yield ImageChunk(start, names, good, x[good])

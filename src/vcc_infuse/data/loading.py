@@ -14,6 +14,7 @@ from .cache import Allocate, cache_folder, cached
 from .dataset import Dataset, Examples, channel_mean_std
 from .images.convert import check_options, height_width
 from .images.decode import refit
+from .images.intensity import check_intensity
 from .long_tail import LongTail, long_tailed
 from .sources import torchvision
 from .sources.fashion_mnist import CLASSES, read_fashion_mnist
@@ -41,6 +42,7 @@ def load_ssl(
     download: bool = False,
     size: int | None = None,
     mode: Literal["auto", "rgb", "gray"] = "auto",
+    intensity: Literal["auto", "full", "percentile"] = "auto",
     cache: str | None = None,
     flip: bool | None = None,
     label_file: str | None = None,
@@ -59,7 +61,9 @@ def load_ssl(
         root: folder with the files of a named source.
         download: download the files of a named source if they are missing.
         size: resize images to size×size.
-        mode: color mode; auto is gray only if all images are.
+        mode: color mode; auto is gray only if all images are, and keeps the channels of TIFF files that have others.
+        intensity: which values of 16-bit and float images become black and white, the same for all images: auto (the
+            range of 8 to 16 bits, or 0 to 1, that holds them), full (16 bits, or 0 to 1), percentile (0.5 to 99.5).
         cache: folder for decoded images.
         flip: whether a mirrored image keeps its class (default: yes, but not for digits, svhn and svhn_train; set it to
             false for a folder or zip of digits or letters).
@@ -71,7 +75,8 @@ def load_ssl(
         progress: show a progress bar while images are decoded.
     """
     dataset = load(
-        data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress, label_file=label_file
+        data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress, label_file=label_file,
+        intensity=intensity,
     )  # fmt: skip
     dataset = dataset if flip is None else replace(dataset, flip=flip)
     if dataset.test is None and validation != "none":
@@ -112,15 +117,18 @@ def load(
     cache: str | None = None,
     progress: bool = False,
     label_file: str | None = None,
+    intensity: str = "auto",
 ) -> Dataset:
     """The dataset called `data`, or the one in the folder or zip of that path (./digits for a folder digits).
 
     `root` is the folder with the files of a named source (default: datasets/ in the cache folder); `download` fetches
     missing files into it. Class folders alone give a fixed fifth of every class to the test set; labeled/ and
     unlabeled/ without test/ have none. `size` makes every image size×size; `mode` rgb or gray sets the channels.
-    `label_file` is a table with the labels of a folder or zip of images in any layout.
+    `label_file` is a table with the labels of a folder or zip of images in any layout. `intensity`
+    says how images with more than 8 bits are scaled; see `load_ssl`.
     """
     check_options(size, mode)
+    check_intensity(intensity)
     if label_file is not None and data in SOURCES:
         raise OptionError("label_file", label_file, f"must be left out, because {data} has labels of its own")
     if data in torchvision.SPECS:
@@ -132,7 +140,7 @@ def load(
         return _refitted(data, train, test, CLASSES, size, mode)
     path = Path(data).expanduser()
     if data and path.exists():
-        return load_folder(path, size, mode, cache, progress, label_file)
+        return load_folder(path, size, mode, cache, progress, label_file, intensity)
     hint = did_you_mean_path(data, SOURCES).removeprefix("; ") or f"known sources: {', '.join(SOURCES)}"
     raise OptionError("data", data, "must be a known source or the path of a folder or zip", hint)
 

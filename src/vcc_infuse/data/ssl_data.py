@@ -30,10 +30,13 @@ class SSLData:
         classes: tuple[str, ...] | None = None,
         slots: tuple[int, int] | None = None,
         validation: float | None = None,
+        intensity: str = "auto",
     ) -> SSLData:
         """Data from arrays of images (N,H,W or N,H,W,C), feature vectors (N,D) or views of them (N,V,D).
 
-        −1 in `y` means unlabeled. Of views the first is the plain one; `slots` says how many weak and strong ones
+        `y` holds class numbers or text; the number −1 means unlabeled. Images have 1 to 16 channels of any number type;
+        `intensity` (auto, full, percentile) says which values become black and white if they are not in 0…255, or 0…1
+        for floats. Of views the first is the plain one; `slots` says how many weak and strong ones
         follow. Without `slots`, floats with values below 0 and V < D are read as views, and the first half of the
         views after the plain one is weak, the rest strong. Without a test set, `validation` is the share of the labels
         that is kept out of training to measure on.
@@ -46,7 +49,7 @@ class SSLData:
             >>> data.labeled_y.tolist(), len(data.split.pool)
             ([0, 1], 6)
         """
-        dataset = from_arrays(x, y, test_x, test_y, classes, slots)
+        dataset = from_arrays(x, y, test_x, test_y, classes, slots, intensity)
         data = cls(dataset, from_given_labels(dataset.train.y))
         return data if validation is None else data.with_validation(validation)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from itertools import cycle, islice
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from ..utils.suggest import did_you_mean
 from ..validation import check_integer
 from .backbone import Backbone, image_shape
 from .classifier import feature_width
-from .weights import Preprocessing, find_weights, load_into
+from .weights import Preprocessing, Weights, find_weights, load_into
 
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -53,6 +54,7 @@ class Timm(Backbone):
         """Create the network for images of this shape, with random weights."""
         channels, *size = image_shape("Timm", shape, smallest=1)
         side = [self.input_size, self.input_size] if self.input_size else size
+        self.channels, self.side = channels, side
         self.gray = channels == 1 and self.weights != "none"
         self.net = self._create(3 if self.gray else channels, side)
         self._expect(_preprocessing(self.net))
@@ -70,11 +72,25 @@ class Timm(Backbone):
         found = find_weights(self.name, self.weights, self.expects)
         if found is None:
             return None
-        load_into(self.net, found, self.name)
+        if self.channels in (1, 3):
+            load_into(self.net, found, self.name)
+        else:
+            self._load_spread(found)
         self._expect(found.preprocessing)
         if self.interpolation is None:
             self.interpolation = "bilinear" if found.preprocessing.interpolation == "bilinear" else "bicubic"
         return found.source
+
+    def _load_spread(self, found: Weights) -> None:
+        """Weights of RGB images for other channels: the first layer repeats them, as timm does."""
+        from timm.models import adapt_input_conv
+
+        rgb = self._create(3, self.side)
+        load_into(rgb, found, self.name)
+        tensors, config = rgb.state_dict(), cast(dict[str, Any], rgb.pretrained_cfg)
+        for layer in [config["first_conv"]] if isinstance(config["first_conv"], str) else config["first_conv"]:
+            tensors[f"{layer}.weight"] = adapt_input_conv(self.channels, tensors[f"{layer}.weight"])
+        self.net.load_state_dict(tensors)
 
     def _expect(self, expects: Preprocessing) -> None:
         self.expects = expects
@@ -88,6 +104,9 @@ class Timm(Backbone):
             return None
         if self.gray:
             return self.expects._replace(mean=(float(self.mean.mean()),), std=(float(self.std.mean()),))
+        if self.channels != 3:  # those of red, green, blue, red, …
+            mean, std = (tuple(islice(cycle(v), self.channels)) for v in (self.expects.mean, self.expects.std))
+            return self.expects._replace(mean=mean, std=std)
         return self.expects
 
     def _create(self, channels: int, size: list[int]) -> nn.Module:

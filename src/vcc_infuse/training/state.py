@@ -95,7 +95,8 @@ class TrainState:
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""
         dataset, model = self.data.dataset, self.classifier()
-        return Predictor(model, self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device)
+        return Predictor(model, self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device,
+                         ranges=dataset.ranges)  # fmt: skip
 
     def sync_stats(self) -> None:
         """Average the statistics over processes, so that they describe the whole batch."""

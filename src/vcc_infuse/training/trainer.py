@@ -122,7 +122,7 @@ class Trainer:
             gather, state.accelerator.autocast,
         )  # fmt: skip
         if due:
-            self.recorder_.selection(*scheduler.refresh(pool, self.batches_, state.data.pool_truth))
+            self.recorder_.selection(*scheduler.refresh(pool, self.batches_, state.data.hidden_truth))
         else:
             scheduler.resample(pool, self.batches_)
 

@@ -79,8 +79,8 @@ def contrast(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def color(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Blend with the gray image; gray images stay as they are."""
-    return images if images.shape[1] == 1 else blend(luma(images).float(), images.float(), magnitude)
+    """Blend with the gray image; images that are not RGB stay as they are."""
+    return images if images.shape[1] != 3 else blend(luma(images).float(), images.float(), magnitude)
 
 
 def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -114,8 +114,8 @@ def blend(poor: Tensor, values: Tensor, factor: Tensor) -> Tensor:
 
 
 def luma(images: Tensor) -> Tensor:
-    """The gray version B,1,H,W in PIL's 16-bit fixed point, as int32."""
-    if images.shape[1] == 1:
-        return images.int()
+    """The gray version B,1,H,W in PIL's 16-bit fixed point, as int32; the mean of channels that are not RGB."""
+    if images.shape[1] != 3:
+        return images.int().sum(1, keepdim=True, dtype=torch.int32) // images.shape[1]
     red, green, blue = torch.split(images.int(), 1, dim=1)
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16

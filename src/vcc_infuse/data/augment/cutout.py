@@ -37,7 +37,7 @@ def cut(images: Tensor, covered: Boxes) -> Tensor:
     across = _between(covered.left, covered.right, images.shape[3])[:, None, None, :]
     down = _between(covered.top, covered.bottom, images.shape[2])[:, None, :, None]
     hidden = across * down
-    color = RGB_FILL if images.shape[1] == 3 else (GRAY_FILL,)
+    color = RGB_FILL if images.shape[1] == 3 else (GRAY_FILL,) * images.shape[1]
     for plane, value in zip(torch.split(images.mul_(1 - hidden), 1, dim=1), color, strict=True):
         plane.add_(hidden * value)
     return images

@@ -69,7 +69,7 @@ class StrongDraws(NamedTuple):
 
 
 class ImageViews(_Views):
-    """Views of uint8 images B,H,W,C (C is 1 or 3); ``mean`` and ``std`` per channel for values in 0…1."""
+    """Views of uint8 images B,H,W,C; ``mean`` and ``std`` per channel for values in 0…1."""
 
     def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, flip: bool = True) -> None:
         super().__init__(mean, std)
@@ -78,12 +78,12 @@ class ImageViews(_Views):
     @one_thread()
     def plain(self, raw: Tensor) -> Tensor:
         """The images as they are."""
-        return self._normalized(_planes(raw))
+        return self._normalized(_planes(raw, len(self.mean)))
 
     @one_thread()
     def weak(self, raw: Tensor) -> Tensor:
         """A random crop with reflected borders and, for half of the images, a horizontal flip."""
-        images = _planes(raw)
+        images = _planes(raw, len(self.mean))
         batch, _, height, width = images.shape
         return self._normalized(crop(images, sample_crops(batch, height, width, images.device, self.flip)))
 
@@ -93,13 +93,13 @@ class ImageViews(_Views):
 
     def strong_later(self, raw: Tensor) -> MakeRows:
         """What makes strong views of some of the images when they are wanted."""
-        check_raw(raw)
+        check_raw(raw, len(self.mean))
         draws = StrongDraws.sample(raw, self.flip)
         return lambda rows: self._strong(raw[rows], draws.at(rows))
 
     @one_thread()
     def _strong(self, raw: Tensor, draws: StrongDraws) -> Tensor:
-        images = apply_plan(crop(_planes(raw), draws.crops), draws.plan)
+        images = apply_plan(crop(_planes(raw, len(self.mean)), draws.crops), draws.plan)
         return self._normalized(cut(images, draws.boxes))
 
     def _normalized(self, images: Tensor) -> Tensor:
@@ -213,13 +213,13 @@ class BankViews(_Views):
         return unit_features(features, self.mean, self.std)
 
 
-def _planes(raw: Tensor) -> Tensor:
+def _planes(raw: Tensor, channels: int) -> Tensor:
     """B,H,W,C as B,C,H,W."""
-    check_raw(raw)
+    check_raw(raw, channels)
     return raw.permute(0, 3, 1, 2).contiguous()
 
 
-def check_raw(raw: Tensor) -> None:
+def check_raw(raw: Tensor, channels: int) -> None:
     """Refuse what is not a batch of images."""
-    if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] not in (1, 3):
-        raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C 1 or 3")
+    if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] != channels:
+        raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C {channels}")

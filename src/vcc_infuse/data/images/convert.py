@@ -1,4 +1,4 @@
-"""Convert one image of any format to 8-bit gray or RGB of a given size."""
+"""Convert one image of any format to 8 bits, a given size and given channels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ...validation import check_choice, check_integer
+from .deep import Deep, values
+from .intensity import Ranges, to_bytes
 
 Size = int | tuple[int, int] | None  # side of a square, or (height, width)
 MODES = ("auto", "rgb", "gray")
 _GRAY = {"1", "L", "LA", "La", "I", "F"}
-_ROTATED = {"JPEG", "MPO", "TIFF", "WEBP"}  # camera formats, which may store an orientation
+_ROTATED = {"AVIF", "JPEG", "MPO", "TIFF", "WEBP"}  # camera formats, which may store an orientation
 
 
 def check_options(size: Size, mode: str) -> None:
@@ -25,44 +27,63 @@ def height_width(size: Size) -> tuple[int, int] | None:
     return size if size is None or isinstance(size, tuple) else (size, size)
 
 
-def is_gray(image: Image.Image) -> bool:
+def is_gray(image: Image.Image | Deep) -> bool:
     """Whether the header declares an image without color."""
+    if isinstance(image, Deep):
+        return image.channels == 1
     return image.mode in _GRAY or image.mode.startswith("I;16")
 
 
-def upright_size(image: Image.Image) -> tuple[int, int]:
+def upright_size(image: Image.Image | Deep) -> tuple[int, int]:
     """(height, width) as a viewer shows it."""
+    if isinstance(image, Deep):
+        return image.size
     width, height = image.size
-    rotated = image.format in _ROTATED and image.getexif().get(0x0112, 1) >= 5
+    # Pillow turns TIFF files by itself, also their size.
+    rotated = image.format in _ROTATED - {"TIFF"} and image.getexif().get(0x0112, 1) >= 5
     return (width, height) if rotated else (height, width)
 
 
-def fit(image: Image.Image, shape: tuple[int, ...]) -> np.ndarray:
-    """uint8 H×W×C: upright, alpha over white, the largest centered crop, antialiased bilinear."""
+def fit(image: Image.Image | Deep, shape: tuple[int, ...], ranges: Ranges = ()) -> np.ndarray:
+    """uint8 H×W×C: upright, alpha over white, the largest centered crop, antialiased bilinear.
+
+    `ranges` says which values of a deep image become 0 and 255.
+    """
     height, width, channels = shape
+    if isinstance(image, Deep):
+        return _fit_deep(image, shape, ranges)
+    if channels not in (1, 3):
+        raise ValueError(f"is gray or RGB, and {channels} channels are needed")
     image.draft(None, (2 * width, 2 * height))  # large JPEGs are decoded at a fraction of their size
     if image.format in _ROTATED:
         ImageOps.exif_transpose(image, in_place=True)
-    image = _flatten(image, channels)
+    image = _flatten(image, channels, ranges)
     if image.size != (width, height):
         image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     return np.asarray(image).reshape(shape)
 
 
-def _flatten(image: Image.Image, channels: int) -> Image.Image:
+def _fit_deep(image: Deep, shape: tuple[int, ...], ranges: Ranges) -> np.ndarray:
+    """Channels become gray or RGB only where there are as many; of more than three, RGB takes the first three."""
+    pixels = image.read()
+    bytes_ = to_bytes(pixels[..., : image.channels], ranges)
+    if shape[2] == 3 and image.channels > 3:
+        bytes_ = bytes_[..., :3]
+    if shape[2] in (1, 3) and bytes_.shape[2] in (1, 3):
+        alpha = [to_bytes(pixels[..., image.channels :], ())] if image.alpha else []
+        joined = np.concatenate([bytes_, *alpha], 2)
+        return fit(Image.fromarray(joined[..., 0] if joined.shape[2] == 1 else joined), shape)
+    if bytes_.shape[2] != shape[2]:
+        raise ValueError(f"has {bytes_.shape[2]} channels instead of {shape[2]}")
+    planes = (Image.fromarray(np.ascontiguousarray(plane)) for plane in np.moveaxis(bytes_, 2, 0))
+    return np.concatenate([fit(plane, (*shape[:2], 1)) for plane in planes], 2)
+
+
+def _flatten(image: Image.Image, channels: int, ranges: Ranges) -> Image.Image:
     wanted = "L" if channels == 1 else "RGB"
     if image.mode.startswith("I") or image.mode == "F":
-        image = _eight_bits(image)
+        image = Image.fromarray(to_bytes(values(image), ranges)[..., 0])
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image if image.mode == wanted else image.convert(wanted)
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Pillow clips 16-bit and float images at 255; here 0…65535 or 0…1 becomes 0…255."""
-    values = np.asarray(image, dtype=np.float64)
-    top = 1 if image.mode == "F" else 65535
-    if not (values.min() >= 0 and values.max() <= top):
-        raise ValueError(f"values outside 0…{top}")
-    return Image.fromarray(np.rint(values * (255 / top)).astype(np.uint8))

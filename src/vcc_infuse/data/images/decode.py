@@ -9,8 +9,9 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -18,8 +19,11 @@ from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from ...errors import OptionError
+from ..sources.layout import HEIF
 from .convert import Size, fit, height_width, is_gray, upright_size
+from .deep import Deep, is_deep, open_image, values
 from .file_store import Store
+from .intensity import IMAGES, Ranges, find_ranges
 
 T = TypeVar("T")
 CHUNK = 64
@@ -32,11 +36,16 @@ BROKEN = (
 
 
 class Header(NamedTuple):
-    """Size and color of an image; `reason` is set if the header cannot be read."""
+    """Size and color of an image; `reason` is set if the header cannot be read.
+
+    `channels` is their number if they are neither gray nor RGB, else 0; `deep` images may have more than 8 bits.
+    """
 
     size: tuple[int, int] = (0, 0)
     gray: bool = False
     reason: str = ""
+    channels: int = 0
+    deep: bool = False
 
 
 def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> list[Header]:
@@ -44,10 +53,12 @@ def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> 
 
     def read(row: int) -> Header:
         try:
-            with store.open(names[row]) as file, Image.open(file) as image:
-                return Header(upright_size(image), is_gray(image))
+            with store.open(names[row]) as file:
+                image = open_image(file)
+                channels = image.channels if isinstance(image, Deep) and image.channels not in (1, 3) else 0
+                return Header(upright_size(image), is_gray(image), "", channels, is_deep(image))
         except BROKEN as error:
-            return Header(reason=_reason(error))
+            return Header(reason=_reason(error, names[row]))
 
     return run(read, len(names), "reading headers", progress)
 
@@ -60,21 +71,37 @@ def common_shape(headers: Iterable[Header], size: Size, mode: str) -> tuple[int,
         more = f" and {len(sizes) - 3} more sizes" if len(sizes) > 3 else ""
         reason = f"must be set, because the images have different sizes: {shown}{more}"
         raise OptionError("size", None, reason, "for example 32")
+    several = Counter(h.channels for h in headers if not h.reason)
+    several.pop(0, None)
     gray = mode == "gray" or (mode == "auto" and all(h.gray for h in headers if not h.reason))
-    return (*(height_width(size) or next(iter(sizes))), 1 if gray else 3)
+    channels = several.most_common(1)[0][0] if several and mode == "auto" else 1 if gray else 3
+    return (*(height_width(size) or next(iter(sizes))), channels)
+
+
+def ranges_of(store: Store, names: Sequence[str], headers: Sequence[Header], intensity: str) -> Ranges:
+    """Which values of the deep images become 0 and 255."""
+    deep = [name for name, header in zip(names, headers, strict=True) if header.deep]
+    step = max(1, len(deep) // IMAGES) if intensity == "percentile" else 1
+    return find_ranges(_read_values(store, deep[::step]), intensity) if deep else ()
+
+
+def _read_values(store: Store, names: Iterable[str]) -> Iterator[np.ndarray]:
+    for name in names:
+        with suppress(*BROKEN), store.open(name) as file:  # a broken file is noticed when it is decoded
+            yield values(open_image(io.BytesIO(file.read())))
 
 
 def decode(
-    store: Store, names: Sequence[str], out: np.ndarray, threads: int = 1, progress: bool = False
+    store: Store, names: Sequence[str], out: np.ndarray, threads: int = 1, progress: bool = False, ranges: Ranges = ()
 ) -> dict[int, str]:
     """Fill row i of `out` with image i; returns the reason for each row that could not be decoded."""
 
     def read(row: int) -> str:
         try:
-            with store.open(names[row]) as file, Image.open(io.BytesIO(file.read())) as image:
-                pixels = fit(image, out.shape[1:])
+            with store.open(names[row]) as file:
+                pixels = fit(open_image(io.BytesIO(file.read())), out.shape[1:], ranges)
         except BROKEN as error:
-            return _reason(error)
+            return _reason(error, names[row])
         out[row] = pixels
         return ""
 
@@ -90,10 +117,16 @@ def refit(x: np.ndarray, out: np.ndarray) -> None:
         return
 
     def copy(row: int) -> None:
-        pixels = x[row, :, :, 0] if x.shape[3] == 1 else x[row]
-        out[row] = fit(Image.fromarray(np.ascontiguousarray(pixels)), out.shape[1:])
+        out[row] = fit(as_image(x[row]), out.shape[1:])
 
     run(copy, len(x), "resizing", False, threads_for(x.shape[1] * x.shape[2]))
+
+
+def as_image(x: np.ndarray) -> Image.Image | Deep:
+    """A uint8 H×W×C array as an image."""
+    if x.shape[2] not in (1, 3):
+        return Deep((x.shape[0], x.shape[1]), x.shape[2], False, lambda: x)
+    return Image.fromarray(np.ascontiguousarray(x[..., 0] if x.shape[2] == 1 else x))
 
 
 def threads_for(pixels: float) -> int:
@@ -116,7 +149,9 @@ def run(work: Callable[[int], T], n: int, title: str, progress: bool, threads: i
         return [result for results in done for result in results]
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, name: str) -> str:
+    if isinstance(error, UnidentifiedImageError) and name.lower().endswith(HEIF):
+        return "HEIC or AVIF, which needs: pip install 'vcc-infuse[heif]'"
     if isinstance(error, UnidentifiedImageError):
         return "not an image file"  # Pillow's message contains a memory address
     return " ".join(str(error).split()) or type(error).__name__

@@ -88,7 +88,8 @@ class ZipStore(Store):
             raise UserError(f"{path}: damaged zip file ({error}); copy or download it again") from error
         if any(entry.flag_bits & 1 for entry in entries):
             raise UserError(f"{path}: the zip file has a password; unpack it and use the folder instead")
-        seen = {e.filename: f"{e.file_size} {e.CRC:08x}" for e in entries}
+        self._entries = {_entry_name(entry): entry for entry in entries}
+        seen = {name: f"{entry.file_size} {entry.CRC:08x}" for name, entry in self._entries.items()}
         self.stamps = {name: seen[name] for name in sorted(seen) if not is_hidden(name)}
 
     def _zip(self) -> zipfile.ZipFile:
@@ -100,12 +101,22 @@ class ZipStore(Store):
 
     def open(self, name: str) -> BinaryIO:
         """The named file, for reading."""
-        return self._zip().open(name)  # type: ignore[return-value]
+        return self._zip().open(self._entries[name])  # type: ignore[return-value]
 
     def close(self) -> None:
         """Close the handles of all threads."""
         for handle in self._open:
             handle.close()
+
+
+def _entry_name(entry: zipfile.ZipInfo) -> str:
+    """The name of a zip's entry. Some programs write UTF-8 without saying so, which Python reads as code page 437."""
+    if entry.flag_bits & 0x800 or entry.filename.isascii():
+        return entry.filename
+    try:
+        return entry.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return entry.filename
 
 
 def open_store(path: Path) -> Store:

@@ -14,22 +14,26 @@ from ...errors import UserError
 from ..cache import Allocate, cached
 from ..dataset import Dataset, Examples, channel_mean_std
 from ..images.convert import Size, check_options
-from ..images.decode import Header, common_shape, decode, read_headers, threads_for
+from ..images.decode import Header, common_shape, decode, ranges_of, read_headers, threads_for
+from ..images.deep import read_heif
 from ..images.file_store import Store, open_store
+from ..images.intensity import check_intensity
 from ..ssl_data import as_validation
 from .label_match import find_label_file, label_layout
-from .layout import EXTENSIONS, Item, Layout, read_layout
+from .layout import EXTENSIONS, HEIF, Item, Layout, read_layout
 
 Groups = dict[str, list[Item]]
 Skipped = list[tuple[str, str]]  # name, reason
+Options = tuple[Size, str, str]  # size, mode, intensity
 
 
 class DecodedGroups(NamedTuple):
-    """For every group the decoded array and the items of its rows; and the files that could not be read."""
+    """For every group the decoded array and the items of its rows; the files that could not be read; the ranges."""
 
     arrays: dict[str, np.ndarray]
     groups: Groups
     skipped: Skipped
+    ranges: list[tuple[float, float]]
 
 
 def load_folder(
@@ -39,6 +43,7 @@ def load_folder(
     cache: str | None = None,
     progress: bool = False,
     label_file: str | None = None,
+    intensity: str = "auto",
 ) -> Dataset:
     """A dataset from train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class>.
 
@@ -50,8 +55,12 @@ def load_folder(
         key: list[Any] = [type(store).__name__, store.fingerprint(), size, mode]
         table = None if label_file is None else find_label_file(store, label_file)
         key += [] if table is None else ["label_file", table[0], hashlib.sha256(table[1]).hexdigest()]
+        # Options that came later are in the key only if they matter, so that older entries are still found.
+        key += [] if intensity == "auto" else ["intensity", intensity]
+        key += ["heif", read_heif()] if any(name.lower().endswith(HEIF) for name in store.stamps) else []
+        options = (size, mode, intensity)
         layout = partial(_layout, store, str(path), table)
-        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), size, mode, make, progress, layout()))
+        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), options, make, progress, layout()))
     dataset = Dataset(
         _examples(arrays["train"], facts["train"]),
         _examples(arrays["test"], facts["test"]) if "test" in facts else None,
@@ -61,6 +70,7 @@ def load_folder(
         name=Path(path).resolve().name.removesuffix(".zip"),
         skipped=tuple((name, reason) for name, reason in facts["skipped"]),
         fixed=facts["fixed"],
+        ranges=tuple((low, high) for low, high in facts.get("ranges", ())),
     )
     rows = np.array(facts.get("validation", []), np.int64)
     return as_validation(dataset, rows) if len(rows) else dataset
@@ -70,25 +80,28 @@ def _layout(store: Store, path: str, table: tuple[str, bytes] | None) -> Layout:
     return read_layout(store.stamps, path) if table is None else label_layout(store, *table, path)
 
 
-def read_images(path: str | Path, size: Size = None, mode: str = "auto") -> tuple[np.ndarray, list[str], Skipped]:
+def read_images(
+    path: str | Path, size: Size = None, mode: str = "auto", intensity: str = "auto"
+) -> tuple[np.ndarray, list[str], Skipped]:
     """All images of a folder, zip or file, of any class: uint8 N×H×W×C array, names, skipped files with reasons."""
     check_options(size, mode)
+    options = (size, mode, check_intensity(intensity))
     with open_store(Path(path)) as store:
         groups: Groups = {"all": [(name, None) for name in store.images()]}
-        read = read_groups(store, groups, str(path), size, mode, lambda _, shape: np.empty(shape, np.uint8))
+        read = read_groups(store, groups, str(path), options, lambda _, shape: np.empty(shape, np.uint8))
     return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
 
 
 def _build(
-    store: Store, path: str, size: int | None, mode: str, allocate: Allocate, progress: bool, layout: Layout
+    store: Store, path: str, options: Options, allocate: Allocate, progress: bool, layout: Layout
 ) -> dict[str, Any]:
     """Decode everything; the result holds a (name, label) pair per row."""
     groups = {"train": layout.train} | ({"test": layout.test} if layout.test else {})
-    read = read_groups(store, groups, path, size, mode, allocate, progress)
+    read = read_groups(store, groups, path, options, allocate, progress)
     mean, std = channel_mean_std(read.arrays["train"])
     number = {None: -1} | {c: i for i, c in enumerate(layout.classes)}
     rows = {group: [(name, number[c]) for name, c in items] for group, items in read.groups.items()}
-    facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std}
+    facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std, "ranges": read.ranges}
     kept = [row for row, (name, _) in enumerate(rows["train"]) if name in layout.validation]
     return rows | facts | {"skipped": [*layout.missing, *read.skipped], "validation": kept}
 
@@ -100,13 +113,15 @@ def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:
 
 
 def read_groups(
-    store: Store, groups: Groups, path: str, size: Size, mode: str, allocate: Allocate, progress: bool = False
+    store: Store, groups: Groups, path: str, options: Options, allocate: Allocate, progress: bool = False
 ) -> DecodedGroups:
-    """Decode each group into its own array; all groups get the same size and mode."""
+    """Decode each group into its own array; all groups get the same size and mode, and the range of the first group."""
     headers: list[Header] = []
-    read = DecodedGroups({}, {}, [])
+    size, mode, intensity = options
+    read = DecodedGroups({}, {}, [], [])
     for group, items in groups.items():
         found = read_headers(store, [name for name, _ in items], progress)
+        read.ranges.extend([] if headers else ranges_of(store, [name for name, _ in items], found, intensity))
         headers += found
         read.groups[group] = _drop(items, {i: h.reason for i, h in enumerate(found) if h.reason}, read.skipped)
     _check_enough(groups, read, path)
@@ -114,7 +129,7 @@ def read_groups(
     threads = threads_for(sum(h.size[0] * h.size[1] for h in headers) / len(headers))
     for group, items in read.groups.items():
         out = allocate(group, (len(items), *shape))
-        bad = decode(store, [name for name, _ in items], out, threads, progress)
+        bad = decode(store, [name for name, _ in items], out, threads, progress, tuple(read.ranges))
         read.groups[group] = _drop(items, bad, read.skipped)
         read.arrays[group] = _move_up(out, bad)
     _check_enough(groups, read, path)

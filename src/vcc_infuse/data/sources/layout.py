@@ -11,7 +11,8 @@ from ...errors import UserError
 from ...utils.suggest import did_you_mean
 from ..split import train_test_rows
 
-EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+HEIF = (".avif", ".heic", ".heif")
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *HEIF)
 # Folder names are the user's, so both spellings count.
 _ROLES = {"train": "train", "test": "test", "labeled": "labeled", "labelled": "labeled"}
 _ROLES |= {"unlabeled": "unlabeled", "unlabelled": "unlabeled"}
