@@ -87,7 +87,7 @@ def say_costs(plan: Plan, trainer: Trainer, data: SSLData, bank: Bank | None) ->
     if bank is not None:
         embedding, trial = embedding_cost(bank).seconds, replace(data, dataset=bank.dataset())
     parts = (trainer.model, trainer.algorithm, trainer.calibrator, trainer.selector)
-    cost = training_cost(Trainer(*parts, trainer.config, head_init="random"), trial)
+    cost = training_cost(Trainer(*parts, trainer.config, head_init="random", init=None), trial)
     total = embedding + cost.seconds
     measured = len(dataset.test) if dataset.test else 0
     validated = dataset.evaluated_on == "validation"

@@ -20,6 +20,7 @@ from ..runs.folder import RunFolder
 from ..training.config import TrainConfig
 from ..training.presets import PAPER_REFRESH, method_options, preset
 from ..training.trainer import Trainer
+from ..utils.io import read_json
 from .console import summary_table
 from .options import CLASSES, NOT_DATA, Given, Words, flatten, read_words, types_of
 from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs, say_skipped
@@ -35,6 +36,7 @@ AUTO, SCRATCH = "auto", "scratch"
 PRESET_HELP = """auto (frozen or scratch, whichever fits the data), frozen (a head on embedded views, in minutes),
 finetune (all layers of a pretrained network), scratch (a small network), paper (2^20 steps, Wide ResNet),
 usb (pretrained ViT)"""
+RESUME_HELP = "continue the interrupted run in this folder; with --steps N extend a finished one to N steps"
 DEFAULTS = {"algorithm": {"class_path": "vcc_infuse.FixMatch"}, "calibrator": {"class_path": "vcc_infuse.Softmax"}}
 # A continued run may find its data elsewhere, use another device and show something else.
 RESUMABLE = ("resume", "root", "cache", "device", "progress")
@@ -105,7 +107,7 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--config", action="config", help="YAML file with options, such as the config.yaml of a run")
     parser.add_argument("--preset", default=AUTO, help=PRESET_HELP)
     parser.add_argument("--dry_run", type=bool, default=False, help="say what would be done and how long it takes")
-    parser.add_argument("--resume", metavar="RUN", help="continue the interrupted run in this folder")
+    parser.add_argument("--resume", metavar="RUN", help=RESUME_HELP)
     parser.add_function_arguments(load_ssl, skip=NOT_DATA)
     for option, kind in CLASSES.items():
         text = f"{', '.join(class_names(kind))}, or the import path of a class of your own"
@@ -179,12 +181,26 @@ def resume_words(words: Words, folder: str) -> Words:
     config = Path(folder) / "config.yaml"
     if not config.is_file():
         raise UserError(f"--resume {folder}: there is no config.yaml; give the folder of an earlier run (its --out)")
-    if (Path(folder) / "summary.json").is_file():
-        raise UserError(f"--resume {folder}: this run is finished; its metrics are in {folder}/summary.json")
-    if other := [name for name in words if name not in RESUMABLE]:
+    finished = (Path(folder) / "summary.json").is_file()
+    if finished:
+        check_extension(words.get("steps"), folder, read_config(config).get("steps"))
+    if other := [name for name in words if name not in (*RESUMABLE, *(["steps"] if finished else []))]:
         remedy = f"start a new run with --config {config}"
         raise UserError(f"--resume continues a run with its own options, so --{other[0]} cannot change; {remedy}")
     return {**words, "config": str(config), "out": folder}
+
+
+def check_extension(steps: str | None, folder: str, before: Any) -> None:
+    """Refuse to continue a finished run unless it gets more steps."""
+    metrics = f"its metrics are in {folder}/summary.json"
+    if steps is None:
+        raise UserError(f"--resume {folder}: this run is finished; {metrics}; --steps N extends it to N steps")
+    if not (read_json(Path(folder) / "summary.json") or {}).get("steps"):
+        raise UserError(f"--resume {folder}: this run is finished, and its method has no steps to extend; {metrics}")
+    if steps.isdecimal() and isinstance(before, int) and int(steps) <= before:
+        raise UserError(f"--steps {steps} must be more than the {before} of {folder}: it is the new total")
+    if not RunFolder(folder).has_checkpoint():
+        raise UserError(f"--resume {folder}: there is no checkpoint to extend; start from it with --init {folder}")
 
 
 def build(parser: ArgumentParser, options: Namespace) -> tuple[Namespace, Trainer]:

@@ -40,6 +40,17 @@ class RunFolder:
             raise OptionError("out", str(self.path), "must be in a writable folder", reason) from fault
         self.write_text("config.yaml", config)
 
+    def reopen(self, config: str) -> None:
+        """Make a finished run one that is still training, because it is extended; an unfinished one stays as it is."""
+        summary = self.path / "summary.json"
+        if summary.exists():
+            summary.unlink()  # first: an interruption leaves a run that can be continued
+            self.write_text("config.yaml", config)
+
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to continue from."""
+        return any(self.checkpoints.glob("step-*.pt"))
+
     def write_text(self, name: str, text: str) -> None:
         """Write a text file atomically."""
         write_text(self.path / name, text)

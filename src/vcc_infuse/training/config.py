@@ -45,6 +45,8 @@ class TrainConfig:
         ema_decay: decay of the averaged weights, which are evaluated and saved.
         freeze: what of the backbone keeps its weights: "none", "backbone" for all of it, or a number of stages.
         freeze_bn: keep the running statistics of BatchNorm as they are, as suits pretrained networks.
+        init: folder of a finished run whose weights are the starting weights, and its head too if the classes are the
+            same. Images are then normalized as in that run, and `head_init` does not count.
         head_init: "random", or "probe" to start the head at a logistic regression on the labeled images' features.
         head_scale: factor on the logits of a head that starts at the probe; more makes it more confident.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
@@ -80,6 +82,7 @@ class TrainConfig:
     ema_decay: float = 0.999
     freeze: int | Literal["none", "backbone"] = "none"
     freeze_bn: bool = False
+    init: str | None = None
     head_init: Literal["random", "probe"] = "random"
     head_scale: float = 1.0
     micro_batch: int | None = None

@@ -53,6 +53,8 @@ class RunRecorder:
         if self.writes:
             recorded = self.last_evaluation().get("step", 0)
             if resume:
+                if saved and step < self.state.task.steps:
+                    self.folder.reopen(config)
                 self.folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
             else:
                 self._create(self.folder, config)

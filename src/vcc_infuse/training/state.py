@@ -26,7 +26,7 @@ from ..utils.serialization import load_state
 from .config import TrainConfig
 from .distributed import average_, make_accelerator
 from .ema import EMA, bn_momentum
-from .head_start import start_head
+from .head_start import start_at_run, start_head
 from .optimization import freeze, make_optimizer
 from .stats import TrainingStats
 
@@ -54,10 +54,12 @@ class TrainState:
         check_divisible(task, self.world)
         self.data, self.task, self.selector = data, task, selector
         seed_step(config.seed, INITIAL_WEIGHTS, 0)
-        self.model = make_model(model, data, task.classes).to(self.device).train()
+        self.model = make_model(model, data, task.classes, pretrained=config.init is None)
+        start = start_at_run(self.model, config.init, data.dataset, self.main) if config.init else None
+        self.model.to(self.device).train()
         freeze(self.model, config)
-        self.views = make_views(data.dataset, preprocessing(self.model))
-        self.probe_error = start_head(self, algorithm, config)
+        self.views = make_views(data.dataset, (start and start.preprocessing) or preprocessing(self.model))
+        self.probe_error = start_head(self, algorithm, config, inherited=start is not None and start.head)
         self.algorithm, self.calibrator = copy.deepcopy(algorithm), copy.deepcopy(calibrator)
         for part in (self.algorithm, self.calibrator):
             part.setup(self.model, task)
@@ -111,7 +113,10 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs."""
         state = {name: part.state_dict() for name, part in self._stateful().items()}
-        return {**state, "best_error": self.best_error, "train_seconds": self.train_seconds}
+        normalization = {"mean": self.views.mean, "std": self.views.std}  # perhaps that of another run, by `init`
+        return {
+            **state, "best_error": self.best_error, "train_seconds": self.train_seconds, "normalization": normalization,
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken."""
@@ -119,6 +124,8 @@ class TrainState:
             remedy = "start again with a new --out"
             load_state(part, state[name], f"--resume: the checkpoint's {name} is from another version; {remedy}")
         self.best_error, self.train_seconds = state["best_error"], state["train_seconds"]
+        for name, values in state.get("normalization", {}).items():
+            setattr(self.views, name, values)
 
 
 def check_divisible(task: Task, world: int) -> None:
@@ -128,7 +135,7 @@ def check_divisible(task: Task, world: int) -> None:
         raise UserError(f"batch_size {task.batch_size} does not divide among {world} processes; {remedy}")
 
 
-def make_model(model: nn.Module, data: SSLData, classes: int) -> Classifier:
+def make_model(model: nn.Module, data: SSLData, classes: int, pretrained: bool = True) -> Classifier:
     """A classifier around a copy of the user's backbone, in the memory layout that suits convolutions."""
     if isinstance(model, Classifier):
         return copy.deepcopy(model)
@@ -136,7 +143,7 @@ def make_model(model: nn.Module, data: SSLData, classes: int) -> Classifier:
     if len(shape) == 1:
         return Classifier.build(own, shape, classes)
     built = Classifier.build(own, (shape[2], shape[0], shape[1]), classes)
-    if isinstance(own, Backbone):
+    if pretrained and isinstance(own, Backbone):
         own.load_pretrained()
     return built.to(memory_format=torch.channels_last)
 

@@ -16,6 +16,7 @@ from ..calibrators import Calibrator, Softmax
 from ..data.sampling import Batches
 from ..data.ssl_data import SSLData
 from ..predictor import Predictor
+from ..runs.folder import RunFolder
 from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
@@ -70,15 +71,20 @@ class Trainer:
         self.schedule_steps = selector.schedule_steps(config.steps) if selector else config.steps
 
     def fit(self, data: SSLData, *, config: str | None = None, resume: bool = False) -> dict[str, Any]:
-        """Train on `data` and return the summary. `config` is the text of config.yaml; `resume` continues `out`."""
-        self.prepare(data)
+        """Train on `data` and return the summary. `config` is the text of config.yaml; `resume` continues `out`.
+
+        A finished run with fewer steps than this trainer is extended: its last checkpoint is trained on.
+        """
+        self.prepare(data, resume)
         start = self.recorder_.open(config or self._config_yaml(), resume)
         with closing(self.recorder_):
             return self._run(start)
 
-    def prepare(self, data: SSLData) -> None:
+    def prepare(self, data: SSLData, resume: bool = False) -> None:
         """Build the state, the batches and the recorder, without taking a step."""
         config = self.config
+        if resume and config.out and RunFolder(config.out).has_checkpoint():
+            config = config.updated(init=None)  # the checkpoint holds the weights, and that run may be gone
         data = data.with_all_labels() if self.algorithm.all_labels else data
         data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
         task = make_task(data, self.steps, config)
