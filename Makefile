@@ -5,8 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint bench clean
 
 demo: .venv/installed
-	$(BIN)/vcc-infuse train --data digits --labels 40 --algorithm FlexMatch --calibrator VCC \
-		--selector INFUSE --selector.keep 0.4
+	$(BIN)/python examples/demo.py
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered

@@ -15,12 +15,14 @@ from vcc_infuse.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 SHORT = {
+    "demo.py": ["4"],
     "digits_baselines.py": ["--seeds", "1", "--steps", "2"],
     "fixmatch_vcc_one_file.py": ["4"],
     "frozen_photos.py": ["4"],
     "own_algorithm.py": ["4"],
     "own_images.py": ["4"],
     "own_loop.py": ["4"],
+    "own_table.py": ["4"],
     "sklearn_digits.py": ["4"],
     "text_embeddings.py": ["4"],
     "use_the_model.py": ["4"],
