@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,7 +12,8 @@ from numpy.typing import ArrayLike
 from ..validation import check_range
 from .arrays import UNLABELED, from_arrays
 from .dataset import Dataset, Examples
-from .split import Split, from_given_labels, hold_out, validation_rows, without
+from .sources.objects import load_objects
+from .split import Split, balanced, from_given_labels, hold_out, validation_rows, without
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,61 @@ class SSLData:
         dataset = from_arrays(x, y, test_x, test_y, classes, slots, intensity)
         data = cls(dataset, from_given_labels(dataset.train.y))
         return data if validation is None else data.with_validation(validation)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        data: Any,
+        y: Sequence[Any] | None = None,
+        test: Any = None,
+        test_y: Sequence[Any] | None = None,
+        *,
+        columns: tuple[str, str] | None = None,
+        classes: Sequence[str] | None = None,
+        labels: int | None = None,
+        validation: float | None = None,
+        size: int | None = None,
+        mode: str = "auto",
+        intensity: str = "auto",
+        flip: bool = True,
+        seed: int = 0,
+    ) -> SSLData:
+        """Data from another library's dataset, or from a list of images; everything is read into memory once.
+
+        Args:
+            data: a torchvision or torch dataset of (image, label), a Hugging Face dataset, a DataFrame, a list or
+                Series of images; or a mapping with "train" and maybe "test". Images are paths, PIL images, arrays
+                H×W or H×W×C, or tensors C×H×W, of any size.
+            y: labels, if `data` does not hold them: integers or text. None, NaN and −1 mean unlabeled.
+            test: the same for the test set.
+            test_y: labels of the test set, if it does not hold them.
+            columns: names of the image and the label column, if they are not the usual ones.
+            classes: class names; if not given, those that the dataset knows, else the labels that occur.
+            labels: number of labels shown in total, spread evenly over the classes; all if not given.
+            validation: share of the labels that is kept to measure on, if there is no test set.
+            size: resize images to size×size; needed if their sizes differ.
+            mode: auto, rgb or gray.
+            intensity: how values of more than 8 bits are scaled: auto, full or percentile.
+            flip: whether a mirrored image keeps its class.
+            seed: seed of the choice of labels.
+
+        Example:
+            >>> from PIL import Image
+            >>> from vcc_infuse import SSLData
+            >>> photos = [Image.new("RGB", (20 + i, 30)) for i in range(6)]
+            >>> data = SSLData.from_dataset(photos, ["cat", "dog", None, None, None, None], size=16)
+            >>> data.dataset.classes, data.dataset.shape, len(data.split.pool)
+            (('cat', 'dog'), (16, 16, 3), 6)
+        """
+        dataset = load_objects(
+            data, y, test, test_y, columns=columns, classes=classes, size=size, mode=mode, intensity=intensity
+        )
+        dataset = replace(dataset, flip=flip)
+        if validation is not None and dataset.test is None:
+            dataset = keep_validation(dataset, validation)
+        rows = dataset.train.y
+        split = from_given_labels(rows) if labels is None else balanced(rows, labels, dataset.classes, seed)
+        return cls(dataset, split if dataset.validation is None else without(split, dataset.validation))
 
     @property
     def labeled_y(self) -> np.ndarray:
