@@ -1,0 +1,295 @@
+"""Wrong versions of calibrators, selectors, algorithms and plug-ins, each of which a test must catch.
+
+    python tools/mutations.py [--only WORD] [--out results/mutations.md]
+
+Works in a temporary copy of the tree: replace one piece of text in one file, run the named tests, put it back. Exits
+with 1 if a mutation survives. A text that is not in its file exactly once, and tests that fail without any mutation
+or cannot be collected with one, are mistakes in this list and end the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import hypothesis  # noqa: F401  imported once for all forks, like what the package imports
+import pytest
+import scipy.optimize  # noqa: F401
+import sklearn.datasets  # noqa: F401
+import torch
+
+import vcc_infuse.cli.train
+import vcc_infuse.reproduce.grid  # noqa: F401
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("src", "tests", "pyproject.toml", "docs", "README.md", "examples", "tools")
+
+
+class Mutation(NamedTuple):
+    """What is broken: `old` becomes `new` in `file` (below src/vcc_infuse); `tests` (below tests) must notice."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+VCC = "calibrators/vcc"
+M = Mutation
+MUTATIONS = (
+    # The audit's three, which had survived.
+    M("VCC predicts the softmax instead of r", f"{VCC}/calibrator.py",
+      "return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)",
+      "return outputs.logits.float().softmax(1).amax(1)", f"{VCC}/test_calibrator.py"),
+    M("RobustVCC's reconstruction predicts the softmax", f"{VCC}/robust.py",
+      "set_top_confidence(probs, self.reconstructed(probs, outputs.features)).amax(1)", "probs.amax(1)",
+      f"{VCC}/test_robust.py"),
+    M("RobustVCC predicts without its temperature", f"{VCC}/robust.py",
+      "self.temperature(outputs.logits.float())", "outputs.logits.float()", f"{VCC}/test_robust.py"),
+    M("the heads are not crossed in the view score", f"{VCC}/consistency.py",
+      "crossed = ema_head(outputs.features.detach())", "crossed = head(outputs.features.detach())",
+      f"{VCC}/test_consistency.py"),
+    # Calibrators.
+    M("the view score compares networks under different statistics", f"{VCC}/score_memory.py",
+      "if outputs is step.evaluated:", "if True:", f"{VCC}/test_score_memory.py"),
+    M("the fusion adds the confidence, as printed", f"{VCC}/fusion.py",
+      '1 - confidence if fusion == "corrected" else confidence', "confidence", f"{VCC}/test_fusion.py"),
+    M("the interpolation is upside down", f"{VCC}/fusion.py",
+      "stability * (high - low) + low", "high - stability * (high - low)", f"{VCC}/test_fusion.py"),
+    M("scores are not normalized by the queue", f"{VCC}/fusion.py",
+      "own = fuse(normalize(rows.scores, queue.scores), rows.confidence, fusion)",
+      "own = fuse(normalize(rows.scores, rows.scores), rows.confidence, fusion)", f"{VCC}/test_fusion.py"),
+    M("KL is subtracted, as printed", f"{VCC}/reconstruction.py",
+      "target) + kl_to_prior(mean, log_var).mean()", "target) - kl_to_prior(mean, log_var).mean()",
+      f"{VCC}/test_reconstruction.py"),
+    M("KL to the prior forgets the variance", f"{VCC}/reconstruction.py",
+      "mean.square() + log_var.exp() - 1 - log_var", "mean.square() + log_var.exp() - 1",
+      f"{VCC}/test_reconstruction.py"),
+    M("z is drawn with the variance as deviation", f"{VCC}/reconstruction.py",
+      "(log_var / 2).exp()", "log_var.exp()", f"{VCC}/test_paper.py"),
+    M("the ensemble score is the mean entropy", f"{VCC}/consistency.py",
+      "entropy(probs.view(mc_samples, len(features), -1).mean(0))",
+      "entropy(probs).view(mc_samples, len(features)).mean(0)", f"{VCC}/test_consistency.py"),
+    M("dropout samples are not scaled", f"{VCC}/consistency.py", "features / (1 - rate)", "features",
+      f"{VCC}/test_consistency.py"),
+    M("an old visit still counts", f"{VCC}/history.py", "(now - stamp <= self.max_age)", "(now >= stamp)",
+      f"{VCC}/test_history.py"),
+    M("the loss of VCC has no weight", f"{VCC}/base.py",
+      "return self.weight * self.network.loss(", "return self.network.loss(", f"{VCC}/test_calibrator.py"),
+    M("the joint loss does not reach the classifier", f"{VCC}/calibrator.py",
+      "if not self.joint or self.network is None:", "if True:", f"{VCC}/test_paper.py"),
+    M("matching ignores the class", "calibrators/quantile_matching.py",
+      "return labels * _STRIDE + (values.float() * _UNIT).long()", "return (values.float() * _UNIT).long()",
+      "calibrators/test_quantile_matching.py"),
+    M("temperature multiplies", "calibrators/temperature.py",
+      "(to_float64(logits.float()) / self.temperature)", "(to_float64(logits.float()) * self.temperature)",
+      "calibrators/test_temperature.py"),
+    M("MMCE's kernel is too wide", "calibrators/mmce.py", "KERNEL_WIDTH = 0.4", "KERNEL_WIDTH = 4.0",
+      "calibrators/test_mmce.py"),
+    M("MMCE has half of its gradient", "calibrators/mmce.py",
+      "len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / value",
+      "len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / (2 * value)", "calibrators/test_mmce.py"),
+    # Selectors.
+    M("INFUSE keeps what raises the support loss", "selectors/infuse/selector.py",
+      'return -score if self.rank == "corrected" else score', 'return score if self.rank == "corrected" else -score',
+      "selectors/infuse/test_selector.py"),
+    M("the influence has no sign", "selectors/infuse/selector.py",
+      "return -alignment(direction, chunk.errors, chunk.outputs.features)",
+      "return alignment(direction, chunk.errors, chunk.outputs.features)", "selectors/infuse/test_selector.py"),
+    M("Mixup forgets the partner's label", "selectors/infuse/support.py",
+      "softmax(1) - mix(truth)", "softmax(1) - truth", "selectors/test_head_gradients.py"),
+    M("the partner's feature gets no gradient", "selectors/infuse/support.py",
+      "return own.index_add(0, self.partner, (1 - self.lam) * gradient)", "return own",
+      "selectors/test_head_gradients.py"),
+    M("the bias has no gradient", "selectors/head_gradients.py",
+      "F.pad(features, (0, 1), value=1.0)", "F.pad(features, (0, 1), value=0.0)", "selectors/infuse/test_selector.py"),
+    M("unselected examples are ranked among the others", "selectors/ranking.py",
+      "np.lexsort((rows.ids, -rows.confidence, -score, ~rows.selected))",
+      "np.lexsort((rows.ids, -rows.confidence, -score))", "selectors/test_ranking.py"),
+    M("a batch's score counts examples without weight", "selectors/scoring.py",
+      "scores[group].sum() / weights[group].sum().clamp(min=1e-12)", "scores[group].mean()",
+      "selectors/infuse/test_selector.py"),
+    M("RobustINFUSE keeps the harmful", "selectors/infuse/robust.py",
+      "rows.selected & (score < 0)", "rows.selected & (score > 0)", "selectors/infuse/test_robust.py"),
+    M("RobustINFUSE counts selected and unselected together", "selectors/infuse/robust.py",
+      'classes * rows.selected if self.quota == "proportional" else 0', "0", "selectors/infuse/test_robust.py"),
+    M("frozen parameters take part in the influence", "selectors/infuse/jvp.py",
+      "torch.zeros_like(v) if name in frozen else v for", "v for", "selectors/infuse/test_selector.py"),
+    M("the curvature is not damped", "selectors/infuse/curvature.py",
+      "return factor + damping * factor.trace()", "return factor + 0 * factor.trace()",
+      "selectors/infuse/test_selector.py"),
+    M("the oracle sees the support set", "reproduce/oracle.py",
+      "return SupportGradient(mean_gradient(errors, features), errors @ weight / len(errors), self._rows(pool))",
+      "return super().support(pool)", "reproduce/test_oracle.py"),
+    M("RETRIEVE steps by the mean gradient", "selectors/retrieve.py",
+      "labeled.step(labeled.weight * atoms.total", "labeled.step(labeled.weight / budget * atoms.total",
+      "selectors/test_retrieve.py"),
+    M("RETRIEVE does not look ahead", "selectors/retrieve.py",
+      "labeled.step(labeled.weight * atoms.total(best, torch.ones(len(best))))", "pass", "selectors/test_retrieve.py"),
+    M("GradMatch's weights are not scaled", "selectors/gradmatch.py",
+      "weights * (len(weights) / weights.sum()) if len(weights) else weights", "weights",
+      "selectors/test_gradmatch.py"),
+    M("EL2N keeps the smallest errors", "selectors/el2n.py",
+      "chunk.errors.norm(dim=1)", "-chunk.errors.norm(dim=1)", "selectors/test_el2n.py"),
+    M("INFUSE refreshes at each step of a short run", "selectors/base.py",
+      "math.ceil(task.steps / parts)", "1", "selectors/test_base.py"),
+    # Algorithms.
+    M("examples without weight leave the denominator", "types.py",
+      "return (each if sample_weights is None else each * sample_weights).mean()",
+      "return (each if sample_weights is None else each * sample_weights).sum() / self.weights.sum().clamp(min=1)",
+      "test_types.py algorithms/test_fixmatch.py"),
+    M("FixMatch selects below the threshold", "algorithms/fixmatch.py",
+      "(calibrated.confidence >= self.threshold)", "(calibrated.confidence < self.threshold)",
+      "algorithms/test_fixmatch.py"),
+    M("FlexMatch records what its own threshold selects", "algorithms/flexmatch.py",
+      "labels.where(confidence >= self.threshold, -1)", "labels.where(weights > 0, -1)",
+      "algorithms/test_flexmatch.py"),
+    M("FlexMatch's warm-up ignores the unused", "algorithms/flexmatch.py",
+      "torch.maximum(learned.max(), never) if self.thresh_warmup else learned.max()", "learned.max()",
+      "algorithms/test_flexmatch.py"),
+    M("the low limit is a quarter", "algorithms/flexmatch.py",
+      '"low_limit": lambda status: 1 / (2 - status)', '"low_limit": lambda status: 1 / (4 - 3 * status)',
+      "algorithms/test_flexmatch.py"),
+    M("FreeMatch's thresholds are not relative to the best class", "algorithms/freematch.py",
+      "self.global_threshold * self.probs / self.probs.max()", "self.global_threshold * self.probs",
+      "algorithms/test_freematch.py"),
+    M("SoftMatch's Gaussian is too wide", "algorithms/softmatch.py",
+      "self.variance[groups] / self.sigmas**2", "self.variance[groups]", "algorithms/test_softmatch.py"),
+    M("MixMatch's targets are not sharpened", "algorithms/mixmatch.py",
+      "return sharpen((probs[0] + probs[1]) / 2, self.temperature)", "return (probs[0] + probs[1]) / 2",
+      "algorithms/test_mixmatch.py"),
+    M("MeanTeacher's teacher uses running statistics", "algorithms/mean_teacher.py",
+      "with as_in_training(step.ema):", "if True:", "algorithms/test_mean_teacher.py"),
+    M("UDA does not sharpen", "algorithms/uda.py",
+      "targets = sharpen(calibrated.probs.detach(), self.temperature)", "targets = calibrated.probs.detach()",
+      "algorithms/test_uda.py"),
+    M("SimMatch does not unfold by class", "algorithms/simmatch.py",
+      "F.normalize(teacher * probs[:, labels], p=1, dim=1)", "teacher", "algorithms/test_simmatch.py"),
+    M("sharpening multiplies by the temperature", "algorithms/ops.py",
+      "return (logs / temperature).softmax(1)", "return (logs * temperature).softmax(1)", "algorithms/test_ops.py"),
+    # Plug-ins for long tails.
+    M("Balance starts before its warm-up ends", "imbalance/balance.py",
+      "if step.progress < self.warmup_fraction:", "if False:", "imbalance/test_balance.py"),
+    M("Balance changes nothing", "imbalance/balance.py",
+      "return Calibrated(probs, probs.amax(1), calibrated.loss)", "return calibrated", "imbalance/test_balance.py"),
+    M("DARP starts as late as before", "imbalance/darp.py",
+      "start_fraction: float = 0.4", "start_fraction: float = 200 / 256", "imbalance/test_darp.py"),
+    M("DARP weighs all rows alike", "imbalance/darp.py",
+      "self.entropy = -(probs * self.logs).sum(1, keepdim=True).clamp(max=-1e-9)",
+      "self.entropy = torch.ones_like(probs[:, :1])", "imbalance/test_darp.py"),
+    M("DebiasPL adds the margin", "imbalance/debiaspl.py",
+      "debiased = (logits - self.margin()).softmax(1)", "debiased = (logits + self.margin()).softmax(1)",
+      "imbalance/test_debiaspl.py"),
+    M("ABC keeps all of the frequent classes", "imbalance/abc.py",
+      "mask = torch.bernoulli(self.keep_rates[batch.y])", "mask = torch.ones_like(self.keep_rates[batch.y])",
+      "imbalance/test_abc.py"),
+    M("Adsh changes the head class's threshold", "imbalance/adsh.py",
+      "found.where((kept > 0) & others, self.thresholds)", "found.where(kept > 0, self.thresholds)",
+      "imbalance/test_adsh.py"),
+    M("DASO blends the other way round", "imbalance/daso.py",
+      "weight = self.blend()[calibrated.labels][:, None]", "weight = 1 - self.blend()[calibrated.labels][:, None]",
+      "imbalance/test_daso.py"),
+    # What the presets promise.
+    M("--preset paper has no joint forward", "training/presets.py",
+      '"joint_bn": True,', '"joint_bn": False,', "cli/test_paper_preset.py"),
+    M("MixMatch's weight on SVHN is that of CIFAR-10", "training/presets.py",
+      '"svhn": {"weight": 250.0}', '"svhn": {"weight": 75.0}', "cli/test_paper_preset.py"),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mutations with this word in their description or file")
+    parser.add_argument("--out", type=Path, help="write the result as Markdown")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    # Bytecode is compared by size and time in seconds: a quick change of equal length would go unnoticed.
+    sys.dont_write_bytecode = True
+    chosen = [m for m in MUTATIONS if options.only in m.what or options.only in m.file]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_tree(Path(folder))
+        for mutation in chosen:
+            mutated(tree, mutation)  # every mistake in the list, before anything is run
+        every = sorted({word for m in chosen for word in m.tests.split()})
+        if run_tests(tree, " ".join(every)):
+            sys.exit("the tests fail without any mutation; mend them first")
+        survivors = [mutation for mutation in chosen if not caught(tree, mutation)]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutations caught")
+    if options.out:
+        options.out.write_text(report(chosen, survivors), encoding="utf-8")
+    return bool(survivors)
+
+
+def copy_tree(folder: Path) -> Path:
+    """What the tests need of the tree."""
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, folder / part)
+    return folder
+
+
+def mutated(tree: Path, mutation: Mutation) -> str:
+    """The broken file."""
+    text = (tree / "src" / "vcc_infuse" / mutation.file).read_text(encoding="utf-8")
+    if (found := text.count(mutation.old)) != 1:
+        sys.exit(f"{mutation.what}: {mutation.file} has the text {mutation.old!r} {found} times, not once")
+    return text.replace(mutation.old, mutation.new)
+
+
+def caught(tree: Path, mutation: Mutation) -> bool:
+    """Whether the tests notice the mutation; the file is put back."""
+    path = tree / "src" / "vcc_infuse" / mutation.file
+    before, began = path.read_text(encoding="utf-8"), time.perf_counter()
+    path.write_text(mutated(tree, mutation), encoding="utf-8")
+    status = run_tests(tree, mutation.tests)
+    path.write_text(before, encoding="utf-8")
+    if status not in (0, 1):
+        sys.exit(f"{mutation.what}: pytest ended with status {status} instead of running the tests")
+    verdict = "caught" if status else "SURVIVED"
+    print(f"{verdict:8} {time.perf_counter() - began:5.0f} s  {mutation.file}: {mutation.what}", flush=True)
+    return bool(status)
+
+
+def run_tests(tree: Path, tests: str) -> int:
+    """The exit status of pytest on the copy, in a fork of this process: importing torch each time would take longer."""
+    paths = [str(Path("tests") / word) for word in tests.split()]
+    if (child := os.fork()) == 0:
+        status = 3
+        try:
+            os.chdir(tree)
+            for name in [name for name in sys.modules if name.partition(".")[0] == "vcc_infuse"]:
+                del sys.modules[name]
+            sys.path[:0] = [str(tree / "src"), str(tree)]
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            status = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-cov", *paths]))
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def report(chosen: list[Mutation], survivors: list[Mutation]) -> str:
+    """A Markdown table."""
+    command = shlex.join(["python", "tools/mutations.py", *sys.argv[1:]])
+    lines = [f"{len(chosen) - len(survivors)} of {len(chosen)} mutations are caught by the tests named.", "",
+             f"    {command}", "", "| file | mutation | tests | |", "|---|---|---|---|"]  # fmt: skip
+    for each in chosen:
+        verdict = "**survived**" if each in survivors else "caught"
+        lines.append(f"| `{each.file}` | {each.what} | `{each.tests}` | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
