@@ -139,6 +139,15 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.flip, self.lazy, self.precision, self.random_state = flip, lazy, precision, random_state
         self.out, self.progress = out, progress
 
+    def set_params(self, **params: Any) -> Self:
+        """Change options; algorithm__threshold=0.9 changes that of the algorithm, which must be given as an object."""
+        for name in params:
+            part, _, option = name.partition("__")
+            if option and part not in params and getattr(self, part, self) is None:
+                raise UserError(f"{name} cannot be set, because {part} is None; give {part} as an object")
+        super().set_params(**params)
+        return self
+
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train on the labeled and the unlabeled (−1) rows."""
         rows, labels = validate_data(self, X, y, **self._expected(X))

@@ -8,10 +8,11 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
+from ..utils.options import HasOptions
 from .ops import labeled_loss
 
 
-class Algorithm(nn.Module):
+class Algorithm(HasOptions, nn.Module):
     """A method. `__init__` takes hyperparameters only; state is held in buffers, extra heads are submodules."""
 
     views: tuple[str, ...] = ("weak", "strong")

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from ..types import Calibrated, Outputs, Step, Task
 from ..utils.numerics import to_float64
+from ..utils.options import HasOptions
 
 
-class Calibrator(nn.Module):
+class Calibrator(HasOptions, nn.Module):
     """Turns outputs into confidence. `__init__` takes hyperparameters only; state is buffers and submodules."""
 
     labeled_views: tuple[str, ...] = ()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..utils.options import HasOptions
 from .weights import Preprocessing
 
 
-class Backbone(nn.Module):
+class Backbone(HasOptions, nn.Module):
     """`__init__` stores hyper-parameters; `setup` builds the layers for the data and sets `features`."""
 
     features: int

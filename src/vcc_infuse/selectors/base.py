@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..types import Coreset, Task
+from ..utils.options import HasOptions
 from ..utils.seeding import preserve_mode_and_rng
 from ..validation import check_choice, check_integer, check_range
 from .pool import Pool
@@ -24,7 +25,7 @@ SCORE_WITH = ("online", "ema")
 PAPER_INTERVAL = 40 / 1024  # as a fraction of the run
 
 
-class Selector:
+class Selector(HasOptions):
     """Keeps a part of the unlabeled pool. `__init__` stores hyperparameters; a subclass writes `choose`.
 
     Args:
@@ -47,6 +48,9 @@ class Selector:
         self.keep = check_range("keep", keep, 0, 1, open_low=True)
         self.every = None if every is None else check_integer("every", every, 0)
         self.first_interval = check_choice("first_interval", first_interval, FIRST_INTERVALS)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
 
     @property
     def active(self) -> bool:
