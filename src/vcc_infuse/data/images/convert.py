@@ -10,6 +10,7 @@ from .deep import Deep, values
 from .intensity import Ranges, to_bytes
 
 Size = int | tuple[int, int] | None  # side of a square, or (height, width)
+LARGEST = 8192
 MODES = ("auto", "rgb", "gray")
 _GRAY = {"1", "L", "LA", "La", "I", "F"}
 _ROTATED = {"AVIF", "JPEG", "MPO", "TIFF", "WEBP"}  # camera formats, which may store an orientation
@@ -19,7 +20,7 @@ def check_options(size: Size, mode: str) -> None:
     """Refuse an impossible size or mode."""
     check_choice("mode", mode, MODES)
     for side in height_width(size) or ():
-        check_integer("size", side)
+        check_integer("size", side, 1, LARGEST)
 
 
 def height_width(size: Size) -> tuple[int, int] | None:
