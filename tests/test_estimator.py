@@ -130,11 +130,10 @@ def test_invalid_labels_are_one_line(y, message):
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.full((4, 8, 8), 16.0), "they must lie in 0…1"),
+        (np.full((4, 8, 8), -16.0), "they must lie in 0…1"),
         (np.full((4, 8, 8), np.nan), "NaN"),
-        (np.full((4, 8, 8), 300), "they must lie in 0…255"),
         (np.zeros((4, 3, 8, 8), np.uint8), "channels-first"),
-        (np.zeros((4, 8, 8, 2), np.uint8), "must be 1 (gray) or 3 (RGB)"),
+        (np.zeros((4, 8, 8, 17), np.uint8), "must be 1 to 16 channels"),
         (np.zeros((4, 2, 2, 2, 2)), "give numbers N×H×W"),
         (np.full((4, 2), np.inf), "infinity"),
     ],
@@ -143,6 +142,16 @@ def test_invalid_examples_are_one_line(x, message):
     with pytest.raises(ValueError) as fault:  # noqa: PT011 - the message is looked at below
         fast().fit(x, [0, 1, 0, 1])
     assert message in str(fault.value)
+
+
+def test_images_of_twelve_bits_are_scaled_alike_in_fit_and_predict():
+    """New images are scaled by the range of the training images, also if they are all dim."""
+    x = np.random.default_rng(0).integers(0, 4096, (8, 8, 8, 2), dtype=np.uint16)
+    model = fast(model=SmallConv(4), steps=2).fit(x, [0, 1] * 4)
+    assert model.predictor_.ranges == ((0.0, 4095.0),)
+    dim = x // 20
+    as_bytes = np.rint(dim * (255 / 4095)).astype(np.uint8)
+    assert np.array_equal(model.predict_proba(dim), model.predict_proba(as_bytes))
 
 
 @pytest.mark.parametrize(

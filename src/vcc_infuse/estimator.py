@@ -54,8 +54,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     """A semi-supervised neural network as a scikit-learn classifier.
 
     `fit(X, y)` takes features (N, D), several views of them (N, V, D), or images (N, H, W) or (N, H, W, C) of
-    integers 0…255 or floats 0…1. With `backbone` a pretrained network embeds the images once, in several views, and a
-    head is trained on the embeddings.
+    integers 0…255 or floats 0…1; others are scaled by the range of the training images. With `backbone` a pretrained
+    network embeds the images once, in several views, and a head is trained on the embeddings.
 
     In `y` the number −1 means unlabeled, as in scikit-learn; every other integer or text is a class. With text, −1
     needs an array of dtype=object, because `np.array(["a", -1])` holds the text "-1", which is refused. NaN,
