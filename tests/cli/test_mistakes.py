@@ -125,7 +125,7 @@ CONFIGS = {
     "algorithm: {class_path: FixMatch, init_args: {thresold: 1}}": "--algorithm.thresold is not an option of FixMatch",
     "algorithm: {class_path: FixMatch, init_args: {threshold: x}}": "--algorithm.threshold must be a number, got 'x'",
     "algorithm: {class_path: FixMatch, init_args: {threshold: 7}}": "--algorithm.threshold must be a number in [0, 1]",
-    "long_tail: 3": "--long_tail must be LongTail, got 3",
+    "long_tail: 3": "--long_tail must hold options, one `name: value` per line, got 3",
     "preset: papr": "--preset must be one of ",
     "- steps": "--config options.yaml must hold options",
     "steps: [": "--config options.yaml cannot be read",

@@ -22,6 +22,7 @@ from ..errors import UserError
 from ..models import Backbone
 from ..selectors import Selector
 from ..training.config import TrainConfig
+from ..utils.suggest import did_you_mean
 from .parsing import unknown_option
 from .registry import find_class
 
@@ -29,6 +30,7 @@ Words = Mapping[str, str | None]
 CLASSES: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector, "model": Backbone}
 NOT_DATA: set[str | int] = {"seed", "all_labels", "progress"}
 """Parameters of `load_ssl` that follow from the options of training."""
+PER_LINE = "one `name: value` per line"
 NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 
 
@@ -57,6 +59,24 @@ def read_words(argv: Sequence[str]) -> dict[str, str | None]:
         else:
             raise UserError(f"{word} belongs to no option; options are written --name value")
     return words
+
+
+def check_keys(options: Mapping[str, Any], path: str) -> None:
+    """Refuse what a configuration file cannot hold where it holds objects; `path` is that of the file."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            chooses = "class_path" in value or "init_args" in value
+            if other := [key for key in value if chooses and key not in ("class_path", "init_args")]:
+                hint = did_you_mean(str(other[0]), ("class_path", "init_args"))
+                raise UserError(f"--{name}.{other[0]} is not a key beside class_path{hint} (in {path})")
+            below = (value.get("init_args") or {}) if chooses else value
+            if not isinstance(below, Mapping):
+                raise UserError(
+                    f"--{name}.init_args must hold options, one `name: value` per line, got {below!r} (in {path})"
+                )
+            check_keys({f"{name}.{key}": each for key, each in below.items()}, path)
+        elif is_dataclass(without_none(TOP.get(str(name)))) and value is not None:
+            raise UserError(f"--{name} must hold options, {PER_LINE}, got {value!r} (in {path})")
 
 
 def flatten(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -119,7 +139,7 @@ class Given:
 
     def explain(self, fault: Exception) -> str:
         """Why the parser refused the options, in one line."""
-        for name in self.values:
+        for name in (name for name in self.values if name != "print_config"):
             if problem := self.problem(name):
                 return problem if name in self.words else f"{problem} (in {self.path})"
         return " ".join(str(fault).split())

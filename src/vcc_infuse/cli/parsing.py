@@ -42,7 +42,8 @@ class Parser(argparse.ArgumentParser):
 def unknown_option(word: str, known: Sequence[str], prog: str, owner: str = "") -> UserError:
     """The error for a word that is no option of the command, or of the class `owner`; it suggests the nearest one."""
     of = f" of {owner}" if owner else ""
-    return UserError(f"{word} is not an option{of}{did_you_mean(word, known)}; `{prog} --help` lists all")
+    every = "--help_all" if prog.endswith(" train") else "--help"
+    return UserError(f"{word} is not an option{of}{did_you_mean(word, known)}; `{prog} {every}` lists all")
 
 
 def integer(low: int = 1) -> Callable[[str], int]:

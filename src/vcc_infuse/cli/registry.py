@@ -40,6 +40,8 @@ def class_names(base: type) -> list[str]:
 def find_class(option: str, name: str, base: type) -> type[Any]:
     """The class called `name`: one of ours by its bare name, or any other by its import path."""
     kind = _import(option, name) if "." in name else OURS.get(name)
+    if kind is None and name.lower() == "none":
+        raise UserError(f"--{option} {name} is unknown; leave the option out, or write null")
     if kind is None:
         raise UserError(
             f"--{option} {name} is unknown{did_you_mean(name, class_names(base))}; `vcc-infuse list` shows all"

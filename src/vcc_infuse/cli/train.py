@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentDefaultsHelpFormatter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -22,21 +21,12 @@ from ..training.presets import PAPER_REFRESH, method_options, preset
 from ..training.trainer import Trainer
 from ..utils.io import read_json
 from .console import summary_table
-from .options import CLASSES, NOT_DATA, Given, Words, flatten, read_words, types_of
+from .options import CLASSES, NOT_DATA, Given, Words, check_keys, flatten, read_words, types_of
 from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs, say_skipped
-from .registry import class_names
 from .shared import read_config
+from .train_help import answer
 
-ABOUT = """Train a classifier on few labels and many unlabeled images. Options come from the preset, then from the
---config file, then from the command line; the later one wins. The arguments of a class are options, too, such as
---algorithm.threshold 0.9; --algorithm.help FixMatch lists those of FixMatch."""
-PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse train ...` on CPUs,
-`accelerate launch -m vcc_infuse train ...` on GPUs. The processes share each batch."""
 AUTO, SCRATCH = "auto", "scratch"
-PRESET_HELP = """auto (frozen or scratch, whichever fits the data), frozen (a head on embedded views, in minutes),
-finetune (all layers of a pretrained network), scratch (a small network), paper (2^20 steps, Wide ResNet),
-usb (pretrained ViT)"""
-RESUME_HELP = "continue the interrupted run in this folder; with --steps N extend a finished one to N steps"
 DEFAULTS = {"algorithm": {"class_path": "vcc_infuse.FixMatch"}, "calibrator": {"class_path": "vcc_infuse.Softmax"}}
 # A continued run may find its data elsewhere, use another device and show something else.
 RESUMABLE = ("resume", "root", "cache", "device", "progress")
@@ -45,6 +35,9 @@ RESUMABLE = ("resume", "root", "cache", "device", "progress")
 def run(argv: Sequence[str]) -> None:
     """Train, then print the summary and the path of the run folder."""
     words: Words = read_words(argv)
+    if (shown := answer(words)) is not None:
+        print(shown)
+        return
     resume = words.get("resume")
     words = resume_words(words, resume) if resume else words
     chosen = plan_for(words)
@@ -78,8 +71,8 @@ def plan_for(words: Words) -> Plan:
     """The preset that the user chose, or the one that fits the data."""
     path = words.get("config")
     name = words.get("preset") or (read_config(path, "--config ") if path else {}).get("preset") or AUTO
-    if name != AUTO or "help" in words or any(word.endswith(".help") for word in words):
-        return Plan(SCRATCH if name == AUTO else str(name))
+    if name != AUTO:
+        return Plan(str(name))
     parser, options = parse({**{k: v for k, v in words.items() if k != "print_config"}, "preset": SCRATCH})
     with full_names(options.as_dict()):
         return decide(options, parser.instantiate(options), "model" in words)
@@ -100,18 +93,14 @@ def say_result(summary: dict[str, Any], out: str) -> None:
 
 def make_parser() -> ArgumentParser:
     """Every option, read from the signatures of `load_ssl`, `TrainConfig` and the classes."""
-    parser = ArgumentParser(
-        prog="vcc-infuse train", usage="vcc-infuse train --data DATA --labels N [options]", description=ABOUT,
-        epilog=PROCESSES, formatter_class=ArgumentDefaultsHelpFormatter, exit_on_error=False,
-    )  # fmt: skip
-    parser.add_argument("--config", action="config", help="YAML file with options, such as the config.yaml of a run")
-    parser.add_argument("--preset", default=AUTO, help=PRESET_HELP)
-    parser.add_argument("--dry_run", type=bool, default=False, help="say what would be done and how long it takes")
-    parser.add_argument("--resume", metavar="RUN", help=RESUME_HELP)
+    parser = ArgumentParser(prog="vcc-infuse train", exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--preset", default=AUTO)
+    parser.add_argument("--dry_run", type=bool, default=False)
+    parser.add_argument("--resume")
     parser.add_function_arguments(load_ssl, skip=NOT_DATA)
     for option, kind in CLASSES.items():
-        text = f"{', '.join(class_names(kind))}, or the import path of a class of your own"
-        parser.add_subclass_arguments(kind, option, as_group=False, required=False, metavar="CLASS", help=text)
+        parser.add_subclass_arguments(kind, option, as_group=False, required=False)
     parser.add_class_arguments(TrainConfig, skip={"preset"})
     parser.add_class_arguments(BankConfig, "bank", as_group=True)
     return parser
@@ -121,6 +110,7 @@ def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
     """The options of the preset, of the configuration file and of the command line; the later one wins."""
     path = words.get("config")
     config = read_config(path, "--config ") if path else {}
+    check_keys(config, str(path))
     base = preset_options(words, config)
     given, parser = Given(base, config, words), make_parser()
     given.check_classes()
