@@ -38,8 +38,8 @@ class FixedViews(ImageViews):
 class Recording(Trainer):
     """Records every core set and the ids of every batch."""
 
-    def prepare(self, data: SSLData) -> None:
-        super().prepare(data)
+    def prepare(self, data: SSLData, resume: bool = False) -> None:
+        super().prepare(data, resume)
         self.coresets, self.batch_ids = {}, {}
 
     def refresh_coreset(self, number: int) -> None:
