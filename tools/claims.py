@@ -189,6 +189,11 @@ def controls() -> Iterator[tuple[str, list[Claim]]]:
             )
         ],
     )
+    yield "A loss of VCC that trains the classifier too", [
+        Claim(f"joint=True lowers the error of VCC-{x}", "ablation-vae",
+              f"VCC-{x} whose loss trains the classifier too", f"VCC-{x}")
+        for x in BASES
+    ]  # fmt: skip
     yield "The VAE against an MLP without z", [
         Claim(f"The VAE has a lower error than an MLP (VCC-{x})", "ablation-vae", f"VCC-{x}",
               f"VCC-{x} with an MLP instead of the VAE")

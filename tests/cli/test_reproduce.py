@@ -34,16 +34,16 @@ def test_shards_together_are_the_whole(tmp_path: Path) -> None:
     for shard in ("1/3", "2/3"):
         reproduce(*command, "--shard", shard, where=tmp_path)
     text = (tmp_path / "ablation-vae-smoke.md").read_text()
-    assert "3 of 4 runs are finished" in text
+    assert "4 of 5 runs are finished" in text
     reproduce(*command, "--shard", "3/3", where=tmp_path)
-    assert "4 of 4 runs are finished" in (tmp_path / "ablation-vae-smoke.md").read_text()
+    assert "5 of 5 runs are finished" in (tmp_path / "ablation-vae-smoke.md").read_text()
 
 
 def test_dry_run_lists_cells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce("ablation-vae", "--scale", "smoke", "--seeds", "2", "--dry-run", where=tmp_path) == 0
     *cells, total = capsys.readouterr().out.splitlines()
-    assert len(cells) == 8
-    assert total.startswith("8 of 8 cells to run; about")
+    assert len(cells) == 10
+    assert total.startswith("10 of 10 cells to run; about")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -465,7 +465,7 @@ def peak():
     return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
 count = int(sys.argv[1])
 y = np.arange(count) % 2
-bank = t.Bank(t.Dataset(t.Examples(t.OnDemand(count, 8), y), None, ("a", "b"), t.MEAN, t.STD), Mean(),
+bank = t.Bank(t.Dataset(t.Examples(t.OnDemand(count, 24), y), None, ("a", "b"), t.MEAN, t.STD), Mean(),
               t.ImageViews(t.MEAN, t.STD), t.BankConfig(1, 1, batch_size=4096), cache=sys.argv[2])
 bank.build(progress=False)
 assert bank.missing() == 0
@@ -478,11 +478,11 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     script = MEMORY.format(root=root).replace("class Mean", "t.module.CHUNK = 4096\nclass Mean")
     peaks = []
-    for count in (10_000, 300_000):
+    for count in (10_000, 150_000):
         words = [sys.executable, "-c", script, str(count), str(tmp_path / str(count))]
         peak, labels = map(
             float, subprocess.run(words, check=True, capture_output=True, text=True, cwd=root).stdout.split()
         )
         peaks.append(peak - labels)
-    # All images have 55 MB, their features 5 MB; the allocator alone differs by up to 30.
-    assert peaks[1] - peaks[0] < 45, peaks
+    # All images have 247 MB; the allocator alone differs by up to 30 between two runs.
+    assert peaks[1] - peaks[0] < 120, peaks
