@@ -28,7 +28,8 @@ from .models import Classifier
 from .models.weights import Preprocessing
 from .types import Task
 from .utils.hub import download, model_card, upload
-from .utils.io import read_json, write_atomic, write_json, write_text
+from .utils.io import json_bytes, read_json
+from .utils.manifest import check, publish, settle
 from .utils.numerics import resolve_device
 from .utils.serialization import from_config, load_state, to_config
 from .validation import check_integer, check_range
@@ -77,7 +78,7 @@ class Predictor:
 
     `direction` is the head's gradient (classes × (width + 1)) by which INFUSE ranks examples; None if the run had no
     selector that stores one. `ranges` are the values of images with more than 8 bits that become 0 and 255.
-    `summary` holds the figures of the run it was loaded from.
+    `summary` holds the figures of the run it was loaded from, `identity` what it was trained on.
     """
 
     model: Classifier
@@ -90,6 +91,7 @@ class Predictor:
     direction: Tensor | None = None
     ranges: Ranges = ()
     summary: dict[str, Any] | None = None
+    identity: dict[str, Any] | None = None
 
     def predict(self, images: Inputs, batch_size: int = 512) -> Predictions:
         """Label everything in `images` at once.
@@ -164,10 +166,9 @@ class Predictor:
         if folder.is_file():
             raise UserError(f"{folder} is a file; give a folder")
         folder.mkdir(parents=True, exist_ok=True)
-        self.save(folder)
-        if self.summary is not None:
-            write_json(folder / "summary.json", self.summary)
-        write_text(folder / "README.md", model_card(name or folder.name, _read_card(folder), self.summary))
+        files = self.files() | ({} if self.summary is None else {"summary.json": json_bytes(self.summary)})
+        card = model_card(name or folder.name, json.loads(files["model.json"]), self.summary)
+        publish(folder, {**files, "README.md": card.encode()})
         return folder
 
     def push_to_hub(self, name: str, private: bool = False, message: str = "Upload model") -> str:
@@ -188,28 +189,30 @@ class Predictor:
         return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
 
     def save(self, folder: Path) -> None:
-        """Write model.safetensors and model.json."""
+        """Write model.safetensors and model.json, both at once."""
+        publish(folder, self.files())
+
+    def files(self) -> dict[str, bytes]:
+        """The content of model.safetensors and model.json."""
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"calibrator.{k}": v for k, v in self.calibrator.state_dict().items()}
         tensors |= {} if self.direction is None else {"direction": self.direction}
         tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-        write_atomic(folder / "model.safetensors", lambda temporary: temporary.write_bytes(save(tensors)))
         task = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()}
-        write_json(
-            folder / "model.json",
-            {
-                "backbone": to_config(self.model.backbone),
-                "calibrator": to_config(self.calibrator),
-                "classes": list(self.classes),
-                "shape": list(self.shape),
-                "mean": [float(v) for v in self.views.mean],
-                "std": [float(v) for v in self.views.std],
-                "flip": getattr(self.views, "flip", True),
-                "slots": getattr(self.views, "slots", None),
-                "ranges": [list(pair) for pair in self.ranges],
-                "task": task,
-            },
-        )
+        card = {
+            "backbone": to_config(self.model.backbone),
+            "calibrator": to_config(self.calibrator),
+            "classes": list(self.classes),
+            "shape": list(self.shape),
+            "mean": [float(v) for v in self.views.mean],
+            "std": [float(v) for v in self.views.std],
+            "flip": getattr(self.views, "flip", True),
+            "slots": getattr(self.views, "slots", None),
+            "ranges": [list(pair) for pair in self.ranges],
+            "task": task,
+            "identity": self.identity,
+        }
+        return {"model.safetensors": save(tensors), "model.json": json_bytes(card)}
 
     @classmethod
     def load(cls, folder: str | Path, device: torch.device | str = "auto") -> Predictor:
@@ -220,7 +223,9 @@ class Predictor:
             device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
         """
         folder, device = Path(folder), device if isinstance(device, torch.device) else resolve_device(device)
+        settle(folder)
         card = _read_card(folder)
+        check(folder, ["model.json", "model.safetensors", "summary.json"])
         shape = tuple(card["shape"])
         backbone: nn.Module = from_config(card["backbone"], nn.Module)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
@@ -234,7 +239,10 @@ class Predictor:
         direction = tensors["direction"].to(device) if "direction" in tensors else None
         ranges = tuple((low, high) for low, high in card.get("ranges", ()))
         summary, classes = read_json(folder / "summary.json"), tuple(card["classes"])
-        return cls(model, calibrator, _read_views(card), classes, shape, task, device, direction, ranges, summary)
+        return cls(
+            model, calibrator, _read_views(card), classes, shape, task, device, direction, ranges, summary,
+            card.get("identity"),
+        )  # fmt: skip
 
 
 def _pixels(row: Row) -> np.ndarray:

@@ -20,11 +20,13 @@ from ..training.trainer import Trainer
 from ..utils.io import write_json
 from .parsing import Parser, add_device, integer, number, one_of
 from .registry import find_class
+from .shared import add_output, check_output
 
 
 def run(argv: Sequence[str]) -> None:
     """Time steps with and without a calibrator in turns, and print the ratio of their times."""
     options = read(argv)
+    check_output(options.output, options.overwrite)
     trainers = make_trainers(options)
     count = max(2048, options.batch_size * options.unlabeled_ratio)
     times = alternate(trainers, random_images(options.size, options.classes, count), options.rounds)
@@ -58,7 +60,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--rounds", type=integer(), default=9, help="timed steps of each (9)")
     parser.add_argument("--precision", **one_of("auto", "fp32", "bf16", "fp16"), default="auto", help="(auto)")
     add_device(parser)
-    parser.add_argument("-o", "--output", help="also write the results to this JSON file")
+    add_output(parser, "also write the results to this JSON file")
     return parser.read(argv)
 
 

@@ -20,10 +20,12 @@ from ..data.dataset import Dataset
 from ..errors import UserError
 from ..evaluation import infer
 from ..predictor import Predictor
-from ..utils.io import write_atomic, write_json
+from ..runs.lock import locked
+from ..utils.io import json_bytes
+from ..utils.manifest import publish
 from .console import two_columns
 from .parsing import Parser, add_device, integer, one_of
-from .shared import labels_as_test, load_like, match_classes, read_config
+from .shared import add_output, check_config, config_of, labels_as_test, load_like, measured_on, read_config
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
 
@@ -41,14 +43,25 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
-    parser.add_argument("-o", "--output", help="new folder for the calibrated run; nothing is written if not given")
+    add_output(parser, "folder for the calibrated run; nothing is written if not given")
     parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
+    parser.add_argument("--force", action="store_true", help="fit although data or config.yaml have changed")
     options = parser.read(argv)
     if options.output and options.in_place:
         raise UserError("--output and --in-place exclude each other; give one")
-    if options.output and Path(options.output).exists():
-        raise UserError(f"-o {options.output} exists already; give another folder, or --in-place to change the run")
+    if options.output:
+        check_folder(Path(options.output), Path(options.run), options.overwrite)
     return options
+
+
+def check_folder(folder: Path, run: Path, overwrite: bool) -> None:
+    """Refuse a folder with files in it, unless it may be overwritten; what a killed command left is no obstacle."""
+    if folder.resolve() == run.resolve():
+        raise UserError(f"-o {folder} is the run itself; give another folder, or --in-place to change the run")
+    if folder.is_file():
+        raise UserError(f"-o {folder} is a file; give a folder")
+    if folder.is_dir() and not overwrite and any(not file.name.startswith(".") for file in folder.iterdir()):
+        raise UserError(f"-o {folder} exists already; give another folder, or add --overwrite")
 
 
 def run(argv: Sequence[str]) -> None:
@@ -56,10 +69,12 @@ def run(argv: Sequence[str]) -> None:
     options = read(argv)
     predictor = Predictor.load(options.run, options.device)
     refuse_training_images(Path(options.run), options.data, options.split)
+    check_config(predictor, options.run, options.force)
+    own = options.split == "test" and bool(config_of(options.run, options.data))
     dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")
-    examples = match_classes(part_of(dataset, options.split), predictor.classes)
+    examples = measured_on(part_of(dataset, options.split), predictor, options.run, own, options.force)
     logits, before = infer(predictor.model, predictor.calibrator, examples.x, predictor.views, predictor.device)
     y = torch.from_numpy(np.asarray(examples.y))
     method = METHODS[options.method]
@@ -140,10 +155,8 @@ def store(predictor: Predictor, found: dict[str, Any], run: Path, folder: Path |
     if folder is None:
         print("nothing written; -o DIR writes a calibrated copy of the run, --in-place changes the run")
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    config = run / "config.yaml"
-    if folder != run and config.is_file():
-        write_atomic(folder / "config.yaml", lambda temporary: temporary.write_bytes(config.read_bytes()))
-    predictor.save(folder)
-    write_json(folder / "calibration.json", found)
+    copied = [run / name for name in ("config.yaml", "rows.npz") if folder != run]
+    files = {path.name: path.read_bytes() for path in copied if path.is_file()}
+    with locked(folder):
+        publish(folder, {**files, **predictor.files(), "calibration.json": json_bytes(found)})
     print(f"calibrated run: {folder}")

@@ -9,7 +9,7 @@ from ..predictor import Predictor
 from ..utils.io import write_json
 from .console import summary_table
 from .parsing import Parser, add_device, integer
-from .shared import load_like, match_classes
+from .shared import add_output, check_config, check_output, config_of, load_like, measured_on
 
 
 def run(argv: Sequence[str]) -> None:
@@ -22,12 +22,17 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
-    parser.add_argument("-o", "--output", help="also write the metrics to this JSON file")
+    add_output(parser, "also write the metrics to this JSON file")
+    parser.add_argument("--force", action="store_true", help="measure although data or config.yaml have changed")
     options = parser.read(argv)
+    check_output(options.output, options.overwrite, options.run)
     predictor = Predictor.load(options.run, options.device)
+    check_config(predictor, options.run, options.force)
+    own = bool(config_of(options.run, options.data))
     dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
-    metrics = predictor.evaluate(match_classes(dataset, predictor.classes), options.bins)
-    metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(dataset.test or ())}
+    examples = measured_on(dataset, predictor, options.run, own, options.force)
+    metrics = predictor.evaluate(examples, options.bins)
+    metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(examples)}
     print(summary_table(metrics))
     if options.output:
         write_json(Path(options.output), metrics)

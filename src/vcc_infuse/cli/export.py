@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..export import FORMATS, export_model, largest_difference, path_format
 from ..predictor import Predictor
 from .parsing import Parser, add_device, one_of
+from .shared import add_output, check_output
 
 LARGE = 1e-3
 ABOUT = """Write a trained run as one file. It takes raw images (uint8, N×H×W×C, any size) or feature vectors, and
@@ -20,7 +21,7 @@ def run(argv: Sequence[str]) -> int:
     """Write the file and compare it with the run; the status is 1 if they differ."""
     parser = Parser("vcc-infuse export", ABOUT)
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    parser.add_argument("-o", "--output", help="file to write, .onnx or .pt2 (RUN/model.onnx)")
+    add_output(parser, "file to write, .onnx or .pt2 (RUN/model.onnx)")
     parser.add_argument("--format", **one_of(*FORMATS), help="onnx, or torch for torch.export (by the file's name)")
     add_device(parser)
     options = parser.read(argv)
@@ -29,6 +30,7 @@ def run(argv: Sequence[str]) -> int:
     if options.format and path.suffix != suffix:
         raise UserError(f"--format {options.format} and -o {path} do not fit; end the name in {suffix}")
     path_format(path)
+    check_output(str(path), options.overwrite, options.run)
     predictor = Predictor.load(options.run, options.device)
     export_model(predictor, path)
     found = largest_difference(predictor, path)

@@ -23,6 +23,17 @@ COMMANDS = {
     "bench": "measure the cost of a calibrator and a selector on this machine",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }
+DISK = {
+    (errno.ENOSPC, errno.EDQUOT): "free some space",
+    (errno.EROFS, errno.EACCES, errno.EPERM): "make it writable or choose another place",
+    (errno.EIO, errno.ESTALE, errno.ENODEV): "check the disk",
+}
+# What has to be done after the disk is well again.
+AGAIN = {
+    "train": "continue with --resume, or start again if there is no checkpoint yet",
+    "embed": "run the command again; finished chunks are kept",
+    "reproduce": "run the command again; finished runs are kept",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as fault:
         if debug or (isinstance(fault, OSError) and fault.errno is None):
             raise
-        return complain(one_line(fault, words), 2)
+        return complain(one_line(fault, words), 2, type(fault).__name__ == "ProcessLost")
 
 
 def dispatch(words: list[str]) -> int:
@@ -77,13 +88,14 @@ def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
     if isinstance(fault, UserError):
         return str(fault)
     where = f": {fault.filename}" if fault.filename else ""
-    resume = ", then continue with --resume" if words[0] == "train" else ""
-    return f"{fault.strerror}{where}" + (f"; free some space{resume}" if fault.errno == errno.ENOSPC else "")
+    cure = next((text for numbers, text in DISK.items() if fault.errno in numbers), None)
+    again = AGAIN.get(words[0], "run the command again; it has left nothing half-written")
+    return f"{fault.strerror}{where}" + (f"; {cure}, then {again}" if cure else "")
 
 
-def complain(line: str, status: int) -> int:
-    """Print one line to stderr, from the first process only."""
-    if os.environ.get("RANK", "0") == "0":
+def complain(line: str, status: int, every: bool = False) -> int:
+    """Print one line to stderr, from the first process only unless `every` one has something to say."""
+    if every or os.environ.get("RANK", "0") == "0":
         print(f"vcc-infuse: {line}", file=sys.stderr)
     return status
 

@@ -17,7 +17,7 @@ from ..data.image_stream import SkippedImages
 from ..errors import UserError
 from ..predictor import Prediction, Predictor
 from .parsing import Parser, add_device, integer, number, one_of
-from .shared import image_predictor, write_output
+from .shared import add_output, check_output, image_predictor, write_output
 
 
 def run(argv: Sequence[str]) -> int:
@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument(
         "images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns such as '*.png'"
     )
-    parser.add_argument("-o", "--output", default="-", help="file to write, .csv or .jsonl; - is the screen")
+    add_output(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
     parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
                         help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
@@ -37,6 +37,7 @@ def run(argv: Sequence[str]) -> int:
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
     writer = write_csv if kind == "csv" else write_jsonl
     paths = [path for pattern in options.images for path in expand(pattern)]
+    check_output(options.output, options.overwrite, options.run, paths)
     predictor, tally = image_predictor(options.run, options.device), Tally()
     # A single folder or zip: its images are named by their path below it.
     found = predictor.stream(paths if len(paths) > 1 else paths[0], options.batch_size, options.abstain)

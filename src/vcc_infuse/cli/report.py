@@ -7,13 +7,16 @@ from pathlib import Path
 
 from ..report import write_report
 from .parsing import Parser
+from .shared import add_output, check_output
 
 
 def run(argv: Sequence[str]) -> None:
     """Write the page and print its path."""
     parser = Parser("vcc-infuse report", "Write a web page about one run, or a comparison of several.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, finished or not")
-    parser.add_argument("-o", "--output", help="HTML file; RUN/report.html, or report.html for several runs")
+    add_output(parser, "HTML file; RUN/report.html, or report.html for several runs")
     options = parser.read(argv)
+    for run in options.runs:
+        check_output(options.output, options.overwrite, run)
     default = Path(options.runs[0]) / "report.html" if len(options.runs) == 1 else Path("report.html")
     print(f"report: {write_report(options.runs, options.output or default)}")

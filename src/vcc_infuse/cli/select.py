@@ -28,7 +28,7 @@ from ..selectors.out_of_core import DiskNames, DiskTable, RandomScores, best_of_
 from ..selectors.ranking import QUOTAS, Scored, merge
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
 from .parsing import Parser, add_device, integer, number, one_of
-from .shared import image_predictor, write_output
+from .shared import add_output, check_output, image_predictor, write_output
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
 CHUNK = 256
@@ -66,13 +66,10 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
                         help="divide the places among pseudo classes, so that none is left out (none)")  # fmt: skip
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the draw of drop_harmful (0)")
     add_device(parser)
-    parser.add_argument("-o", "--output", default="-", help="CSV file to write; - is the screen")
+    add_output(parser, "CSV file to write; - is the screen", "-")
     parser.add_argument("--kept-only", action="store_true", help="write only the kept images, best first")
     options = parser.read(argv)
-    if options.output != "-" and not Path(options.output).parent.is_dir():
-        raise UserError(f"-o {options.output}: there is no folder {Path(options.output).parent}; create it first")
-    if Path(options.output).is_dir():
-        raise UserError(f"-o {options.output} is a folder; give the name of a CSV file")
+    check_output(options.output, options.overwrite, options.run, [options.pool])
     if Path(options.pool).is_file() and is_image(options.pool):
         raise UserError(f"--pool {options.pool}: one image cannot be ranked; give a folder or zip of images")
     return options

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,11 +13,16 @@ import numpy as np
 import yaml
 
 from ..data.dataset import Dataset, Examples
+from ..data.identity import find_rows, overlap, same_rows
 from ..data.loading import load
 from ..data.ssl_data import keep_validation
 from ..errors import UserError
 from ..predictor import Predictor
+from ..runs.folder import RunFolder
+from ..runs.identity import changed_options, options_of, refuse
 from ..utils.io import write_atomic
+from ..utils.manifest import NAME, listed
+from .parsing import Parser
 
 
 def read_config(path: str | Path, option: str = "") -> dict[str, Any]:
@@ -46,16 +52,19 @@ def load_like(
 
     Other data without a test set are measured on all their labels.
     """
-    config = _config_of(run, data)
+    config = config_of(run, data)
     source = data or str(config.get("data", ""))
     if not source or source == "arrays":
         raise UserError(f"{run} was trained on arrays; choose what to measure on with --data")
     height, width, channels = predictor.shape if len(predictor.shape) == 3 else (0, 0, 0)
-    mode = {1: "gray", 3: "rgb"}.get(channels, "auto")
-    size = height if height == width else None
+    mode = config.get("mode") or {1: "gray", 3: "rgb"}.get(channels, "auto")
+    size = config.get("size", height if height == width else None)
     root = root or config.get("root")
     table, cache = label_file or config.get("label_file"), cache or config.get("cache")
-    dataset = load(source, root=root, size=size, mode=mode, cache=cache, progress=True, label_file=table)
+    dataset = load(
+        source, root=root, size=size, mode=mode, cache=cache, progress=True, label_file=table,
+        intensity=config.get("intensity", "auto"),
+    )  # fmt: skip
     if dataset.test is not None:
         return dataset
     if not config:
@@ -70,11 +79,54 @@ def labels_as_test(dataset: Dataset) -> Dataset:
     return replace(dataset, test=Examples(dataset.train.x[known], dataset.train.y[known]))
 
 
-def _config_of(run: str, data: str | None) -> dict[str, Any]:
+def config_of(run: str, data: str | None) -> dict[str, Any]:
     """The options of the run, if `data` is not given or the run's own."""
     path = Path(run) / "config.yaml"
     config = read_config(path) if data is None or path.is_file() else {}
     return config if data in (None, config.get("data")) else {}
+
+
+def check_config(predictor: Predictor, run: str, force: bool) -> None:
+    """Refuse a config.yaml that is no longer the one the model was trained by; `force` only says what differs."""
+    path = Path(run) / "config.yaml"
+    if predictor.identity is None or not path.is_file():
+        return
+    now = options_of(read_config(path))
+    said = refuse(changed_options(predictor.identity["config"], now), path, force, "put it back, or add --force")
+    if said:
+        print(said, file=sys.stderr)
+
+
+def measured_on(dataset: Dataset, predictor: Predictor, run: str, own: bool, force: bool) -> Examples:
+    """The test examples: those that the run held out if they are its `own` data, however the folder has changed since.
+
+    Images that the run was trained on are refused, unless `force` is set.
+    """
+    rows = RunFolder(run).rows()
+    if rows is None or ("test" not in rows and own):
+        return match_classes(dataset, predictor.classes)
+    if "test" in rows:
+        if dataset.test is not None and dataset.classes == predictor.classes and same_rows(dataset.test, rows):
+            return dataset.test
+        kept, missing = find_rows(dataset, rows, predictor.classes)
+        if own or not missing:
+            return _held_out(kept, missing, run, force)
+    examples = match_classes(dataset, predictor.classes)
+    seen = overlap(examples, rows)
+    if seen and not force:
+        known = f"{seen} of the {len(examples)} images to measure on are training images of {run}"
+        raise UserError(f"{known}; give others, or add --force")
+    return examples
+
+
+def _held_out(kept: Examples, missing: int, run: str, force: bool) -> Examples:
+    """The test images of a run in a folder that has changed."""
+    if missing and not (force and len(kept)):
+        rest = f", or measure on the other {len(kept)} with --force" if len(kept) else ""
+        lost = f"{missing} of the {missing + len(kept)} test images of {run} are gone, changed or have another label"
+        raise UserError(f"{lost}; put them back{rest}")
+    print(f"the data have changed since training: measured on {len(kept)} test images of the run", file=sys.stderr)
+    return kept
 
 
 def match_classes(dataset: Dataset, classes: tuple[str, ...]) -> Examples:
@@ -86,6 +138,35 @@ def match_classes(dataset: Dataset, classes: tuple[str, ...]) -> Examples:
         raise UserError("--data has no test set; give data that has one, such as a folder test/<class>")
     number = np.array([classes.index(name) for name in dataset.classes])
     return Examples(dataset.test.x, number[dataset.test.y], dataset.test.names)
+
+
+def add_output(parser: Parser, text: str, default: str | None = None) -> None:
+    """Add `-o` and `--overwrite`."""
+    parser.add_argument("-o", "--output", default=default, help=text)
+    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+
+
+def check_output(output: str | None, overwrite: bool, run: str | None = None, inputs: Sequence[str] = ()) -> None:
+    """Refuse to replace a file without being asked, and in any case what the command reads."""
+    path = Path(output or "-")
+    if str(path) == "-":
+        return
+    if not path.parent.is_dir():
+        raise UserError(f"-o {path}: there is no folder {path.parent}; create it first")
+    if path.is_dir():
+        raise UserError(f"-o {path} is a folder; give the name of a file")
+    if not os.path.lexists(path):
+        return
+    if any(os.path.samefile(path, name) for name in (*inputs, *_files_of(run)) if os.path.exists(name)):
+        raise UserError(f"-o {path} is read by this command; give another name")
+    if not overwrite:
+        raise UserError(f"-o {path} exists already; give another name, or add --overwrite")
+
+
+def _files_of(run: str | None) -> list[str]:
+    """What a run needs; its report and exported models can be made again."""
+    folder = Path(run or "")
+    return [str(folder / name) for name in (*listed(folder), NAME)] if run else []
 
 
 def write_output(output: str, write: Callable[[TextIO], None]) -> None:

@@ -15,11 +15,14 @@ from ..algorithms import Algorithm
 from ..data.bank import BankConfig
 from ..data.loading import load_ssl
 from ..errors import OptionError, UserError
+from ..runs import checkpoint
 from ..runs.folder import RunFolder
+from ..runs.identity import changed_options, options_of, refuse
 from ..training.config import TrainConfig
 from ..training.presets import PAPER_REFRESH, method_options, preset
 from ..training.trainer import Trainer
 from ..utils.io import read_json
+from ..utils.manifest import settle
 from .console import summary_table
 from .options import CLASSES, NOT_DATA, Given, Words, check_keys, flatten, read_words, types_of
 from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs, say_skipped
@@ -29,7 +32,7 @@ from .train_help import answer
 AUTO, SCRATCH = "auto", "scratch"
 DEFAULTS = {"algorithm": {"class_path": "vcc_infuse.FixMatch"}, "calibrator": {"class_path": "vcc_infuse.Softmax"}}
 # A continued run may find its data elsewhere, use another device and show something else.
-RESUMABLE = ("resume", "root", "cache", "device", "progress")
+RESUMABLE = ("resume", "root", "cache", "device", "progress", "force")
 
 
 def run(argv: Sequence[str]) -> None:
@@ -61,7 +64,7 @@ def run(argv: Sequence[str]) -> None:
             data = embed(data, bank, objects.model, options)
             if chosen.reason and not resume:
                 advise(data, objects.model, options)
-        summary = trainer.fit(data, config=config_text(options), resume=bool(resume))
+        summary = trainer.fit(data, config=config_text(options), resume=bool(resume), force=options.force)
     if summary:  # only the first of several processes has one
         say_result(summary, options.out)
     trainer.close()
@@ -98,6 +101,7 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--preset", default=AUTO)
     parser.add_argument("--dry_run", type=bool, default=False)
     parser.add_argument("--resume")
+    parser.add_argument("--force", type=bool, default=False)
     parser.add_function_arguments(load_ssl, skip=NOT_DATA)
     for option, kind in CLASSES.items():
         parser.add_subclass_arguments(kind, option, as_group=False, required=False)
@@ -171,13 +175,25 @@ def resume_words(words: Words, folder: str) -> Words:
     config = Path(folder) / "config.yaml"
     if not config.is_file():
         raise UserError(f"--resume {folder}: there is no config.yaml; give the folder of an earlier run (its --out)")
+    settle(Path(folder))
     finished = (Path(folder) / "summary.json").is_file()
+    check_options(folder, "steps" in words, "force" in words)
     if finished:
         check_extension(words.get("steps"), folder, read_config(config).get("steps"))
     if other := [name for name in words if name not in (*RESUMABLE, *(["steps"] if finished else []))]:
         remedy = f"start a new run with --config {config}"
         raise UserError(f"--resume continues a run with its own options, so --{other[0]} cannot change; {remedy}")
     return {**words, "config": str(config), "out": folder}
+
+
+def check_options(folder: str, extended: bool, force: bool) -> None:
+    """Refuse options that were edited since the last checkpoint, before the data are loaded."""
+    before = checkpoint.identity(RunFolder(folder).checkpoints)
+    if before and not force:
+        now = options_of(read_config(Path(folder) / "config.yaml"))
+        steps = {"steps": now.get("steps")} if extended or before["step"] == before["total"] else {}
+        remedy = "put it back, start a new run with --config, or add --force"
+        refuse(changed_options({**before["config"], **steps}, now), folder, False, remedy)
 
 
 def check_extension(steps: str | None, folder: str, before: Any) -> None:
@@ -225,7 +241,7 @@ def full_name(mistake: OptionError, options: dict[str, Any]) -> str:
 
 def config_text(options: Namespace) -> str:
     """config.yaml: every option, so that it runs the same again. Not `out`: a new run needs a folder of its own."""
-    once = ("config", "resume", "out", "dry_run")
+    once = ("config", "resume", "out", "dry_run", "force")
     kept = {name: value for name, value in options.as_dict().items() if name not in once}
     return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
 

@@ -37,6 +37,7 @@ TEXTS = {
     "config": "YAML file with options, such as the config.yaml of a run",
     "print_config": "print the options as YAML and stop",
     "resume": "continue the interrupted run in this folder; with --steps N extend a finished one to N steps",
+    "force": "resume although options, data or the number of processes have changed",
     "dry_run": "say what would be done and how long it takes, then stop",
     "algorithm": "the semi-supervised method (FixMatch)",
     "calibrator": "how far a pseudo label is trusted (Softmax)",
@@ -47,7 +48,7 @@ COMMON = {
     "data": ("data", "labels", "label_file", "validation", "size", "flip", "augment"),
     "method": ("preset", "algorithm", "calibrator", "selector", "model"),
     "training": ("steps", "batch_size", "lr", "init", "device", "seed"),
-    "run folder": ("out", "config", "resume", "dry_run", "print_config"),
+    "run folder": ("out", "config", "resume", "force", "dry_run", "print_config"),
 }
 LEFT, SECTIONS = 22, re.compile(r"^(Args|Attributes|Example|Returns):$", re.M)
 OFTEN_PRESET = {*FROZEN, *FINETUNE, *SCRATCH}

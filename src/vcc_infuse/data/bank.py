@@ -2,7 +2,8 @@
 
 Features are float16 in memory-mapped files of the cache folder, under a key made from the images, the network's
 weights, the views and the seed. Work is done in chunks, each from a seed of its own: a killed process continues
-where it was, and several processes share the chunks.
+where it was, and several processes share the chunks. Every chunk has a checksum, which is compared when the bank is
+opened: damaged chunks are embedded again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import hashlib
 import json
 import math
 import time
+import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -71,6 +75,16 @@ class BankConfig:
         return ("plain", *["weak"] * self.weak, *["strong"] * self.strong)
 
 
+def checksum(rows: np.ndarray) -> int:
+    """CRC-32 of the values, above 0."""
+    return zlib.crc32(np.ascontiguousarray(rows).data) + 1
+
+
+def warn_damaged(folder: Path, count: int, what: str) -> None:
+    """Say that a part of a bank is made again."""
+    warnings.warn(f"{count} {what} of the bank {folder} were damaged and are embedded again", stacklevel=2)
+
+
 class Job(NamedTuple):
     """Rows of one chunk whose views are embedded together."""
 
@@ -123,6 +137,9 @@ class Bank:
         self.files = {part: self._file(part, width) for part in self.images}
         self.features = {part: file.array for part, file in self.files.items()}
         self.done = {part: self._marks(part) for part in self.images}
+        self.sums = {part: self._checksums(part) for part in self.images}
+        for part in self.images:
+            self._verify(part)
 
     # --- what is still to be done, and doing it
 
@@ -168,6 +185,7 @@ class Bank:
         # A lazy bank lets the plain view stand for the others until they are asked for.
         missing = target.array.shape[1] - features.shape[1]
         target.write(job.rows, np.concatenate([features, np.repeat(features[:, :1], missing, 1)], 1))
+        self.sums[job.part].write(np.array([job.number]), np.array([self._checksum(job.part, job.number)]))
         self.done[job.part].write(np.array([job.number]), np.ones(1))
 
     def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
@@ -189,7 +207,9 @@ class Bank:
                 if len(piece):
                     job, features = self.embed(Job("train", int(piece[0]) // CHUNK, piece, further))
                     plain = self.features["train"][piece, :1]
-                    self.files["train"].write(piece, np.concatenate([plain, features], 1))
+                    whole = np.concatenate([plain, features], 1)
+                    self.files["train"].write(piece, whole)
+                    self._row_checksums().write(piece, np.array([checksum(row) for row in whole]))
                     flags.write(piece, np.ones(len(piece)))
                     shown.advance(job.views)
         self.seconds += time.perf_counter() - began
@@ -264,6 +284,49 @@ class Bank:
 
     def _row_marks(self) -> ArrayFile:
         return ArrayFile(self.folder / "rows-done.npy", (self.images["train"].shape[0],), np.uint8)
+
+    # --- checksums; 0 is one that is not known
+
+    def _checksums(self, part: Part) -> ArrayFile:
+        return ArrayFile(self.folder / f"{part}-sums.npy", (len(self.done[part].array),), np.uint64)
+
+    def _row_checksums(self) -> ArrayFile:
+        return ArrayFile(self.folder / "rows-sums.npy", (self.images["train"].shape[0],), np.uint64)
+
+    def _checksum(self, part: Part, number: int) -> int:
+        """Of a chunk; in a lazy bank of its plain views, because the others come row by row."""
+        rows = self.features[part][self._chunk(part, number)]
+        return checksum(rows[:, :1] if self.config.lazy else rows)
+
+    def _verify(self, part: Part) -> None:
+        """Forget chunks that are not what was written, so that they are embedded again."""
+        bad = []
+        for number in np.flatnonzero(self.done[part].array):
+            known, found = int(self.sums[part].array[number]), self._checksum(part, number)
+            if known == 0 and self.features[part][self._chunk(part, number)].any():
+                self.sums[part].write(np.array([number]), np.array([found]))  # of a bank without checksums
+            elif known != found:
+                bad.append(number)
+        if bad:
+            self.done[part].write(np.array(bad), np.zeros(len(bad)))
+            warn_damaged(self.folder, len(bad), "chunks")
+        if self.config.lazy and part == "train":
+            self._verify_rows(np.concatenate([self._chunk(part, number) for number in bad]) if bad else np.arange(0))
+
+    def _verify_rows(self, lost: np.ndarray) -> None:
+        """The same for the rows of a lazy bank. A row that is not embedded repeats its plain view."""
+        flags, sums, x = self._row_marks(), self._row_checksums(), self.features["train"]
+        bad = [row for row in np.flatnonzero(flags.array) if int(sums.array[row]) != checksum(x[row])]
+        if bad:
+            warn_damaged(self.folder, len(bad), "rows")
+        forgotten = np.union1d(lost, bad).astype(np.int64)
+        if len(forgotten):
+            flags.write(forgotten, np.zeros(len(forgotten)))
+        for start in range(0, len(x), CHUNK):
+            rows = np.arange(start, min(start + CHUNK, len(x)))
+            rows = rows[(flags.array[rows] == 0) & (x[rows, 1:] != x[rows, :1]).any((1, 2))]
+            if len(rows):  # a process was killed between the views and their mark
+                self.files["train"].write(rows, np.repeat(x[rows, :1], x.shape[1], 1))
 
     # --- images
 

@@ -10,10 +10,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..utils import manifest
 
 FORMAT = 1  # raise it when decoding or layout changes, so that old entries are no longer found
 Allocate = Callable[[str, tuple[int, ...]], np.ndarray]  # name, shape
@@ -42,14 +45,26 @@ def cached(key: list[Any], folder: str | None, build: Callable[[Allocate], dict[
 
 def _read(target: Path) -> Entry | None:
     """None if the entry is absent or damaged."""
+    if not target.exists():
+        return None
     try:
+        _verify(target, tuple((path.name, *_stamp(path)) for path in sorted(target.iterdir())))
         facts = json.loads((target / "facts.json").read_text())
-        shapes = facts["shapes"]
-        arrays = {n: np.load(target / f"{n}.npy", mmap_mode="r", allow_pickle=False) for n in shapes}
-        whole = all(list(arrays[name].shape) == shape for name, shape in shapes.items())
+        arrays = {n: np.load(target / f"{n}.npy", mmap_mode="r", allow_pickle=False) for n in facts["arrays"]}
     except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
         return None
-    return (arrays, facts["facts"]) if whole else None
+    return arrays, facts["facts"]
+
+
+@lru_cache
+def _verify(target: Path, stamps: tuple[object, ...]) -> None:
+    """Compare all checksums, once per process as long as no file has another stamp."""
+    manifest.check(target, ["facts.json", *(path.name for path in target.glob("*.npy"))])
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]) -> None:
@@ -59,14 +74,17 @@ def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]
     with tempfile.TemporaryDirectory(prefix=".building-", dir=home, ignore_cleanup_errors=True) as temporary:
         new = Path(temporary) / "entry"
         new.mkdir()
-        shapes: dict[str, tuple[int, ...]] = {}
+        arrays: dict[str, np.memmap] = {}
 
         def allocate(name: str, shape: tuple[int, ...]) -> np.ndarray:
-            shapes[name] = shape
-            return _mapped(new / f"{name}.npy", shape)
+            arrays[name] = _mapped(new / f"{name}.npy", shape)
+            return arrays[name]
 
         facts = build(allocate)
-        (new / "facts.json").write_text(json.dumps({"shapes": shapes, "facts": facts}))
+        for array in arrays.values():
+            array.flush()
+        content = json.dumps({"arrays": list(arrays), "facts": facts}).encode()
+        manifest.publish(new, {"facts.json": content}, existing=[f"{name}.npy" for name in arrays])
         try:
             if _read(target) is None and target.exists():
                 target.rename(Path(temporary) / "damaged")
@@ -76,8 +94,8 @@ def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]
                 raise
 
 
-def _mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+def _mapped(path: Path, shape: tuple[int, ...]) -> np.memmap:
+    array: np.memmap = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash when a page is written
         with open(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

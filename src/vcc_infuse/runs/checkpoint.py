@@ -17,8 +17,11 @@ from ..utils.io import read_json, write_atomic, write_json
 NAME = re.compile(r"step-(\d+)\.pt")
 
 
-def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Write `state` (tensors in plain containers) as the checkpoint of `step`; drop all but the newest `keep`."""
+def save(folder: Path, step: int, state: dict[str, Any], identity: dict[str, Any] | None = None, keep: int = 2) -> Path:
+    """Write `state` (tensors in plain containers) as the checkpoint of `step`; drop all but the newest `keep`.
+
+    `identity` says what run it belongs to; it is beside the checksum, where it can be read without the state.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
     # Through memory, because torch's own writer does not raise OSError when the disk is full.
@@ -26,7 +29,7 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
     torch.save(state, content)
     write_atomic(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
     # The checksum is written last: a checkpoint without one was cut short and does not count.
-    write_json(path.with_suffix(".json"), {"step": step, "sha256": digest(path)})
+    write_json(path.with_suffix(".json"), {"step": step, "sha256": digest(path), "identity": identity})
     for old in sorted(folder.glob("step-*.pt"))[:-keep]:
         old.unlink()
         old.with_suffix(".json").unlink(missing_ok=True)
@@ -34,12 +37,29 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The newest undamaged checkpoint, or None; a damaged one causes a warning, and the previous one is tried."""
+    """The newest undamaged checkpoint, or None."""
+    path, device = newest(folder), torch.device(device)
+    if path is None:
+        return None
+    # Several processes call their CPUs cpu:0, cpu:1, …, which torch.load does not know.
+    where = device if device.type != "cpu" else "cpu"
+    state: dict[str, Any] = torch.load(path, map_location=where, weights_only=True)
+    return state
+
+
+def identity(folder: Path) -> dict[str, Any]:
+    """What run the newest undamaged checkpoint belongs to, and its step; empty without one."""
+    path = newest(folder)
+    record = read_json(path.with_suffix(".json")) if path else None
+    return {**(record.get("identity") or {}), "step": record["step"]} if record else {}
+
+
+def newest(folder: Path) -> Path | None:
+    """The path of the newest undamaged checkpoint; a damaged one causes a warning, and the previous one is tried."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         fault = corruption_reason(path)
         if fault is None:
-            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-            return state
+            return path
         warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=2)
     return None
 

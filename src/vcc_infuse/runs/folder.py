@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import OptionError
-from ..utils.io import append_jsonl, jsonl_line, read_jsonl, write_json, write_text
+from ..errors import OptionError, UserError
+from ..utils import manifest
+from ..utils.io import Columns, append_jsonl, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
 from . import checkpoint
+from .identity import Identity
+
+LOGS = ("metrics.jsonl", "selections.jsonl")
 
 
 class RunFolder:
@@ -26,34 +31,55 @@ class RunFolder:
     def check_free(self) -> None:
         """Refuse a folder that already holds files: results are never overwritten."""
         problem = "it is a file" if self.path.is_file() else ""
-        if self.path.is_dir() and any(self.path.iterdir()):
+        # Hidden files are the lock, or what a killed process left before there was anything to keep.
+        if self.path.is_dir() and any(not file.name.startswith(".") for file in self.path.iterdir()):
             problem = "it already holds files: use another folder, or resume this run"
         if problem:
             raise OptionError("out", str(self.path), "must be a new or empty folder", problem)
 
-    def create(self, config: str) -> None:
-        """Create the folder and write its configuration."""
+    def make(self) -> None:
+        """Create the folder itself."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
             reason = f"it cannot be created: {fault.strerror}"
             raise OptionError("out", str(self.path), "must be in a writable folder", reason) from fault
-        self.write_text("config.yaml", config)
+
+    def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
+        """Write what the run starts with: its configuration, and which rows it is trained and measured on."""
+        self.make()
+        files = {"config.yaml": config.encode()} | ({"rows.npz": npz_bytes(rows)} if rows else {})
+        manifest.publish(self.path, files | ({"skipped.tsv": skipped.encode()} if skipped else {}))
 
     def reopen(self, config: str) -> None:
         """Make a finished run one that is still training, because it is extended; an unfinished one stays as it is."""
         summary = self.path / "summary.json"
         if summary.exists():
             summary.unlink()  # first: an interruption leaves a run that can be continued
-            self.write_text("config.yaml", config)
+            manifest.publish(self.path, {"config.yaml": config.encode()}, LOGS, dropped=["summary.json"])
+
+    def check_logs(self, force: bool = False) -> None:
+        """Refuse lines that were changed or lost since they were written; `force` keeps those that can be read."""
+        try:
+            manifest.check(self.path, LOGS, required=False)
+        except UserError as fault:
+            if not force:
+                raise UserError(f"{fault}, or go on with what is left of it with --force") from fault
+            kept = {name: _readable(self.path / name) for name in LOGS if (self.path / name).is_file()}
+            manifest.publish(self.path, kept, LOGS)
+
+    def keep_config(self) -> None:
+        """Vouch for config.yaml as it is: it was compared with the run's own options."""
+        manifest.publish(self.path, {"config.yaml": (self.path / "config.yaml").read_bytes()})
+
+    def rows(self) -> Columns | None:
+        """Which rows the run is trained and measured on; see `data.identity`."""
+        manifest.check(self.path, ["rows.npz"], required=False)
+        return load_npz(self.path / "rows.npz")
 
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to continue from."""
         return any(self.checkpoints.glob("step-*.pt"))
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file atomically."""
-        write_text(self.path / name, text)
 
     def append(self, line: dict[str, Any]) -> None:
         """Add an evaluation to metrics.jsonl."""
@@ -68,25 +94,47 @@ class RunFolder:
 
         An evaluation is recorded after its step, a core set before the step it is for.
         """
-        _keep_until(self.metrics, step)
-        _keep_until(self.selections, step - 1)
+        ends = {self.metrics: step, self.selections: step - 1}
+        kept = {path.name: _until(path, last) for path, last in ends.items() if path.exists()}
+        if kept:
+            manifest.publish(self.path, kept, LOGS)
 
-    def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
-        """Store the state after `step` steps."""
-        checkpoint.save(self.checkpoints, step, state)
+    def save_checkpoint(self, step: int, state: dict[str, Any], identity: Identity | None = None) -> None:
+        """Store the state after `step` steps, and vouch for the lines written so far."""
+        manifest.publish(self.path, {}, LOGS)
+        checkpoint.save(self.checkpoints, step, state, identity)
 
     def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
         """The newest undamaged state."""
         return checkpoint.load(self.checkpoints, device)
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write the final metrics. The presence of summary.json marks a finished run."""
-        write_json(self.path / "summary.json", summary)
+    def finish(self, summary: dict[str, Any], files: dict[str, bytes]) -> None:
+        """Write the final metrics and other files, all at once. The presence of summary.json marks a finished run."""
+        manifest.publish(self.path, {**files, "summary.json": json_bytes(summary)}, LOGS)
 
 
-def _keep_until(path: Path, step: int) -> None:
-    if path.exists():
-        write_text(path, "".join(jsonl_line(line) for line in read_jsonl(path) if line["step"] <= step))
+def _until(path: Path, step: int) -> bytes:
+    """The lines up to a step."""
+    return "".join(jsonl_line(line) for line in read_jsonl(path) if _step(line, path) <= step).encode()
+
+
+def _readable(path: Path) -> bytes:
+    """The lines of a damaged file that still are what they were meant to be."""
+    kept = []
+    for text in path.read_bytes().splitlines(keepends=True):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int) and text.endswith(b"\n"):
+            kept.append(text)
+    return b"".join(kept)
+
+
+def _step(line: dict[str, Any], path: Path) -> int:
+    if not isinstance(line.get("step"), int):
+        raise UserError(f"{path} is damaged: a line has no step; restore it from a copy or remove it")
+    return int(line["step"])
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
-from ..errors import OptionError
+from ..errors import OptionError, UserError
 from ..models.classifier import batchnorms
 from ..utils.numerics import fast_bf16, resolve_device
 
@@ -41,12 +42,34 @@ def make_accelerator(
     return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder)
 
 
+class ProcessLost(UserError):  # noqa: N818 - named after what happened
+    """Another process of this run has ended, so this one cannot go on."""
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Around a message between processes: where another one has died, torch raises RuntimeErrors of many kinds."""
+    try:
+        yield
+    except RuntimeError as fault:
+        reason = str(fault).partition("\n")[0][:200]
+        remedy = "see what it said, then continue with train --resume"
+        raise ProcessLost(f"another process of this run has ended ({reason}); {remedy}") from fault
+
+
+def wait_for_everyone(accelerator: Accelerator) -> None:
+    """Go on when all processes have come here."""
+    with together():
+        accelerator.wait_for_everyone()
+
+
 def gather(tensor: Tensor) -> Tensor:
     """The rows of all processes, in the order of the global batch; the tensor itself where there is one process."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return tensor
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, tensor.contiguous())
+    with together():
+        dist.all_gather(parts, tensor.contiguous())
     # Process r holds rows r, r + world, …: interleaving restores the single-process order.
     return torch.stack(parts, 1).flatten(0, 1)
 
@@ -57,7 +80,8 @@ def average_(tensors: Iterable[Tensor]) -> None:
     if not tensors or not dist.is_initialized() or dist.get_world_size() == 1:
         return
     flat = torch.cat([t.detach().flatten().float() for t in tensors])
-    dist.all_reduce(flat)
+    with together():
+        dist.all_reduce(flat)
     flat /= dist.get_world_size()
     for tensor, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
         tensor.detach().copy_(part.view_as(tensor))

@@ -12,19 +12,23 @@ import yaml
 from torch import Tensor
 
 from ..data.dataset import Examples
+from ..data.identity import content_digest, identify
 from ..data.sampling import Batches
 from ..errors import UserError
 from ..predictor import Predictor
 from ..report import write_report
+from ..runs import checkpoint
 from ..runs.artifacts import last_scores, mistakes, ranked
 from ..runs.folder import RunFolder
+from ..runs.identity import Identity, compare, options_of, refuse
 from ..selectors.pool import Pool
 from ..selectors.selection import Selection
 from ..tracking import Tracker
-from ..utils.io import Columns, read_jsonl, save_npz
+from ..utils.io import Columns, npz_bytes, read_jsonl, save_npz
 from ..utils.seeding import preserve_mode_and_rng
 from ..utils.serialization import to_config
 from .config import TrainConfig
+from .distributed import wait_for_everyone
 from .state import TrainState
 
 
@@ -35,40 +39,62 @@ class RunRecorder:
         self.folder = RunFolder(out) if out else None
         self.state, self.report = state, report
         self.tracker = Tracker(state.accelerator)
+        self.identity: Identity = {}
 
     @property
     def writes(self) -> bool:
         """Whether this process writes files."""
         return self.folder is not None and self.state.main
 
-    def open(self, config: str, resume: bool) -> int:
-        """Create the folder, or reopen it and restore the state; returns the step to start from."""
+    def open(self, config: str, resume: bool, force: bool = False) -> int:
+        """Create the folder, or reopen it and restore the state; returns the step to start from.
+
+        A run to resume must be the same run: `force` only says what differs.
+        """
         if self.folder is None:
             if resume:
                 raise UserError("resume=True needs the folder of the run: Trainer(out=…)")
             return 0
+        rows = identify(self.state.data)
+        self.identity = identity(self.state, options_of(yaml.safe_load(config)), rows)
+        if resume:
+            self._check(self.folder, rows, force)
         saved = self.folder.load_checkpoint(self.state.device) if resume else None
         step = saved["step"] if saved else 0
-        self.state.accelerator.wait_for_everyone()
+        wait_for_everyone(self.state.accelerator)
         if self.writes:
+            if resume:
+                self.folder.check_logs(force)
+                self.folder.keep_config()
             recorded = self.last_evaluation().get("step", 0)
             if resume:
                 if saved and step < self.state.task.steps:
                     self.folder.reopen(config)
                 self.folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
             else:
-                self._create(self.folder, config)
+                self._create(self.folder, config, rows)
             self.tracker.start(self.folder.path, config, step if resume else None, recorded)
         if saved:
             self.state.load_state_dict(saved)
         return step
 
-    def _create(self, folder: RunFolder, config: str) -> None:
+    def _check(self, folder: RunFolder, rows: Columns, force: bool) -> None:
+        """Refuse to continue another run than the one in the checkpoint."""
+        before = checkpoint.identity(folder.checkpoints)
+        if not before:
+            return  # nothing was trained yet
+        old, now = before["config"], self.identity["config"]
+        if before["step"] == before["total"]:  # a run that is complete may get more steps
+            old = {**old, "steps": now["steps"]}
+        found = compare({**before, "config": old}, self.identity, (folder.rows(), rows))
+        said = refuse(found, folder.path, force, "put it back as it was, start a new run, or add --force")
+        if said and self.state.main:
+            print(said, file=sys.stderr)
+
+    def _create(self, folder: RunFolder, config: str, rows: Columns) -> None:
         folder.check_free()
-        folder.create(config)
         skipped = self.state.data.dataset.skipped
-        if skipped:
-            folder.write_text("skipped.tsv", "".join(f"{path}\t{reason}\n" for path, reason in skipped))
+        folder.create(config, rows, "".join(f"{path}\t{reason}\n" for path, reason in skipped))
 
     def evaluation(self, metrics: dict[str, Any]) -> None:
         """Record one evaluation."""
@@ -90,15 +116,14 @@ class RunRecorder:
     def checkpoint(self, step: int) -> None:
         """Save everything after `step` steps."""
         if self.folder and self.writes:
-            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step})
+            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step}, self.identity)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Save the model, then the summary, whose presence marks a finished run."""
+        """Save the model and its answers with the summary, whose presence marks a finished run."""
         if self.folder and self.writes:
             direction = influence_direction(self.state, summary["seed"])
-            replace(self.state.predictor(), direction=direction).save(self.folder.path)
-            save_examples(self.folder.path, self.state)
-            self.folder.write_summary(summary)
+            predictor = replace(self.state.predictor(), direction=direction, identity=self.identity)
+            self.folder.finish(summary, predictor.files() | example_files(self.folder.path, self.state))
             if self.report:
                 write_html_report(self.folder.path)
 
@@ -115,27 +140,43 @@ def write_html_report(folder: Path) -> None:
         print(f"report not written: {fault}", file=sys.stderr)
 
 
-def save_examples(folder: Path, state: TrainState) -> None:
+def identity(state: TrainState, options: dict[str, Any], rows: Columns) -> Identity:
+    """What makes this run: a checkpoint or a model with another identity belongs to another run."""
+    data, bank = state.data, state.data.dataset.bank
+    return {
+        "config": options,
+        "classes": list(data.dataset.classes),
+        "data": content_digest(*rows.values()),
+        "split": content_digest(data.split.labeled, data.split.pool, data.split.held_out),
+        "network": bank.folder.name if bank else None,
+        "processes": state.world,
+        "total": state.task.steps,
+    }
+
+
+def example_files(folder: Path, state: TrainState) -> dict[str, bytes]:
     """predictions.npz and gallery.npz: the final model's answers on the test set, and the images worth a look."""
     data = state.data
     pictures = data.dataset.bank.source if data.dataset.bank else data.dataset
     test = data.dataset.test
-    images = {} if test is None else save_predictions(folder, state.row_predictor(), test, pictures.test)
+    files: dict[str, bytes] = {}
+    images: Columns = {}
+    if test is not None:
+        answers = predictions(state.row_predictor(), test)
+        files["predictions.npz"] = npz_bytes(answers)
+        images = mistakes((pictures.test or test).x, test.names, answers)
     scored = last_scores(folder / "coresets")
     if scored:
         train = pictures.train
         images |= ranked(train.x, train.names, np.asarray(data.split.pool), np.asarray(data.pool_truth), scored)
-    if images:
-        save_npz(folder / "gallery.npz", images)
+    return files | ({"gallery.npz": npz_bytes(images)} if images else {})
 
 
-def save_predictions(folder: Path, predictor: Predictor, test: Examples, pictures: Examples | None) -> Columns:
-    """Write predictions.npz; returns the misclassified images, as they look in `pictures`."""
+def predictions(predictor: Predictor, test: Examples) -> Columns:
+    """The columns of predictions.npz."""
     labels, _, confidence, calibrated = (column.cpu().numpy() for column in predictor.predict(test.x))
     answers = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
-    answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
-    save_npz(folder / "predictions.npz", answers)
-    return mistakes((pictures or test).x, test.names, answers)
+    return answers | {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
 
 
 def influence_direction(state: TrainState, seed: int) -> Tensor | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..data.sampling import Batches
 from ..data.ssl_data import SSLData
 from ..predictor import Predictor
 from ..runs.folder import RunFolder
+from ..runs.lock import locked
 from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
@@ -70,15 +72,26 @@ class Trainer:
         self.steps = selector.steps(full) if selector else full
         self.schedule_steps = selector.schedule_steps(config.steps) if selector else config.steps
 
-    def fit(self, data: SSLData, *, config: str | None = None, resume: bool = False) -> dict[str, Any]:
+    def fit(
+        self, data: SSLData, *, config: str | None = None, resume: bool = False, force: bool = False
+    ) -> dict[str, Any]:
         """Train on `data` and return the summary. `config` is the text of config.yaml; `resume` continues `out`.
 
-        A finished run with fewer steps than this trainer is extended: its last checkpoint is trained on.
+        A finished run with fewer steps than this trainer is extended: its last checkpoint is trained on. Options, data
+        and number of processes must be those of the run to continue, unless `force` is set.
         """
-        self.prepare(data, resume)
-        start = self.recorder_.open(config or self._config_yaml(), resume)
-        with closing(self.recorder_):
-            return self._run(start)
+        with self._lock():
+            self.prepare(data, resume)
+            with closing(self.recorder_):
+                return self._run(self.recorder_.open(config or self._config_yaml(), resume, force))
+
+    def _lock(self) -> AbstractContextManager[None]:
+        """The run folder for this run alone; the first of several processes holds it for all."""
+        if self.config.out is None or os.environ.get("RANK", "0") != "0":
+            return nullcontext()
+        folder = RunFolder(self.config.out)
+        folder.make()
+        return locked(folder.path)
 
     def prepare(self, data: SSLData, resume: bool = False) -> None:
         """Build the state, the batches and the recorder, without taking a step."""

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from ..errors import UserError
 from .suggest import did_you_mean_path
 
-FILES = ["model.json", "model.safetensors", "summary.json", "README.md"]
+FILES = ["model.json", "model.safetensors", "summary.json", "README.md", "manifest.json"]
 FIGURES = {
     "error": "error",
     "error_balanced": "balanced error",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -44,9 +45,14 @@ def nan_to_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def json_bytes(value: Any) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically."""
-    write_text(path, json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n")
+    write_atomic(path, lambda temporary: temporary.write_bytes(json_bytes(value)))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -92,15 +98,17 @@ def _parse(data: bytes, where: str) -> dict[str, Any]:
     return value
 
 
+def npz_bytes(columns: Mapping[str, np.ndarray]) -> bytes:
+    """Arrays of any names as the content of one compressed file."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **columns)  # type: ignore[arg-type]
+    return content.getvalue()
+
+
 def save_npz(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Write arrays of any names to one compressed file, atomically."""
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "wb") as handle:  # a handle, because numpy adds .npz to a name
-            np.savez_compressed(handle, **columns)  # type: ignore[arg-type]
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, write)
+    write_atomic(path, lambda temporary: temporary.write_bytes(npz_bytes(columns)))
 
 
 def load_npz(path: Path) -> Columns | None:
@@ -110,5 +118,5 @@ def load_npz(path: Path) -> Columns | None:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as fault:
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as fault:
         raise UserError(f"{path} is damaged: {fault}; restore it from a copy or remove it") from fault

@@ -1,0 +1,140 @@
+"""manifest.json: the checksums of a folder's files, and the moment at which a set of them changes.
+
+A set is written under temporary names, then the manifest is replaced: from here on the new set counts. Then the files
+get their names, by this process or, if it is killed, by whoever opens the folder next. A reader finds the old set or
+the new one, and a file that is not the one that was written is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .io import write_json
+
+NAME = "manifest.json"
+BLOCK = 2**20
+Content = bytes | memoryview
+
+
+def publish(
+    folder: Path,
+    files: Mapping[str, Content],
+    logs: Iterable[str] = (),
+    *,
+    existing: Iterable[str] = (),
+    dropped: Iterable[str] = (),
+) -> None:
+    """Write files as one set, vouch for `existing` ones as they are, and no longer for those that are `dropped`.
+
+    `logs` are files that only grow: what they hold now is vouched for, too.
+    """
+    settle(folder)
+    entries = {name: entry for name, entry in (_entries(folder) or {}).items() if name not in dropped}
+    for name, content in files.items():
+        with open(_staged(folder, name), "wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        entries[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    entries |= {name: describe(folder / name) for name in existing}
+    for name in logs:
+        before = entries.pop(name, None)
+        if name in files or (folder / name).is_file():
+            found = before if name in files and before else describe(folder / name)
+            entries[name] = {**found, "grows": True}
+    write_json(folder / NAME, {"files": entries, "sha256": _seal(entries)})
+    settle(folder)
+    for leftover in folder.glob(".*.new"):  # of a process that was killed before its set counted
+        leftover.unlink(missing_ok=True)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The length and the checksum of a file."""
+    size = path.stat().st_size
+    return {"bytes": size, "sha256": _digest(path, size)}
+
+
+def settle(folder: Path) -> None:
+    """Give the files of the newest set their names, where a killed process did not come to it."""
+    entries = None
+    for staged in folder.glob(".*.new"):
+        entries = (_entries(folder) or {}) if entries is None else entries
+        name = staged.name[1 : -len(".new")]
+        with suppress(FileNotFoundError):  # another process was faster
+            if name in entries and _fault(staged, entries[name]) is None:
+                os.replace(staged, folder / name)
+
+
+def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
+    """Refuse files that are not those which were written; names that the manifest does not know are not checked.
+
+    `required`: refuse a folder without a manifest.
+    """
+    settle(folder)
+    entries = _entries(folder)
+    if entries is None:
+        if required:
+            raise UserError(f"{folder}/{NAME} is missing, so nothing shows whether the files are whole; {RESTORE}")
+        return
+    for name in names:
+        fault = _fault(folder / name, entries[name]) if name in entries else None
+        if fault is not None:
+            raise UserError(f"{folder / name} {fault}; {RESTORE}")
+
+
+def listed(folder: Path) -> set[str]:
+    """The names that the manifest vouches for."""
+    return set(_entries(folder) or ())
+
+
+RESTORE = "restore it from a copy"
+
+
+def _staged(folder: Path, name: str) -> Path:
+    return folder / f".{name}.new"
+
+
+def _fault(path: Path, entry: dict[str, Any]) -> str | None:
+    """How a file differs from what was written."""
+    if not path.is_file():
+        return "is missing"
+    size, expected = path.stat().st_size, entry["bytes"]
+    if size < expected or (size > expected and not entry.get("grows")):
+        return f"is damaged or was changed: it has {size:,} bytes instead of {expected:,}"
+    return None if _digest(path, expected) == entry["sha256"] else "is damaged or was changed: its checksum differs"
+
+
+def _digest(path: Path, length: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while length > 0 and (block := handle.read(min(BLOCK, length))):
+            digest.update(block)
+            length -= len(block)
+    return digest.hexdigest()
+
+
+def _entries(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """What the manifest says; None without one."""
+    path = folder / NAME
+    try:
+        content = json.loads(path.read_bytes())
+        entries: dict[str, dict[str, Any]] = content["files"]
+        whole = content["sha256"] == _seal(entries)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is damaged; {RESTORE}")
+    return entries
+
+
+def _seal(entries: dict[str, dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
