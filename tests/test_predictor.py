@@ -51,15 +51,21 @@ def test_faulty_folders_are_one_line(tmp_path, digits):
     saved(SmallConv(4), tmp_path, digits)
     card = json.loads((tmp_path / "model.json").read_text())
     card["backbone"]["init_args"]["width"] = 5
-    (tmp_path / "model.json").write_text(json.dumps(card))
+    publish(tmp_path, {"model.json": json.dumps(card).encode()})
     with pytest.raises(UserError, match="does not match this version's Classifier; train again"):
         Predictor.load(tmp_path)
-    (tmp_path / "model.json").write_text("{")
+    publish(tmp_path, {"model.json": b"{"})
     with pytest.raises(UserError, match="model.json is damaged"):
         Predictor.load(tmp_path)
     saved(SmallConv(4), tmp_path, digits)
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"model.safetensors is damaged or was changed: it has 7 bytes"):
+        Predictor.load(tmp_path)
+    publish(tmp_path, {"model.safetensors": b"damaged"})
     with pytest.raises(UserError, match="model.safetensors cannot be read"):
+        Predictor.load(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(UserError, match="manifest.json is missing"):
         Predictor.load(tmp_path)
 
 

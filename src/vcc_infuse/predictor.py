@@ -223,9 +223,7 @@ class Predictor:
             device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
         """
         folder, device = Path(folder), device if isinstance(device, torch.device) else resolve_device(device)
-        settle(folder)
         card = _read_card(folder)
-        check(folder, ["model.json", "model.safetensors", "summary.json"])
         shape = tuple(card["shape"])
         backbone: nn.Module = from_config(card["backbone"], nn.Module)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
@@ -260,8 +258,10 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def _read_card(folder: Path) -> dict[str, Any]:
     path = folder / "model.json"
+    settle(folder)
     if not path.is_file():
         raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
+    check(folder, ["model.json", "model.safetensors", "summary.json"])
     try:
         card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as fault:

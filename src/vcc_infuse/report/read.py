@@ -9,7 +9,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..utils.io import Columns, load_npz, read_json, read_jsonl
+from ..utils.manifest import check
 
+FILES = (
+    "config.yaml", "metrics.jsonl", "selections.jsonl", "summary.json", "model.json", "predictions.npz", "gallery.npz",
+)  # fmt: skip
 Metrics = dict[str, Any]
 
 
@@ -59,6 +63,7 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
     config = path / "config.yaml"
     if not config.is_file():
         raise UserError(f"{path} is not a run folder: it has no config.yaml; give the folder of a training run")
+    check(path, FILES, required=False)
     summary = read_json(path / "summary.json")
     metrics = read_jsonl(path / "metrics.jsonl")
     return Run(

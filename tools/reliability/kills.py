@@ -1,0 +1,181 @@
+"""Kill training at random moments, resume it, and compare the model with that of a run that was left alone.
+
+    python tools/reliability/kills.py --count 200 --seed 0
+
+Each case takes a combination of method, calibrator and selector on one or two processes, trains it to the end, then
+again with SIGKILL after a random part of that time, up to five times, and resumes it. The weights must have the same
+SHA-256. Processes are forks of this one, which has imported everything: a kill can hit the first step, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from vcc_infuse.cli.main import main
+
+CONFIDENT = ["FixMatch", "FlexMatch", "FreeMatch", "SoftMatch", "UDA", "PseudoLabel"]  # a calibrator can change them
+METHODS = [*CONFIDENT, "Dash", "CoMatch", "SimMatch", "MPL", "MeanTeacher", "PiModel", "VAT", "MixMatch", "ReMixMatch"]
+CALIBRATORS = ["Softmax", "VCC", "RobustVCC", "MMCE", "HardViewTemperature"]
+SELECTORS = ["", "INFUSE", "RobustINFUSE", "GradMatch", "RETRIEVE", "EL2N", "Random", "RandomOnline", "FullShort"]
+REFRESHED = [*SELECTORS[1:6], "RandomOnline"]  # at intervals
+OPTIONS = "--data digits --labels 40 --preset scratch --model SmallConv --model.width 4 --steps 24 --eval_every 4 " \
+    "--batch_size 8 --unlabeled_ratio 2 --progress false --report false --device cpu"  # fmt: skip
+LIMIT = 300.0
+
+
+def words(rng: random.Random) -> list[str]:
+    """A combination."""
+    method = rng.choice(METHODS)
+    found = ["--algorithm", method]
+    found += ["--calibrator", rng.choice(CALIBRATORS)] if method in CONFIDENT else []
+    selector = rng.choice(SELECTORS)
+    found += ["--selector", selector, "--selector.keep", "0.5"] if selector else []
+    return found + (["--selector.every", "4"] if selector in REFRESHED else [])
+
+
+def start(argv: Sequence[str], world: int, log: Path) -> list[int]:
+    """Start a command in one or two processes; returns their ids."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = []
+    for rank in range(world):
+        pid = os.fork()
+        if pid == 0:
+            if world > 1:
+                where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+                os.environ |= {name: str(value) for name, value in where.items()}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(handle, 1)
+            os.dup2(handle, 2)
+            status = 1
+            try:
+                status = main(list(argv))
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        found.append(pid)
+    return found
+
+
+def wait(pids: Sequence[int]) -> list[int]:
+    """The exit statuses; negative is a signal."""
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def kill_after(pids: Sequence[int], seconds: float, victim: int) -> tuple[bool, float]:
+    """Kill one process, and see the others end by themselves; whether it was still alive, and how long they took."""
+    time.sleep(seconds)
+    alive = os.waitpid(pids[victim], os.WNOHANG)[0] == 0
+    began = time.monotonic()
+    if alive:
+        os.kill(pids[victim], signal.SIGKILL)
+        os.waitpid(pids[victim], 0)
+    wait([pid for rank, pid in enumerate(pids) if rank != victim])
+    return alive, time.monotonic() - began
+
+
+def digest(run: Path) -> str:
+    """Of the weights."""
+    path = run / "model.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no model"
+
+
+def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = (1, 1, 2)) -> dict[str, object]:
+    """One combination: what came of it."""
+    chosen, world = words(rng), rng.choice(worlds)
+    whole, cut, log = home / "whole", home / "cut", home / "log"
+    train = ["train", *OPTIONS.split(), *chosen]
+    began = time.monotonic()
+    status = wait(start([*train, "--out", str(whole)], world, log))
+    took, killed, longest = time.monotonic() - began, 0, 0.0
+    found: dict[str, object] = {"words": " ".join(chosen), "processes": world}
+    if any(status):
+        return {**found, "kills": 0, "result": "failed", "said": log.read_text()[-2000:]}
+    argv = [*train, "--out", str(cut)]
+    for _ in range(kills):
+        pids = start(argv, world, log)
+        alive, waited = kill_after(pids, rng.uniform(0.1, 1.0) * took, rng.randrange(world))
+        killed, longest = killed + alive, max(longest, waited)
+        if (cut / "summary.json").is_file():
+            break
+        argv = ["train", "--resume", str(cut)] if (cut / "config.yaml").is_file() else argv
+    if not (cut / "summary.json").is_file():
+        status = wait(start(argv, world, log))
+    same = digest(whole) == digest(cut)
+    result = "identical" if same else "different"
+    said = "" if same else log.read_text()[-2000:]
+    traceback = "Traceback" in log.read_text()
+    return {**found, "kills": killed, "result": result, "traceback": traceback, "others_end_s": longest, "said": said}
+
+
+def run(count: int, seed: int, seconds: float, out: Path, worlds: Sequence[int] = (1, 1, 2)) -> dict[str, object]:
+    """Cases until so many processes were killed, or the time is over."""
+    rng, cases, began = random.Random(seed), [], time.monotonic()
+    while sum(int(str(one["kills"])) for one in cases) < count and time.monotonic() - began < seconds:
+        with tempfile.TemporaryDirectory() as home:
+            cases.append(case(rng, Path(home), rng.randint(1, 5), worlds))
+            print(len(cases), cases[-1]["result"], cases[-1]["kills"], cases[-1]["words"], flush=True)
+        write(cases, count, seed, out)
+    return write(cases, count, seed, out)
+
+
+def write(cases: list[dict[str, object]], count: int, seed: int, out: Path) -> dict[str, object]:
+    """The figures so far."""
+    table: dict[str, dict[str, int]] = {}
+    for one in cases:
+        for name in (f"processes: {one['processes']}", *str(one["words"]).split()[1::2]):
+            if name.replace(".", "").isdecimal():
+                continue
+            row = table.setdefault(name, {"kills": 0, "runs": 0, "identical": 0})
+            row["kills"] += int(str(one["kills"]))
+            row["runs"] += 1
+            row["identical"] += one["result"] == "identical"
+    found: dict[str, object] = {
+        "command": f"python tools/reliability/kills.py --count {count} --seed {seed}",
+        "kills": sum(int(str(one["kills"])) for one in cases),
+        "runs": len(cases),
+        "identical": sum(one["result"] == "identical" for one in cases),
+        "tracebacks": sum(bool(one.get("traceback")) for one in cases),
+        "longest_wait_of_the_other_process_s": max((float(str(one.get("others_end_s", 0))) for one in cases), default=0),
+        "table": dict(sorted(table.items())),
+        "faults": [one for one in cases if one["result"] != "identical" or one.get("traceback")],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def warm_up() -> None:
+    """Import everything before the first fork, without computing: torch's threads do not survive a fork."""
+    import accelerate  # noqa: F401
+    import sklearn.datasets  # noqa: F401
+
+    import vcc_infuse.cli.train  # noqa: F401
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="processes to kill (200)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 1, 2], help="numbers to draw from (1 1 2)")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time")
+    parser.add_argument("--out", type=Path, default=Path("results/reliability/kills.json"))
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    warm_up()
+    result = run(options.count, options.seed, options.seconds, options.out, options.processes)
+    print({name: value for name, value in result.items() if name not in ("table", "faults")})
+    sys.exit(0 if not result["faults"] else 1)
