@@ -3,7 +3,7 @@
     python tools/reliability/kills.py --count 200 --seed 0
 
 Each case takes a combination of method, calibrator and selector on one or two processes, trains it to the end, then
-again with SIGKILL after a random part of that time, up to five times, and resumes it. The weights must have the same
+again with SIGKILL after a random part of that time, up to eight times, and resumes it. The weights must have the same
 SHA-256. Processes are forks of this one, which has imported everything: a kill can hit the first step, too.
 """
 
@@ -107,7 +107,7 @@ def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = (1,
     argv = [*train, "--out", str(cut)]
     for _ in range(kills):
         pids = start(argv, world, log)
-        alive, waited = kill_after(pids, rng.uniform(0.1, 1.0) * took, rng.randrange(world))
+        alive, waited = kill_after(pids, rng.uniform(0.05, 0.8) * took, rng.randrange(world))
         killed, longest = killed + alive, max(longest, waited)
         if (cut / "summary.json").is_file():
             break
@@ -126,7 +126,7 @@ def run(count: int, seed: int, seconds: float, out: Path, worlds: Sequence[int] 
     rng, cases, began = random.Random(seed), [], time.monotonic()
     while sum(int(str(one["kills"])) for one in cases) < count and time.monotonic() - began < seconds:
         with tempfile.TemporaryDirectory() as home:
-            cases.append(case(rng, Path(home), rng.randint(1, 5), worlds))
+            cases.append(case(rng, Path(home), rng.randint(3, 8), worlds))
             print(len(cases), cases[-1]["result"], cases[-1]["kills"], cases[-1]["words"], flush=True)
         write(cases, count, seed, out)
     return write(cases, count, seed, out)
@@ -149,7 +149,7 @@ def write(cases: list[dict[str, object]], count: int, seed: int, out: Path) -> d
         "runs": len(cases),
         "identical": sum(one["result"] == "identical" for one in cases),
         "tracebacks": sum(bool(one.get("traceback")) for one in cases),
-        "longest_wait_of_the_other_process_s": max((float(str(one.get("others_end_s", 0))) for one in cases), default=0),
+        "longest_wait_of_the_other_process_s": max((float(str(c.get("others_end_s", 0))) for c in cases), default=0),
         "table": dict(sorted(table.items())),
         "faults": [one for one in cases if one["result"] != "identical" or one.get("traceback")],
     }

@@ -6,6 +6,7 @@ import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -30,9 +31,9 @@ class ArrayFile:
             _create(path, shape, dtype)
         try:
             self.array: np.memmap = np.lib.format.open_memmap(path, mode="r")
-        except (ValueError, OSError) as fault:
+        except (ValueError, OSError, SyntaxError, TokenError) as fault:
             raise _damaged(path) from fault
-        if self.array.shape != shape or self.array.dtype != dtype:
+        if self.array.shape != shape or self.array.dtype != dtype or not self.array.flags.c_contiguous:
             raise _damaged(path)
 
     def write(self, rows: np.ndarray, values: np.ndarray) -> None:

@@ -301,7 +301,7 @@ class Bank:
     def _verify(self, part: Part) -> None:
         """Forget chunks that are not what was written, so that they are embedded again."""
         bad = []
-        for number in np.flatnonzero(self.done[part].array):
+        for number in np.flatnonzero(self.done[part].array).tolist():
             known, found = int(self.sums[part].array[number]), self._checksum(part, number)
             if known == 0 and self.features[part][self._chunk(part, number)].any():
                 self.sums[part].write(np.array([number]), np.array([found]))  # of a bank without checksums
