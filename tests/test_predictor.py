@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.helpers.blobs import blobs
 from vcc_infuse import MLP, VCC, FixMatch, Predictor, SmallConv, SSLData, Trainer, UserError
+from vcc_infuse.utils.manifest import publish
 
 
 class OwnNetwork(nn.Module):

@@ -108,7 +108,7 @@ def test_a_warning_if_all_predictions_are_right(run, tmp_path, capsys):
         ("{run}", "--data"),
         ("{run} --data digits --split train", "trained on"),
         ("{run} --data nowhere", "nowhere"),
-        ("{run} --data digits -o {run}", "exists"),
+        ("{run} --data digits -o {run}", "is the run itself"),
         ("{run} --data digits -o x --in-place", "exclude each other"),
         ("{run} --data digits --method VCC", "VCC"),
     ],

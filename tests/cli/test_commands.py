@@ -73,7 +73,7 @@ def test_predict_takes_several_paths_and_patterns(run, pictures, tmp_path, monke
     out = tmp_path / "out.csv"
     assert main(["predict", str(run), "0[0-4].png", "10.png", "-o", str(out)]) == 0
     assert [row["file"] for row in table(out)] == [*(f"0{i}.png" for i in range(5)), "10.png"]
-    assert main(["predict", str(run), str(pictures / "01.png"), str(pictures), "-o", str(out)]) == 0
+    assert main(["predict", str(run), str(pictures / "01.png"), str(pictures), "-o", str(out), "--overwrite"]) == 0
     assert [row["file"] for row in table(out)][:2] == [str(pictures / "01.png"), str(pictures / "00.png")]
     assert len(table(out)) == 21
     assert main(["predict", str(run), "x*.png", "-o", str(out)]) == 2
@@ -161,4 +161,4 @@ def test_a_damaged_model_is_refused(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").write_bytes(b"rubbish")
     assert main(["evaluate", str(tmp_path / "run")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "model.safetensors is damaged or was changed" in capsys.readouterr().err

@@ -190,7 +190,9 @@ def test_a_table_of_labels_trains_and_the_skipped_files_are_counted(table, tmp_p
     assert main(["evaluate", str(tmp_path / "run")]) == 0
     assert "5 labeled images kept for validation" in capsys.readouterr().out
     other = f"evaluate {tmp_path}/run --data {table} --label_file {table}/labels.csv"
-    assert main(other.split()) == 0
+    assert main(other.split()) == 2
+    assert "19 of the 24 images to measure on are training images of" in capsys.readouterr().err
+    assert main([*other.split(), "--force"]) == 0
     assert "24 test images" in capsys.readouterr().out
 
 

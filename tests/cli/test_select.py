@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from sklearn.datasets import load_digits
 
 from vcc_infuse import INFUSE, MLP, FixMatch, Predictor, RandomOnline, SmallConv, SSLData, Supervised, Trainer
@@ -19,6 +19,7 @@ from vcc_infuse.cli.main import main
 from vcc_infuse.data.images.file_store import open_store
 from vcc_infuse.selectors.out_of_core import DiskNames
 from vcc_infuse.utils.seeding import seed_chunk
+from vcc_infuse.utils.manifest import publish
 
 QUICK = dict(
     steps=6, eval_every=3, batch_size=16, unlabeled_ratio=2, lr=0.3, progress=False, precision="fp32", device="cpu"
@@ -261,7 +262,7 @@ def test_a_run_whose_tensors_do_not_fit_is_refused_in_one_line(run, tmp_path, ca
     shutil.copytree(run, old)
     tensors = load_file(old / "model.safetensors")
     tensors.pop("model.head.weight")
-    save_file(tensors, old / "model.safetensors")
+    publish(old, {"model.safetensors": save(tensors)})
     assert main(["evaluate", str(old), "--data", "digits"]) == 2
     error = capsys.readouterr().err.strip()
     assert "does not match this version's Classifier" in error

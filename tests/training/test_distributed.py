@@ -4,7 +4,9 @@ import random
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
+from vcc_infuse.cli.main import main
 from vcc_infuse.training.distributed import average_, gather
 from vcc_infuse.utils.seeding import seed_step
 
@@ -23,3 +25,18 @@ def test_a_step_seeds_every_generator():
 
     assert draw(3, 0) == draw(3, 0)
     assert len({draw(3, 0), draw(4, 0), draw(3, 1)}) == 3
+
+
+def test_a_lost_process_is_one_line_from_every_process(monkeypatch, capsys):
+    def lost(*_):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1\nmore")
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_reduce", lost)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("vcc_infuse.cli.bench.run", lambda words: average_([torch.zeros(2)]))
+    assert main(["bench"]) == 2
+    said = capsys.readouterr().err
+    assert "another process of this run has ended ([gloo/transport/tcp/pair.cc] Connection closed by peer" in said
+    assert said.count("\n") == 1

@@ -34,8 +34,10 @@ from vcc_infuse.training.trainer import Trainer
 
 SMALL = "--labels 12 --batch_size 4 --unlabeled_ratio 2 --steps 8 --eval_every 2 --progress false --report false " \
     "--device cpu --selector INFUSE --selector.keep 1 --algorithm FixMatch --algorithm.threshold 0.3"  # fmt: skip
-SCRATCH = "--preset scratch --model SmallConv --model.width 4"
-FROZEN = "--preset frozen --model Timm --model.name test_resnet --model.weights none --bank.weak 1 --bank.strong 1"
+OPTIONS = {
+    "scratch": "--preset scratch --model SmallConv --model.width 4",
+    "frozen": "--preset frozen --model Timm --model.name test_resnet --model.weights none --bank.weak 1 --bank.strong 1",
+}
 LIMIT = 120
 Answer = tuple[int, str, str]  # status, result, what was said on stderr
 
@@ -43,12 +45,13 @@ Answer = tuple[int, str, str]  # status, result, what was said on stderr
 class Bench:
     """Runs and caches in `work`, and undamaged copies of them in `pristine`."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, runs: Sequence[str] = ("scratch", "frozen")) -> None:
+        self.runs = runs
         self.work, self.pristine, self.images = home / "work", home / "pristine", home / "photos"
         make_images(self.images)
         data = ["--data", str(self.images), "--cache", str(self.work / "cache")]
-        for name, options in (("scratch", SCRATCH), ("frozen", FROZEN)):
-            words = ["train", *data, *SMALL.split(), *options.split()]
+        for name in runs:
+            words = ["train", *data, *SMALL.split(), *OPTIONS[name].split()]
             train([*words, "--out", str(self.work / name)])
             with interrupted_at(4):
                 train([*words, "--out", str(self.work / f"{name}-half")])
@@ -63,7 +66,7 @@ class Bench:
     def commands(self) -> dict[str, tuple[list[str], Callable[[], str]]]:
         """The command lines, and what reads their result."""
         out, found = self.work / "out", {}
-        for run in ("scratch", "frozen"):
+        for run in self.runs:
             path, half = str(self.work / run), self.work / f"{run}-half"
             found |= {
                 f"{run} evaluate": (["evaluate", path, "-o", f"{out}.json"], reader(f"{out}.json")),
@@ -233,6 +236,8 @@ def kind_of(path: Path) -> str:
 def commands_for(path: Path, work: Path, names: Sequence[str]) -> list[str]:
     """Commands that may read a file."""
     run = path.relative_to(work).parts[0]
+    if "banks" in path.parts:
+        return ["frozen resume"]
     if run == "cache":
         return [name for name in names if name.endswith(("evaluate", "resume", "calibrate"))]
     if run.endswith("-half"):
@@ -284,12 +289,14 @@ def summary(cases: list[dict[str, str]], command: str) -> dict[str, object]:
     return {"command": command, "damages": len(cases), **total, "table": dict(sorted(table.items())), "faults": faults}
 
 
-def run(count: int, seed: int, seconds: float, out: Path) -> dict[str, object]:
+def run(
+    count: int, seed: int, seconds: float, out: Path, runs: Sequence[str] = ("scratch", "frozen")
+) -> dict[str, object]:
     """So many damages, or as many as the time allows."""
     rng, cases, began = random.Random(seed), [], time.monotonic()
     command = f"python tools/reliability/damage.py --count {count} --seed {seed}"
     with tempfile.TemporaryDirectory() as home:
-        bench = Bench(Path(home))
+        bench = Bench(Path(home), runs)
         while len(cases) < count and time.monotonic() - began < seconds:
             cases.append(case(bench, rng))
             if cases[-1]["found"] not in ("detected", "harmless"):
@@ -307,10 +314,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="damages (1000)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", nargs="+", choices=OPTIONS, default=list(OPTIONS), help="kinds of runs (all)")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time")
     parser.add_argument("--out", type=Path, default=Path("results/reliability/damage.json"))
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    result = run(options.count, options.seed, options.seconds, options.out)
+    result = run(options.count, options.seed, options.seconds, options.out, options.runs)
     print({name: value for name, value in result.items() if name not in ("table", "faults")})
     sys.exit(0 if not result["faults"] else 1)

@@ -20,7 +20,7 @@ from ..data.dataset import Dataset
 from ..errors import UserError
 from ..evaluation import infer
 from ..predictor import Predictor
-from ..runs.lock import locked
+from ..runs.folder import RunFolder
 from ..utils.io import json_bytes
 from ..utils.manifest import publish
 from .console import two_columns
@@ -157,6 +157,6 @@ def store(predictor: Predictor, found: dict[str, Any], run: Path, folder: Path |
         return
     copied = [run / name for name in ("config.yaml", "rows.npz") if folder != run]
     files = {path.name: path.read_bytes() for path in copied if path.is_file()}
-    with locked(folder):
+    with RunFolder(folder).locked():
         publish(folder, {**files, **predictor.files(), "calibration.json": json_bytes(found)})
     print(f"calibrated run: {folder}")

@@ -41,7 +41,7 @@ def types_of(target: Any) -> dict[str, Any]:
 
 DATA_OPTIONS = {name: kind for name, kind in types_of(load_ssl).items() if name not in NOT_DATA}
 TOP = {
-    "config": str, "preset": str, "resume": str, "dry_run": bool, "bank": BankConfig,
+    "config": str, "preset": str, "resume": str, "force": bool, "dry_run": bool, "bank": BankConfig,
     **DATA_OPTIONS, **CLASSES, **types_of(TrainConfig),
 }  # fmt: skip
 

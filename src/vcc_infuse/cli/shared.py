@@ -103,16 +103,12 @@ def measured_on(dataset: Dataset, predictor: Predictor, run: str, own: bool, for
     Images that the run was trained on are refused, unless `force` is set.
     """
     rows = RunFolder(run).rows()
-    if rows is None or ("test" not in rows and own):
-        return match_classes(dataset, predictor.classes)
-    if "test" in rows:
+    if own and rows is not None and "test" in rows:
         if dataset.test is not None and dataset.classes == predictor.classes and same_rows(dataset.test, rows):
             return dataset.test
-        kept, missing = find_rows(dataset, rows, predictor.classes)
-        if own or not missing:
-            return _held_out(kept, missing, run, force)
+        return _held_out(*find_rows(dataset, rows, predictor.classes), run, force)
     examples = match_classes(dataset, predictor.classes)
-    seen = overlap(examples, rows)
+    seen = 0 if rows is None else overlap(examples, rows)
     if seen and not force:
         known = f"{seen} of the {len(examples)} images to measure on are training images of {run}"
         raise UserError(f"{known}; give others, or add --force")

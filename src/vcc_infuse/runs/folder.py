@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from ..utils import manifest
 from ..utils.io import Columns, append_jsonl, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
 from . import checkpoint
 from .identity import Identity
+from .lock import locked
 
 LOGS = ("metrics.jsonl", "selections.jsonl")
 
@@ -44,6 +47,19 @@ class RunFolder:
         except OSError as fault:
             reason = f"it cannot be created: {fault.strerror}"
             raise OptionError("out", str(self.path), "must be in a writable folder", reason) from fault
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder for this process alone; it is made if need be, and goes again if nothing came of it."""
+        made = not self.path.exists()
+        self.make()
+        try:
+            with locked(self.path):
+                yield
+        finally:
+            if made:
+                with suppress(OSError):  # it holds files
+                    self.path.rmdir()
 
     def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
         """Write what the run starts with: its configuration, and which rows it is trained and measured on."""

@@ -22,8 +22,7 @@ NAME = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder, which is created if need be; a folder in use is refused."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Hold the lock of a run folder; a folder in use is refused."""
     handle = _acquire(folder / NAME)
     try:
         yield

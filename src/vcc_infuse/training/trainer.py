@@ -18,7 +18,6 @@ from ..data.sampling import Batches
 from ..data.ssl_data import SSLData
 from ..predictor import Predictor
 from ..runs.folder import RunFolder
-from ..runs.lock import locked
 from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
@@ -89,9 +88,7 @@ class Trainer:
         """The run folder for this run alone; the first of several processes holds it for all."""
         if self.config.out is None or os.environ.get("RANK", "0") != "0":
             return nullcontext()
-        folder = RunFolder(self.config.out)
-        folder.make()
-        return locked(folder.path)
+        return RunFolder(self.config.out).locked()
 
     def prepare(self, data: SSLData, resume: bool = False) -> None:
         """Build the state, the batches and the recorder, without taking a step."""

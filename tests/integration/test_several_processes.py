@@ -1,0 +1,58 @@
+"""Selection does not depend on the number of processes; a killed one is noticed, and resuming changes no bit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers.every import SELECTORS, name
+
+HOME = Path(__file__).parents[2]
+
+
+def python(*words, timeout=400):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *map(str, words)], cwd=HOME, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.fixture(scope="module")
+def coresets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("coresets")
+    done = python("-m", "tests.helpers.several_worker", folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("kind", SELECTORS, ids=name)
+def test_one_two_and_three_processes_select_the_same(coresets, kind):
+    """From a pool that neither two nor three processes can share evenly."""
+    alone = torch.load(coresets / f"{name(kind)}-1-0.pt", weights_only=True)
+    assert (alone is None) != kind.restricts
+    for world in (2, 3):
+        for rank in range(world):
+            found = torch.load(coresets / f"{name(kind)}-{world}-{rank}.pt", weights_only=True)
+            assert (found is None) == (alone is None)
+            assert alone is None or all(torch.equal(a, b) for a, b in zip(alone, found, strict=True))
+
+
+def test_two_processes_killed_and_resumed(tmp_path):
+    done = python("tools/reliability/kills.py", "--count", 2, "--seed", 3, "--processes", 2, "--out", tmp_path / "k.json")
+    found = json.loads((tmp_path / "k.json").read_text())
+    assert done.returncode == 0, (done.stdout, found["faults"])
+    assert found["kills"] >= 2
+    assert found["identical"] == found["runs"]
+    assert found["longest_wait_of_the_other_process_s"] < 60
+
+
+def test_damages_are_noticed(tmp_path):
+    words = ("--count", 25, "--seed", 7, "--runs", "scratch", "--out", tmp_path / "d.json")
+    done = python("tools/reliability/damage.py", *words)
+    found = json.loads((tmp_path / "d.json").read_text())
+    assert done.returncode == 0, (done.stderr[-2000:], found["faults"])
+    assert found["detected"] > 2
+    assert found["SILENT"] == found["traceback"] == found["hang"] == 0
