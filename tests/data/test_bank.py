@@ -325,6 +325,47 @@ def test_damaged_files_are_noticed(tmp_path, name, damage):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize(("name", "place"), [("train.npy", -3), ("test.npy", -40), ("train-sums.npy", -8)])
+def test_a_damaged_chunk_is_embedded_again(tmp_path, name, place):
+    bank = fill(make_bank(tmp_path))
+    whole = {part: np.array(features) for part, features in bank.features.items()}
+    content = bytearray((bank.folder / name).read_bytes())
+    content[place] ^= 64
+    (bank.folder / name).write_bytes(content)
+    with pytest.warns(UserWarning, match="1 chunks of the bank .* were damaged and are embedded again"):
+        again = make_bank(tmp_path)
+    assert again.missing() > 0
+    fill(again)
+    assert all(np.array_equal(whole[part], again.features[part]) for part in whole)
+    assert make_bank(tmp_path).missing() == 0
+
+
+def test_a_damaged_row_of_a_lazy_bank_is_embedded_again(tmp_path):
+    """Rows that are embedded have checksums of their own; the others repeat their plain view."""
+    config = replace(CONFIG, lazy=True)
+    bank = fill(make_bank(tmp_path, config=config))
+    bank.ensure(np.array([0, 3]))
+    whole = np.array(bank.features["train"])
+    for row, slot in ((3, 1), (5, 1)):
+        damaged = whole[row].copy()
+        damaged[slot] += 1
+        bank.files["train"].write(np.array([row]), damaged[None])
+    with pytest.warns(UserWarning, match="1 rows of the bank"):
+        again = make_bank(tmp_path, config=config)
+    assert np.array_equal(again.features["train"][5], whole[5])
+    again.ensure(np.array([0, 3]))
+    assert np.array_equal(again.features["train"], whole)
+
+
+def test_a_bank_without_checksums_gets_them(tmp_path):
+    bank = fill(make_bank(tmp_path))
+    known = np.array(bank.sums["train"].array)
+    (bank.folder / "train-sums.npy").unlink()
+    again = make_bank(tmp_path)
+    assert again.missing() == 0
+    assert np.array_equal(again.sums["train"].array, known)
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs posix_fallocate")
 def test_a_full_disk_is_noticed_before_the_work(tmp_path, monkeypatch):
     def full(*args):

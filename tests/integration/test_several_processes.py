@@ -41,16 +41,16 @@ def test_one_two_and_three_processes_select_the_same(coresets, kind):
 
 
 def test_two_processes_killed_and_resumed(tmp_path):
-    done = python("tools/reliability/kills.py", "--count", 2, "--seed", 3, "--processes", 2, "--out", tmp_path / "k.json")
+    done = python("tools/reliability/kills.py", "--count", 1, "--seed", 3, "--processes", 2, "--out", tmp_path / "k.json")
     found = json.loads((tmp_path / "k.json").read_text())
     assert done.returncode == 0, (done.stdout, found["faults"])
-    assert found["kills"] >= 2
+    assert found["kills"] >= 1
     assert found["identical"] == found["runs"]
     assert found["longest_wait_of_the_other_process_s"] < 60
 
 
 def test_damages_are_noticed(tmp_path):
-    words = ("--count", 25, "--seed", 7, "--runs", "scratch", "--out", tmp_path / "d.json")
+    words = ("--count", 20, "--seed", 7, "--runs", "scratch", "--out", tmp_path / "d.json")
     done = python("tools/reliability/damage.py", *words)
     found = json.loads((tmp_path / "d.json").read_text())
     assert done.returncode == 0, (done.stderr[-2000:], found["faults"])
