@@ -18,8 +18,8 @@ from vcc_infuse.cli import select
 from vcc_infuse.cli.main import main
 from vcc_infuse.data.images.file_store import open_store
 from vcc_infuse.selectors.out_of_core import DiskNames
-from vcc_infuse.utils.seeding import seed_chunk
 from vcc_infuse.utils.manifest import publish
+from vcc_infuse.utils.seeding import seed_chunk
 
 QUICK = dict(
     steps=6, eval_every=3, batch_size=16, unlabeled_ratio=2, lr=0.3, progress=False, precision="fp32", device="cpu"

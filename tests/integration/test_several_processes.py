@@ -41,7 +41,9 @@ def test_one_two_and_three_processes_select_the_same(coresets, kind):
 
 
 def test_two_processes_killed_and_resumed(tmp_path):
-    done = python("tools/reliability/kills.py", "--count", 1, "--seed", 3, "--processes", 2, "--out", tmp_path / "k.json")
+    done = python(
+        "tools/reliability/kills.py", "--count", 1, "--seed", 3, "--processes", 2, "--out", tmp_path / "k.json"
+    )
     found = json.loads((tmp_path / "k.json").read_text())
     assert done.returncode == 0, (done.stdout, found["faults"])
     assert found["kills"] >= 1

@@ -103,7 +103,9 @@ def test_a_resumed_run_ends_bit_identical(tmp_path, digits, method):
     stopping = type("Stopping", (Stopper, method), {})
     with pytest.raises(Interrupted, match="after step 8 of 12.*--resume"):
         Trainer(SmallConv(4), stopping(), out=str(tmp_path / "cut"), **SMALL).fit(digits)
-    Trainer(SmallConv(4), method(), out=str(tmp_path / "cut"), **SMALL).fit(digits, resume=True)
+    Trainer(SmallConv(4), method(), out=str(tmp_path / "cut"), **SMALL).fit(
+        digits, resume=True, force=True
+    )  # without the class that stops
     Trainer(SmallConv(4), method(), out=str(tmp_path / "whole"), **SMALL).fit(digits)
     cut, whole = weights(tmp_path / "cut"), weights(tmp_path / "whole")
     assert all(torch.equal(cut[k], whole[k]) for k in whole)
@@ -117,7 +119,7 @@ def test_resume_between_evaluations_and_after_a_lost_checkpoint(tmp_path, digits
         Trainer(SmallConv(4), stopping(), out=str(tmp_path / "cut"), **SMALL).fit(digits)
     (tmp_path / "cut" / "checkpoints" / "step-000000010.pt").write_bytes(b"rubbish")
     with pytest.warns(UserWarning, match="damaged"):
-        Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "cut"), **SMALL).fit(digits, resume=True)
+        Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "cut"), **SMALL).fit(digits, resume=True, force=True)
     Trainer(SmallConv(4), FixMatch(), out=str(tmp_path / "whole"), **SMALL).fit(digits)
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
