@@ -36,7 +36,7 @@ SMALL = "--labels 12 --batch_size 4 --unlabeled_ratio 2 --steps 8 --eval_every 2
     "--device cpu --selector INFUSE --selector.keep 1 --algorithm FixMatch --algorithm.threshold 0.3"  # fmt: skip
 OPTIONS = {
     "scratch": "--preset scratch --model SmallConv --model.width 4",
-    "frozen": "--preset frozen --model Timm --model.name test_resnet --model.weights none --bank.weak 1 --bank.strong 1",
+    "frozen": "--preset frozen --model Timm --model.name test_resnet --model.weights none --bank.strong 1",
 }
 LIMIT = 120
 Answer = tuple[int, str, str]  # status, result, what was said on stderr
