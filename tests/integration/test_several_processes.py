@@ -48,7 +48,6 @@ def test_two_processes_killed_and_resumed(tmp_path):
     assert done.returncode == 0, (done.stdout, found["faults"])
     assert found["kills"] >= 1
     assert found["identical"] == found["runs"]
-    assert found["longest_wait_of_the_other_process_s"] < 60
 
 
 def test_damages_are_noticed(tmp_path):

@@ -266,7 +266,7 @@ def test_a_run_with_selector_and_vcc_resumes_in_mid_interval(tmp_path, digits, s
         Trainer(SmallConv(4), stopping(), VCC(), selector, out=str(tmp_path / "cut"), **options).fit(digits)
     for name, resume in (("cut", True), ("whole", False)):
         Trainer(SmallConv(4), FlexMatch(), VCC(), selector, out=str(tmp_path / name), **options).fit(
-            digits, resume=resume
+            digits, resume=resume, force=resume
         )
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
