@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
-from dataclasses import replace
 from types import UnionType
 from typing import Any, Literal, Self
 
@@ -84,6 +83,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
         lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03.
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
+        augment: how weak and strong views of images are made: natural, gentle, microscopy, satellite, text, none, or
+            lists of operations; see docs/augment.md.
         lazy: compute strong views only where the pseudo label has weight; see TrainConfig.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
@@ -126,6 +127,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         unlabeled_ratio: int | None = None,
         lr: float | None = None,
         flip: bool = True,
+        augment: str = "natural",
         lazy: bool = False,
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -136,7 +138,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.backbone, self.weights, self.bank, self.cache = backbone, weights, bank, cache
         self.slots, self.head_init = slots, head_init
         self.steps, self.batch_size, self.unlabeled_ratio, self.lr = steps, batch_size, unlabeled_ratio, lr
-        self.flip, self.lazy, self.precision, self.random_state = flip, lazy, precision, random_state
+        self.flip, self.augment, self.lazy, self.precision = flip, augment, lazy, precision
+        self.random_state = random_state
         self.out, self.progress = out, progress
 
     def set_params(self, **params: Any) -> Self:
@@ -153,7 +156,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         rows, labels = validate_data(self, X, y, **self._expected(X))
         classes, numbers = encode(labels)
         dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes], slots=self.slots)
-        data = SSLData(replace(dataset, flip=self.flip), from_given_labels(numbers))
+        data = SSLData(dataset.augmented(self.augment, self.flip), from_given_labels(numbers))
         trainer = self._trainer(dataset)
         with preserve_mode_and_rng(device="cuda" if torch.cuda.is_available() else "cpu"):
             summary = self._run(trainer, data)

@@ -69,7 +69,7 @@ def make_views(dataset: Dataset, preprocessing: Preprocessing | None = None) -> 
     if len(dataset.shape) == 1:
         return VectorViews(dataset.mean, dataset.std)
     mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (dataset.mean, dataset.std)
-    return ImageViews(mean, std, flip=dataset.flip)
+    return ImageViews(mean, std, dataset.flip, dataset.augment)
 
 
 @dataclass
@@ -207,6 +207,7 @@ class Predictor:
             "mean": [float(v) for v in self.views.mean],
             "std": [float(v) for v in self.views.std],
             "flip": getattr(self.views, "flip", True),
+            "augment": getattr(self.views, "augment", "natural"),
             "slots": getattr(self.views, "slots", None),
             "ranges": [list(pair) for pair in self.ranges],
             "task": task,
@@ -274,7 +275,7 @@ def _read_views(card: dict[str, Any]) -> Views:
         return BankViews(card["mean"], card["std"], tuple(card["slots"]))
     if len(card["shape"]) == 1:
         return VectorViews(card["mean"], card["std"])
-    return ImageViews(card["mean"], card["std"], flip=card.get("flip", True))
+    return ImageViews(card["mean"], card["std"], card.get("flip", True), card.get("augment", "natural"))
 
 
 def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor]:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vcc_infuse.cli import embed
 from vcc_infuse.cli.main import main
 from vcc_infuse.data import bank as module
-from vcc_infuse.data import progress
+from vcc_infuse.utils import progress
 
 SMALL = ["--model.name", "test_resnet", "--model.weights", "none", "--model.input_size", "16", "--device", "cpu",
          "--bank.weak", "1", "--bank.strong", "1"]  # fmt: skip
@@ -68,6 +67,19 @@ def test_options_choose_another_bank(photos, tmp_path, expected):
         assert arrays(tmp_path / str(number))[0] != expected[0]
 
 
+def test_images_of_a_table_and_other_views(photos, tmp_path, capsys):
+    """What `train` takes to find images and to make views, `embed` takes too."""
+    table = tmp_path / "labels.csv"
+    table.write_text("file,label\n" + "".join(f"{name}/{i}.png,{name}\n" for name in ("cat", "dog") for i in range(9)))
+    words = ["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path / "cache"), "--label_file", str(table)]
+    assert main(words) == 0
+    assert main([*words, "--augment", "microscopy"]) == 0
+    assert len(list((tmp_path / "cache" / "banks").iterdir())) == 2
+    assert capsys.readouterr().out.count("120 views of 40 images to embed") == 2
+    assert main([*words, "--augment", "microscpy"]) == 2
+    assert "did you mean microscopy?" in capsys.readouterr().err
+
+
 def test_a_lazy_bank_has_plain_views_only(photos, tmp_path, expected, capsys):
     assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path), "--bank.lazy"]) == 0
     assert capsys.readouterr().out.startswith("40 views of 40 images")
@@ -77,9 +89,9 @@ def test_a_lazy_bank_has_plain_views_only(photos, tmp_path, expected, capsys):
 def test_off_a_terminal_there_is_a_line_from_time_to_time(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "QUIET", 0.0)
     assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("embedded")]
-    assert [line.partition(",")[0] for line in lines] == ["embedded 96 of 104 views", "embedded 104 of 104 views"]
-    assert lines[-1].endswith(" per second, 0.0 minutes left")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("embedding")]
+    assert [line.partition(",")[0] for line in lines] == ["embedding: 96 of 104 views", "embedding: 104 of 104 views"]
+    assert lines[-1].endswith(" per second")
 
 
 def test_two_processes_share_the_work(photos, tmp_path, expected):
@@ -146,14 +158,6 @@ def test_mistakes_cost_one_line(photos, tmp_path, change, hint, capsys):
     assert main(["embed", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert hint in line
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "a second"), (42.4, "42 seconds"), (600, "10 minutes"), (7200, "2.0 hours")],
-)
-def test_durations(seconds, text):
-    assert embed.duration(seconds) == text
 
 
 @pytest.mark.skipif(

@@ -1,6 +1,7 @@
 """Presets through the command line: what auto chooses, a run on a bank, fine-tuning, and what is said beforehand."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -86,6 +87,31 @@ def test_a_dry_run_writes_nothing(tmp_path, photos, capsys):
     assert "embedding about" in said
     assert "training 600 steps about" in said
     assert not (tmp_path / "r").exists()
+
+
+def test_a_run_of_hours_is_announced_with_a_warning(tmp_path, capsys, monkeypatch):
+    """Slow steps are not tried more often than needed to tell."""
+    monkeypatch.setattr(plan, "LONG", 0.0)
+    monkeypatch.setattr(recommend, "PATIENCE", 0.0001)
+    tried, step = [], recommend.Trainer.train_step
+    monkeypatch.setattr(
+        recommend.Trainer, "train_step", lambda self, number: tried.append(number) or step(self, number)
+    )
+    assert train("--data", "digits", "--labels", 40, "--dry_run", "--out", tmp_path / "r") == 0
+    assert "warning: this will take about" in capsys.readouterr().out
+    assert tried == [0]
+
+
+def test_the_start_line_says_everything(tmp_path, photos, capsys):
+    broken = tmp_path / "photos"
+    shutil.copytree(photos, broken)
+    (broken / "train" / "red" / "broken.png").write_bytes(b"")
+    words = ["--data", broken, "--labels", 8, "--preset", "frozen", *SMALL, "--device", "cpu", "--dry_run"]
+    assert train(*words, "--cache", tmp_path / "cache", "--out", tmp_path / "r") == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; embedding about \d+ s, "
+               r"training 600 steps about [\d.]+ (s|min), \d+\.\d GB")  # fmt: skip
+    assert re.fullmatch(pattern, first)
 
 
 def test_a_frozen_run_resumes_repeats_and_evaluates_images(tmp_path, photos, capsys):

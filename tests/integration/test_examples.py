@@ -45,28 +45,64 @@ def code_blocks(text, language=""):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.S | re.M)
 
 
-def make_photos(folder):
-    """The layout that the README shows, filled by examples/own_images.py."""
-    spec = importlib.util.spec_from_file_location("own_images", ROOT / "examples" / "own_images.py")
+def example(name):
+    """The module of an example."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.make_folder(folder / "photos", unlabeled=30)
+    return module
+
+
+def commands_of(page):
+    """The lines of a page that start our command, without their comments."""
+    lines = "".join(code_blocks((ROOT / page).read_text())).splitlines()
+    return [line.partition("#")[0] for line in lines if line.startswith("vcc-infuse ")]
 
 
 def test_the_readmes_commands_work(tmp_path, monkeypatch):
     """As printed but for the length of the training."""
-    make_photos(tmp_path)
+    example("own_images").make_folder(tmp_path / "photos", unlabeled=30)
     shutil.copytree(tmp_path / "photos" / "unlabeled", tmp_path / "new_images")
     shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path / "new_images")
     monkeypatch.chdir(tmp_path)
-    lines = "".join(code_blocks((ROOT / "README.md").read_text())).splitlines()
-    commands = [line.partition("#")[0] for line in lines if line.startswith("vcc-infuse ")]
+    commands = commands_of("README.md")
     assert [command.split()[1] for command in commands] == ["train", "predict", "select"]
     for command in commands:
         short = " --steps 5 --batch_size 4 --device cpu" if " train " in command else ""
         assert main(shlex.split(command + short)[1:]) == 0
     for file in ("runs/photos/report.html", "labels.csv", "core.csv"):
         assert (tmp_path / file).stat().st_size > 0
+
+
+def test_the_walk_through_works(tmp_path, monkeypatch, capsys):
+    """As printed but for the length of the training, and a small network on small images."""
+    drawn = example("own_table")
+    drawn.make_photos(tmp_path, count=40)
+    (tmp_path / "photos" / "broken.jpg").write_bytes(b"not a photo")
+    with open(tmp_path / "labels.csv", "a") as table:
+        table.write("gone.png,disc\n")
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
+    (tmp_path / "photos").rename(tmp_path / "new_photos")
+    monkeypatch.chdir(tmp_path)
+    said = {}
+    for command in commands_of("docs/walk-through.md"):
+        short = " --preset scratch --size 24 --steps 4 --batch_size 4 --device cpu" if " train " in command else ""
+        assert main(shlex.split(command + short)[1:]) == 0
+        captured = capsys.readouterr()
+        said[command.split()[1]] = captured.out + captured.err
+    assert list(said) == ["train", "report", "predict", "export"]
+    assert (
+        "40 images, 24 labels, 2 classes, 6 more labels kept for validation, 2 skipped, cpu; training" in said["train"]
+    )
+    assert "measured on" in said["train"]
+    assert "precision" not in said["train"]
+    assert "2 files skipped (1 named in labels.csv, but not in photos.zip; 1 not an image file)" in said["train"]
+    assert "differs from the run by at most" in said["export"]
+    rows = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert len(rows) == 1 + 40
+    assert "skipped broken.jpg" in said["predict"]
+    assert (tmp_path / "model.onnx").stat().st_size > 0
+    assert "validation" in (tmp_path / "runs" / "photos" / "report.html").read_text()
 
 
 def test_the_readmes_python_works(capsys):

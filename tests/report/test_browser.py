@@ -1,5 +1,6 @@
 """The page in a real browser: it draws, toggles, follows the color scheme, fits a phone and makes no request."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def page(request):
     assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [page.url]
 
 
+FACTS = {"evaluated_on": "validation", "evaluated_images": 6}
 on_single = pytest.mark.parametrize("page", ["single"], indirect=True)
 
 
@@ -157,17 +159,36 @@ def test_a_folded_run_is_drawn_when_opened(page):
 
 @pytest.mark.parametrize("page", ["single", "several"], indirect=True)
 def test_a_phone_needs_no_sideways_scrolling(page):
-    page.set_viewport_size({"width": 390, "height": 844})
+    page.set_viewport_size({"width": 360, "height": 780})
     edge = "Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.getBoundingClientRect().right))"
-    until(page, f"{edge} <= 390")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    until(page, f"{edge} <= 360")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    until(page, "document.querySelectorAll('.modebar-btn').length === 0")
     page.set_viewport_size({"width": 1200, "height": 900})
-    until(page, f"{edge} > 390")
+    until(page, f"{edge} > 360")
+    until(page, "document.querySelectorAll('.modebar-btn').length > 0")
+
+
+def test_long_words_of_a_run_without_test_set_fit_a_phone(visit, tmp_path, page):
+    run = make_run(tmp_path / "run")
+    for name in ("metrics.jsonl", "summary.json"):
+        lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
+        kept = [{k: v for k, v in line.items() if "precision" not in k} | FACTS for line in lines]
+        (run / name).write_text("".join(json.dumps(line) + "\n" for line in kept))
+    phone = visit(write_report([run], tmp_path / "page.html"), viewport={"width": 360, "height": 780})
+    assert "no hidden labels to check them" in phone.locator(".cards").text_content()
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 360
+    edges = phone.locator(".cards div").evaluate_all("all => all.map(c => c.getBoundingClientRect().right)")
+    assert max(edges) <= 360
+    chart = phone.locator(".js-plotly-plot").filter(has_text="calibrated, %")
+    first, second = (chart.locator(name).bounding_box() for name in (".xtitle", ".x2title"))
+    assert first["x"] + first["width"] <= second["x"], "titles side by side do not touch"
 
 
 def test_a_page_opened_on_a_phone_fits(visit, page):
     path = page.url.removeprefix("file://")
-    phone = visit(Path(path), viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    phone = visit(Path(path), viewport={"width": 360, "height": 780}, has_touch=True, is_mobile=True)
     assert phone.errors == []
-    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 360
+    assert phone.locator(".modebar-btn").count() == 0, "the toolbar would cover the legends"
     assert phone.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.dragmode") is False

@@ -6,7 +6,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 
 from accelerate import PartialState
 
@@ -19,6 +18,7 @@ from ..models import Timm
 from ..training.frozen import open_bank
 from ..training.signals import Interrupted
 from ..utils.numerics import resolve_device
+from ..utils.progress import duration
 from .parsing import Parser, add_device, integer, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
@@ -70,7 +70,11 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--download", action="store_true", help="download missing files of a named source")
     parser.add_argument("--size", type=integer(), help="resize images to size×size when they are decoded")
     parser.add_argument("--mode", **one_of("auto", "rgb", "gray"), default="auto", help="color mode (auto)")
+    parser.add_argument("--intensity", **one_of("auto", "full", "percentile"), default="auto",
+                        help="which values of 16-bit and float images become black and white (auto)")  # fmt: skip
+    parser.add_argument("--label_file", help="table with the labels of images in any folders")
     parser.add_argument("--flip", **one_of("true", "false"), help="whether a mirrored image keeps its class")
+    parser.add_argument("--augment", default="natural", help="how weak and strong views are made; see docs/augment.md")
     parser.add_argument("--model.name", default="tf_efficientnet_lite0", help="a network of timm (%(default)s)")
     parser.add_argument("--model.weights", default="auto", metavar="WEIGHTS",
                         help="auto, timm, a torchvision name, a file, or none for random weights (auto)")  # fmt: skip
@@ -95,9 +99,9 @@ def make_bank(options: Namespace) -> Bank:
     chosen = vars(options)
     dataset = load(
         options.data, root=options.root, download=options.download, size=options.size, mode=options.mode,
-        cache=options.cache, progress=True,
+        cache=options.cache, progress=True, label_file=options.label_file, intensity=options.intensity,
     )  # fmt: skip
-    dataset = dataset if options.flip is None else replace(dataset, flip=options.flip == "true")
+    dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
     encoder = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
     config = BankConfig(
         chosen["bank.weak"], chosen["bank.strong"], lazy=chosen["bank.lazy"], batch_size=chosen["bank.batch_size"]
@@ -129,10 +133,3 @@ def finish(bank: Bank, views: int, seconds: float) -> None:
         print(f"embedded {views:,} views in {duration(seconds)}: {views / seconds:,.0f} per second")
     size = sum(file.path.stat().st_size for file in bank.files.values())
     print(f"bank: {bank.folder} ({size / 1e6:,.1f} MB)")
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds" if seconds >= 1 else "a second"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

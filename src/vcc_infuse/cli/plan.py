@@ -21,6 +21,7 @@ from ..training.frozen import MEDIUM, embed_data, head, open_bank
 from ..training.recommend import choose_preset, compare_finetuning, embedding_cost, training_cost
 from ..training.trainer import Trainer
 from ..utils.numerics import resolve_device
+from ..utils.progress import duration
 from .options import DATA_OPTIONS
 from .registry import find_class
 
@@ -145,10 +146,3 @@ def advise(data: SSLData, model: Backbone, options: Namespace) -> None:
     )
     advice = "frozen features serve well" if found.preset == "frozen" else "--preset finetune may be better here"
     announce(f"{facts}: {advice}")
-
-
-def duration(seconds: float) -> str:
-    """A time for people."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 2 * LONG else f"{seconds / 3600:.1f} h"

@@ -25,18 +25,20 @@ import torch
 from torch import Tensor, nn
 
 from ..utils.io import read_json
+from ..utils.progress import Progress
 from ..validation import check_choice, check_integer, check_range
 from .array_file import ArrayFile, write_once
+from .augment.recipe import read_augment
 from .augment.views import ImageViews
 from .cache import cache_folder
 from .dataset import Dataset, channel_mean_std
 from .frozen_network import FrozenNetwork, Plan, fastest_plan
-from .progress import Progress
 
 FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
 CHUNK = 256
 BLOCK = 2**22  # bytes of images that are read at a time for the key
 MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
+NATURAL = read_augment("natural")
 Part = Literal["train", "test"]
 Run = Callable[..., Iterable[Any]]
 
@@ -163,7 +165,7 @@ class Bank:
         `run(function, jobs)` yields results as they come: `map` computes here, a cluster elsewhere.
         """
         jobs = (job for part in self.images for job in self.jobs(part, rank, world))
-        with Progress(self.missing(rank, world), shown=progress) as shown:
+        with Progress("embedding", self.missing(rank, world), "views", progress) as shown:
             for job, features in run(self.embed, jobs):
                 self.store(job, features)
                 shown.advance(job.views)
@@ -201,7 +203,7 @@ class Bank:
         pieces = np.split(missing, np.flatnonzero(np.diff(missing // CHUNK)) + 1) if len(missing) else []
         first = rank * len(pieces) // world
         further = self.config.names[1:]  # the plain view is there, and took nothing from the random stream
-        with Progress(len(missing) * len(further), shown=progress) as shown:
+        with Progress("embedding", len(missing) * len(further), "views", progress) as shown:
             for piece in (*pieces[first:], *pieces[:first]):
                 piece = piece[flags.array[piece] == 0]
                 if len(piece):
@@ -263,6 +265,7 @@ class Bank:
 
     def _key(self) -> str:
         recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, CHUNK, self.views.flip]
+        recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]  # by what it means, however written
         options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
         digest = hashlib.blake2b(repr([recipe, options, self.encoder]).encode(), digest_size=16)
         for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):

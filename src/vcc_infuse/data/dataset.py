@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import OptionError, UserError
+from .augment.recipe import read_augment
 
 if TYPE_CHECKING:
     from .bank import Bank
@@ -39,10 +40,10 @@ class Dataset:
 
     `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with reasons.
     `fixed`: the source itself decides which examples are labeled. `flip`: a mirrored image keeps its class, so that
-    augmentation may mirror it. `slots`: how many weak and strong views follow the plain one in rows of views. `bank`:
-    the bank that the views come from, which knows the images and the network. `validation`: training rows that are kept
-    out of training and stand for the missing test set; their label in `train` is −1. `ranges`: the values that became
-    0 and 255 where the source has more than 8 bits.
+    augmentation may mirror it. `augment`: how weak and strong views are made (see `read_augment`). `slots`: how many
+    weak and strong views follow the plain one in rows of views. `bank`: the bank that the views come from, which knows
+    the images and the network. `validation`: training rows that are kept out of training and stand for the missing test
+    set; their label in `train` is −1. `ranges`: the values that became 0 and 255 where the source has more than 8 bits.
     """
 
     train: Examples
@@ -53,6 +54,7 @@ class Dataset:
     skipped: tuple[tuple[str, str], ...] = ()
     fixed: bool = False
     flip: bool = True
+    augment: str = "natural"
     name: str = "arrays"
     slots: tuple[int, int] | None = None
     bank: Bank | None = None
@@ -67,6 +69,13 @@ class Dataset:
         check_labels(self.train.y, None if self.test is None else self.test.y, self.classes)
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
+
+    def augmented(self, augment: str = "natural", flip: bool | None = None) -> Dataset:
+        """The dataset with other views; `flip` stays as it is if not given."""
+        read_augment(augment)
+        if augment != "natural" and len(self.shape) != 3:
+            raise OptionError("augment", augment, "needs images, and these are vectors", "leave it out")
+        return replace(self, augment=augment, flip=self.flip if flip is None else flip)
 
     @property
     def evaluated_on(self) -> Literal["test", "validation"] | None:

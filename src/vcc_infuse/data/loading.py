@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import OptionError, UserError
 from ..utils.suggest import did_you_mean_path
+from .augment.recipe import read_augment
 from .cache import Allocate, cache_folder, cached
 from .dataset import Dataset, Examples, channel_mean_std
 from .images.convert import check_options, height_width
@@ -45,6 +46,7 @@ def load_ssl(
     intensity: Literal["auto", "full", "percentile"] = "auto",
     cache: str | None = None,
     flip: bool | None = None,
+    augment: str = "natural",
     label_file: str | None = None,
     validation: float | Literal["none"] = 0.2,
     seed: int = 0,
@@ -67,6 +69,8 @@ def load_ssl(
         cache: folder for decoded images.
         flip: whether a mirrored image keeps its class (default: yes, but not for digits, svhn and svhn_train; set it to
             false for a folder or zip of digits or letters).
+        augment: how weak and strong views are made: natural, gentle, microscopy, satellite, text or none; or lists of
+            operations, such as "weak=crop 0.1; strong=crop 0.1, rotate 15, contrast 0.3". See docs/augment.md.
         label_file: labels of the images in `data`: a CSV with the columns file, label and maybe split (train,
             validation or test), JSON lines, or a JSON export of Label Studio or COCO; other images are unlabeled.
         validation: share of the labels that is kept out of training to measure on, if there is no test set; or none.
@@ -74,11 +78,12 @@ def load_ssl(
         all_labels: show every label if neither `labels` nor `long_tail` is given.
         progress: show a progress bar while images are decoded.
     """
+    read_augment(augment)  # a mistake is told before images are decoded
     dataset = load(
         data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress, label_file=label_file,
         intensity=intensity,
     )  # fmt: skip
-    dataset = dataset if flip is None else replace(dataset, flip=flip)
+    dataset = dataset.augmented(augment, flip)
     if dataset.test is None and validation != "none":
         dataset = keep_validation(dataset, validation)
     split = choose_split(dataset, labels, long_tail, include_labeled, seed, all_labels)

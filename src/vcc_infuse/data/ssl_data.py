@@ -34,6 +34,8 @@ class SSLData:
         slots: tuple[int, int] | None = None,
         validation: float | None = None,
         intensity: str = "auto",
+        flip: bool = True,
+        augment: str = "natural",
     ) -> SSLData:
         """Data from arrays of images (N,H,W or N,H,W,C), feature vectors (N,D) or views of them (N,V,D).
 
@@ -42,7 +44,7 @@ class SSLData:
         for floats. Of views the first is the plain one; `slots` says how many weak and strong ones
         follow. Without `slots`, floats with values below 0 and V < D are read as views, and the first half of the
         views after the plain one is weak, the rest strong. Without a test set, `validation` is the share of the labels
-        that is kept out of training to measure on.
+        that is kept out of training to measure on. `flip` and `augment` say how images may be changed; see `load_ssl`.
 
         Example:
             >>> import numpy as np
@@ -52,7 +54,7 @@ class SSLData:
             >>> data.labeled_y.tolist(), len(data.split.pool)
             ([0, 1], 6)
         """
-        dataset = from_arrays(x, y, test_x, test_y, classes, slots, intensity)
+        dataset = from_arrays(x, y, test_x, test_y, classes, slots, intensity).augmented(augment, flip)
         data = cls(dataset, from_given_labels(dataset.train.y))
         return data if validation is None else data.with_validation(validation)
 
@@ -72,6 +74,7 @@ class SSLData:
         mode: str = "auto",
         intensity: str = "auto",
         flip: bool = True,
+        augment: str = "natural",
         seed: int = 0,
     ) -> SSLData:
         """Data from another library's dataset, or from a list of images; everything is read into memory once.
@@ -91,6 +94,7 @@ class SSLData:
             mode: auto, rgb or gray.
             intensity: how values of more than 8 bits are scaled: auto, full or percentile.
             flip: whether a mirrored image keeps its class.
+            augment: how weak and strong views are made; see `load_ssl`.
             seed: seed of the choice of labels.
 
         Example:
@@ -103,8 +107,7 @@ class SSLData:
         """
         dataset = load_objects(
             data, y, test, test_y, columns=columns, classes=classes, size=size, mode=mode, intensity=intensity
-        )
-        dataset = replace(dataset, flip=flip)
+        ).augmented(augment, flip)
         if validation is not None and dataset.test is None:
             dataset = keep_validation(dataset, validation)
         rows = dataset.train.y

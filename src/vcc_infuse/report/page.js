@@ -3,6 +3,7 @@
   const { charts, themes } = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)");
+  const narrow = matchMedia("(max-width: 720px)"); // as in page.css
   const hidden = new Set();
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -23,7 +24,8 @@
     for (const trace of data) if (trace.meta) trace.visible = !hidden.has(trace.meta.run);
     const look = { ...layout, template: themes[dark.matches ? "dark" : "light"] };
     if (touch.matches) look.dragmode = false; // a finger on a chart scrolls the page
-    const options = { responsive: true, displaylogo: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
+    const bar = touch.matches || narrow.matches ? false : "hover"; // on a phone it would cover the legend
+    const options = { responsive: true, displaylogo: false, displayModeBar: bar, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
     return Plotly.react(figure.querySelector(".plot"), data, look, options);
   }
 
@@ -58,5 +60,6 @@
   all(".switch input").forEach((box) => box.addEventListener("change", () => showAxis(box.value)));
   all("details").forEach((part) => part.addEventListener("toggle", () => drawAll(part)));
   dark.addEventListener("change", () => drawAll());
+  narrow.addEventListener("change", () => drawAll());
   document.documentElement.dataset.ready = "yes";
 })();

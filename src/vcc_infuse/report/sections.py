@@ -67,7 +67,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         Section("coreset", "Core set", drawn(coreset.kept(runs), coreset.composition(runs)),
                 [Part(run, drawn(coreset.scores(run)), coreset.sentence(run)) for run in runs]),
         Section("gallery", "Images", [], [Part(run, strips=gallery(run)) for run in runs],
-                "No images were kept: the data are not images, or the run is unfinished or older than this section."),
+                "No images were kept: none was mistaken, the data are not images, or the run is unfinished."),
     ]  # fmt: skip
     return [section for section in found if section.absent or not section.is_empty]
 

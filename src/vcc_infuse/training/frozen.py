@@ -74,7 +74,7 @@ def open_bank(
     encoder.load_pretrained()
     expects, dataset = encoder.preprocessing(), data.dataset
     mean, std = (expects.mean, expects.std) if expects else (dataset.mean, dataset.std)
-    views = ImageViews(mean, std, flip=dataset.flip)
+    views = ImageViews(mean, std, dataset.flip, dataset.augment)
     where = resolve_device(device)
     return Bank(dataset, encoder.requires_grad_(False), views, config, seed=seed, cache=cache, device=where)
 

@@ -1,48 +1,38 @@
-"""Progress: a bar with rate, remaining time, loss and coverage on a terminal; a few lines elsewhere."""
+"""TrainingProgress: steps done, time left, loss and coverage; evaluations as lines."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from tqdm.auto import tqdm
+from ..utils.progress import Progress
+
+REFRESH = 10  # steps between two looks at the figures, which make the device wait
 
 
-class Progress:
-    """Shows how a run goes. Off-terminal output stays at about ten lines a run."""
+class TrainingProgress(Progress):
+    """Shows how a run goes. Off a terminal about ten evaluations are told, and what happens in every half minute."""
 
-    def __init__(self, steps: int, start: int, shown: bool, refresh: int = 10) -> None:
-        self.steps, self.shown, self.refresh = steps, shown, refresh
-        self.terminal = sys.stderr.isatty()
-        bar = shown and self.terminal
-        self.bar = tqdm(total=steps, initial=start, disable=not bar, unit="step", dynamic_ncols=True)
-        self.said = start
+    def __init__(self, steps: int, start: int, shown: bool) -> None:
+        super().__init__("training", steps, "steps", shown, start)
+        self.told = start
 
     def due(self, step: int) -> bool:
-        """Whether the bar should show new figures: seldom enough not to make the device wait."""
-        return not self.bar.disable and step % self.refresh == 0
+        """Whether to read new figures: often enough for the bar, and where a line is due."""
+        return self.line_due() if self.bar.disable else step % REFRESH == 0
 
-    def advance(self, figures: dict[str, Any] | None = None) -> None:
+    def step(self, figures: dict[str, Any] | None = None) -> None:
         """One step further."""
-        self.bar.update()
-        if figures:
-            self.bar.set_postfix_str(brief(figures), refresh=False)
+        self.advance(1, brief(figures) if figures else ())
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """Tell an evaluation."""
-        line = f"step {step}/{self.steps}: {brief(figures)}"
-        if not self.bar.disable:
-            self.bar.write(line)
-        elif self.shown and (step == self.steps or step - self.said >= self.steps / 10):
-            print(line, flush=True)
-            self.said = step
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        self.bar.close()
+        last = step == self.total
+        if not self.bar.disable or last or step - self.told >= self.total / 10 or self.line_due():
+            self.say(f"step {step}/{self.total}: {', '.join(brief(figures))}")
+            self.told = step
 
 
-def brief(figures: dict[str, Any]) -> str:
+def brief(figures: dict[str, Any]) -> list[str]:
     """The figures worth a glance, rates in percent."""
     losses = [f"{name.removeprefix('loss_')} {v:.3f}" for name, v in figures.items() if name.startswith("loss_")]
     error = "validation error" if figures.get("evaluated_on") == "validation" else "error"
@@ -56,4 +46,4 @@ def brief(figures: dict[str, Any]) -> str:
         )
         if isinstance(figures.get(name), float) and figures[name] == figures[name]
     ]
-    return ", ".join([*rates, *losses])
+    return [*rates, *losses]

@@ -22,6 +22,7 @@ from .presets import FINETUNE
 from .summary import peak_memory
 from .trainer import Trainer
 
+PATIENCE = 10.0  # seconds after which no further step is tried only to tell how long a run takes
 TINY = 24  # pixels per side below which a network pretrained on photographs has nothing to look at
 
 
@@ -67,12 +68,13 @@ def training_cost(trainer: Trainer, data: SSLData, steps: int = 2) -> Cost:
         trainer.model, trainer.algorithm, trainer.calibrator, None, trainer.config, out=None, tracker="none"
     )  # fmt: skip
     trial.prepare(data)
-    seconds = []
-    for number in range(steps + 1 if trainer.steps else 0):
+    seconds: list[float] = []
+    while trainer.steps and len(seconds) <= steps and sum(seconds) < PATIENCE:
         began = time.perf_counter()
-        trial.train_step(number)
+        trial.train_step(len(seconds))
         seconds.append(time.perf_counter() - began)
-    return Cost(statistics.median(seconds[1:]) * trainer.steps if seconds else 0.0, peak_memory())
+    later = seconds[1:] or seconds  # the first step warms up
+    return Cost(statistics.median(later) * trainer.steps if later else 0.0, peak_memory())
 
 
 class Advice(NamedTuple):

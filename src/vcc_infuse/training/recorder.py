@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from torch import Tensor
 
-from ..data.dataset import Examples
+from ..data.dataset import Dataset, Examples
 from ..data.identity import content_digest, identify
 from ..data.sampling import Batches
 from ..errors import UserError
@@ -193,7 +193,8 @@ def influence_direction(state: TrainState, seed: int) -> Tensor | None:
         return state.selector.direction(pool)
 
 
-def config_yaml(data: str, config: TrainConfig, **objects: object) -> str:
+def config_yaml(dataset: Dataset, config: TrainConfig, **objects: object) -> str:
     """The configuration of a run started from Python, in the form the command line writes."""
+    data = {"data": dataset.name, "flip": dataset.flip, "augment": dataset.augment}
     described = {name: to_config(thing) if thing else None for name, thing in objects.items()}
-    return yaml.safe_dump({"data": data, **described, **asdict(config)}, sort_keys=False)
+    return yaml.safe_dump({**data, **described, **asdict(config)}, sort_keys=False)

@@ -26,7 +26,7 @@ from .config import TrainConfig, check_compatible, check_lazy
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
 from .optimization import clip, learning_rate, set_learning_rate
-from .progress import Progress
+from .progress import TrainingProgress
 from .recorder import RunRecorder, config_yaml
 from .signals import Interrupted, StopRequest, stop_request
 from .state import TrainState, make_task
@@ -111,12 +111,12 @@ class Trainer:
         """The steps from `start` on."""
         state = self.state_
         state.coreset_scheduler.resume(self.batches_)
-        progress = Progress(self.steps, start, self.config.progress and state.main)
+        progress = TrainingProgress(self.steps, start, self.config.progress and state.main)
         with stop_request() as request:
             for number in range(start, self.steps):
                 self.refresh_coreset(number)
                 self.train_step(number)
-                progress.advance(state.stats.read() if progress.due(number) else None)
+                progress.step(state.stats.read() if progress.due(number) else None)
                 if self._evaluation_due(number + 1):
                     progress.evaluated(number + 1, self._evaluate(number + 1))
                 if self._should_stop(request, number):
@@ -220,6 +220,6 @@ class Trainer:
 
     def _config_yaml(self) -> str:
         return config_yaml(
-            self.state_.data.dataset.name, self.config, model=self.model, algorithm=self.algorithm,
+            self.state_.data.dataset, self.config, model=self.model, algorithm=self.algorithm,
             calibrator=self.calibrator, selector=self.selector,
         )  # fmt: skip

@@ -21,20 +21,20 @@ def affine(image, *matrix):
 
 
 PIL_POOL = {
-    "Identity": lambda image, v: image,
-    "AutoContrast": lambda image, v: ImageOps.autocontrast(image),
-    "Equalize": lambda image, v: ImageOps.equalize(image),
-    "Posterize": lambda image, v: ImageOps.posterize(image, int(v)),
-    "Solarize": lambda image, v: ImageOps.solarize(image, v),
-    "Brightness": lambda image, v: ImageEnhance.Brightness(image).enhance(v),
-    "Contrast": lambda image, v: ImageEnhance.Contrast(image).enhance(v),
-    "Color": lambda image, v: ImageEnhance.Color(image).enhance(v),
-    "Sharpness": lambda image, v: ImageEnhance.Sharpness(image).enhance(v),
-    "Rotate": lambda image, v: image.rotate(v),
-    "ShearX": lambda image, v: affine(image, 1, v, 0, 0, 1, 0),
-    "ShearY": lambda image, v: affine(image, 1, 0, 0, v, 1, 0),
-    "TranslateX": lambda image, v: affine(image, 1, 0, v * image.width, 0, 1, 0),
-    "TranslateY": lambda image, v: affine(image, 1, 0, 0, 0, 1, v * image.height),
+    "identity": lambda image, v: image,
+    "autocontrast": lambda image, v: ImageOps.autocontrast(image),
+    "equalize": lambda image, v: ImageOps.equalize(image),
+    "posterize": lambda image, v: ImageOps.posterize(image, int(v)),
+    "solarize": lambda image, v: ImageOps.solarize(image, v),
+    "brightness": lambda image, v: ImageEnhance.Brightness(image).enhance(v),
+    "contrast": lambda image, v: ImageEnhance.Contrast(image).enhance(v),
+    "color": lambda image, v: ImageEnhance.Color(image).enhance(v),
+    "sharpness": lambda image, v: ImageEnhance.Sharpness(image).enhance(v),
+    "rotate": lambda image, v: image.rotate(v),
+    "shear_x": lambda image, v: affine(image, 1, v, 0, 0, 1, 0),
+    "shear_y": lambda image, v: affine(image, 1, 0, 0, v, 1, 0),
+    "translate_x": lambda image, v: affine(image, 1, 0, v * image.width, 0, 1, 0),
+    "translate_y": lambda image, v: affine(image, 1, 0, 0, 0, 1, v * image.height),
 }
 
 
@@ -84,7 +84,7 @@ SETS = {
 def test_equals_pil_pixel_by_pixel(name, content):
     images, operation = SETS[content](), POOL[name]
     before = images.clone()
-    magnitudes = torch.linspace(operation.low, operation.high, len(images)).clamp(max=8 if name == "Posterize" else 256)
+    magnitudes = torch.linspace(operation.low, operation.high, len(images)).clamp(max=8 if name == "posterize" else 256)
     ours = operation.apply(images, magnitudes)
     theirs = torch.stack(
         [from_pil(PIL_POOL[name](to_pil(x), v)) for x, v in zip(images, magnitudes.tolist(), strict=True)]
@@ -94,7 +94,9 @@ def test_equals_pil_pixel_by_pixel(name, content):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "Brightness", "Contrast"])
+@pytest.mark.parametrize(
+    "name", ["rotate", "shear_x", "shear_y", "translate_x", "translate_y", "brightness", "contrast"]
+)
 def test_equals_pil_at_many_random_magnitudes(name):
     images, operation = photographs("RGB", 32, 32).repeat(40, 1, 1, 1), POOL[name]
     u = torch.rand(len(images), generator=torch.Generator().manual_seed(1))
@@ -106,17 +108,25 @@ def test_equals_pil_at_many_random_magnitudes(name):
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["Rotate", "ShearX", "Solarize", "Contrast", "Sharpness", "Posterize"])
+@pytest.mark.parametrize("name", ["brightness", "contrast", "color", "sharpness"])
+def test_factors_above_one_are_clipped_as_by_pil(name):
+    images = photographs("RGB", 32, 32)
+    magnitudes = torch.linspace(1, 4, len(images))
+    expected = [from_pil(PIL_POOL[name](to_pil(x), v)) for x, v in zip(images, magnitudes.tolist(), strict=True)]
+    assert torch.equal(POOL[name].apply(images, magnitudes), torch.stack(expected))
+
+
+@pytest.mark.parametrize("name", ["rotate", "shear_x", "solarize", "contrast", "sharpness", "posterize"])
 def test_no_magnitude_changes_nothing(name):
     images = noise(3, 16, 24)
-    nothing = {"Rotate": 0.0, "ShearX": 0.0, "Solarize": 256.0, "Contrast": 1.0, "Sharpness": 1.0, "Posterize": 8.0}
+    nothing = {"rotate": 0.0, "shear_x": 0.0, "solarize": 256.0, "contrast": 1.0, "sharpness": 1.0, "posterize": 8.0}
     assert torch.equal(POOL[name].apply(images, torch.full((len(images),), nothing[name])), images)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5), (5, 2), (3, 3)])
 def test_sharpness_of_tiny_images(shape):
     images = noise(3, *shape, count=6)
-    theirs = [from_pil(PIL_POOL["Sharpness"](to_pil(x), 0.3)) for x in images]
+    theirs = [from_pil(PIL_POOL["sharpness"](to_pil(x), 0.3)) for x in images]
     assert torch.equal(sharpness(images, torch.full((6,), 0.3)), torch.stack(theirs))
 
 
@@ -152,7 +162,7 @@ def test_small_batches_and_absent_operations(size):
 
 def test_order_of_the_draws_counts():
     images = photographs("RGB", 32, 32, 2)
-    solarize, rotate = NAMES.index("Solarize"), NAMES.index("Rotate")
+    solarize, rotate = NAMES.index("solarize"), NAMES.index("rotate")
     plan = Plan(torch.tensor([[solarize, rotate], [rotate, solarize]]), torch.tensor([[0.0, 20.0], [20.0, 0.0]]))
     same = images[:1].repeat(2, 1, 1, 1)
     result = apply_plan(same, plan)

@@ -34,5 +34,5 @@ def test_magnitudes_are_uniform_over_the_range(name):
 def test_posterize_keeps_four_to_eight_bits():
     torch.manual_seed(0)
     plan = sample_plan(42000, CPU)
-    bits = plan.magnitudes[plan.operations == NAMES.index("Posterize")].long()
+    bits = plan.magnitudes[plan.operations == NAMES.index("posterize")].long()
     assert bits.unique().tolist() == [4, 5, 6, 7, 8]

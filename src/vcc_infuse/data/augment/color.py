@@ -67,7 +67,7 @@ def look_up(images: Tensor, table: Tensor) -> Tensor:
 
 def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
     """Blend with black."""
-    return to_bytes(images.float().mul_(per_image(magnitude.float())))
+    return to_bytes(images.float().mul_(per_image(magnitude.float())).clamp_(max=255))
 
 
 def contrast(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def smooth(values: Tensor) -> Tensor:
 
 def blend(poor: Tensor, values: Tensor, factor: Tensor) -> Tensor:
     """poor + factor·(values − poor), truncated; single precision in this order, as PIL computes it."""
-    return to_bytes((values - poor).mul_(per_image(factor.float())).add_(poor))
+    return to_bytes((values - poor).mul_(per_image(factor.float())).add_(poor).clamp_(0, 255))
 
 
 def luma(images: Tensor) -> Tensor:

@@ -20,10 +20,10 @@ class Boxes(NamedTuple):
     bottom: Tensor
 
 
-def sample_boxes(batch: int, height: int, width: int, device: torch.device) -> Boxes:
-    """Squares of side U(0, ½)·(shorter side), centered uniformly over the image."""
+def sample_boxes(batch: int, height: int, width: int, device: torch.device, share: float = 0.5) -> Boxes:
+    """Squares of side U(0, share)·(shorter side), centered uniformly over the image."""
     side, x, y = torch.rand(3, batch, device=device).unbind()
-    return boxes(side * (0.5 * min(height, width)), x * width, y * height)
+    return boxes(side * (share * min(height, width)), x * width, y * height)
 
 
 def boxes(side: Tensor, x: Tensor, y: Tensor) -> Boxes:

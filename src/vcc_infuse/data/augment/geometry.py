@@ -106,11 +106,13 @@ class Crops(NamedTuple):
     mirrored: Tensor
 
 
-def sample_crops(batch: int, height: int, width: int, device: torch.device, flip: bool = True) -> Crops:
-    """Draw offsets of up to an eighth of each side, and a flip for half of the images."""
+def sample_crops(
+    batch: int, height: int, width: int, device: torch.device, flip: bool = True, share: float = 0.125
+) -> Crops:
+    """Draw offsets of up to a share of each side, and a flip for half of the images."""
     down, right = (
-        torch.randint(-(side // 8), side // 8 + 1, (batch,), device=device, dtype=torch.int32)
-        for side in (height, width)
+        torch.randint(-most, most + 1, (batch,), device=device, dtype=torch.int32)
+        for most in (int(share * height), int(share * width))
     )
     mirrored = torch.rand(batch, device=device) < 0.5 if flip else torch.zeros_like(down, dtype=torch.bool)
     return Crops(down, right, mirrored)
@@ -122,6 +124,26 @@ def crop(images: Tensor, crops: Crops) -> Tensor:
     column = _reflected(crops.right, images.shape[3])
     column = torch.where(crops.mirrored.unsqueeze(1), column.flip(1), column)
     return pick(images, row.unsqueeze(2), column.unsqueeze(1))
+
+
+def sample_turns(batch: int, height: int, width: int, device: torch.device) -> Tensor:
+    """Quarter turns 0…3; an image that is not square would change its shape, so it is only turned upside down."""
+    return (
+        torch.randint(4, (batch,), device=device) if height == width else 2 * torch.randint(2, (batch,), device=device)
+    )
+
+
+def turn(images: Tensor, quarters: Tensor) -> Tensor:
+    """Turn each image counter-clockwise by its number of quarters."""
+    height, width = images.shape[2:]
+    y = torch.arange(height, device=images.device, dtype=torch.int32).view(1, -1, 1)
+    x = torch.arange(width, device=images.device, dtype=torch.int32).view(1, 1, -1)
+    quarters = quarters.view(-1, 1, 1)
+    odd, back = quarters % 2 == 1, quarters >= 2
+    row, column = torch.where(odd, x, y), torch.where(odd, width - 1 - y, x)
+    return pick(
+        images, torch.where(back, height - 1 - row, row), torch.where(back, width - 1 - column, column)
+    )  # fmt: skip
 
 
 def _reflected(offset: Tensor, side: int) -> Tensor:

@@ -21,62 +21,76 @@ class Operation(NamedTuple):
 
 
 POOL: dict[str, Operation] = {
-    "Identity": Operation(color.identity),
-    "AutoContrast": Operation(color.autocontrast),
-    "Equalize": Operation(color.equalize),
-    "Posterize": Operation(color.posterize, 4, 9),  # truncated: 4…8 bits, each equally likely
-    "Solarize": Operation(color.solarize, 0, 256),
-    "Brightness": Operation(color.brightness, 0.05, 0.95),
-    "Contrast": Operation(color.contrast, 0.05, 0.95),
-    "Color": Operation(color.color, 0.05, 0.95),
-    "Sharpness": Operation(color.sharpness, 0.05, 0.95),
-    "Rotate": Operation(geometry.rotate, -30, 30, geometry.rotation),
-    "ShearX": Operation(geometry.shear_x, -0.3, 0.3, geometry.slope_x),
-    "ShearY": Operation(geometry.shear_y, -0.3, 0.3, geometry.slope_y),
-    "TranslateX": Operation(geometry.translate_x, -0.3, 0.3, geometry.shift_x),
-    "TranslateY": Operation(geometry.translate_y, -0.3, 0.3, geometry.shift_y),
+    "identity": Operation(color.identity),
+    "autocontrast": Operation(color.autocontrast),
+    "equalize": Operation(color.equalize),
+    "posterize": Operation(color.posterize, 4, 9),  # truncated: 4…8 bits, each equally likely
+    "solarize": Operation(color.solarize, 0, 256),
+    "brightness": Operation(color.brightness, 0.05, 0.95),
+    "contrast": Operation(color.contrast, 0.05, 0.95),
+    "color": Operation(color.color, 0.05, 0.95),
+    "sharpness": Operation(color.sharpness, 0.05, 0.95),
+    "rotate": Operation(geometry.rotate, -30, 30, geometry.rotation),
+    "shear_x": Operation(geometry.shear_x, -0.3, 0.3, geometry.slope_x),
+    "shear_y": Operation(geometry.shear_y, -0.3, 0.3, geometry.slope_y),
+    "translate_x": Operation(geometry.translate_x, -0.3, 0.3, geometry.shift_x),
+    "translate_y": Operation(geometry.translate_y, -0.3, 0.3, geometry.shift_y),
 }
 
 
+class Change(NamedTuple):
+    """An operation of the pool, and the range from which its magnitude is drawn."""
+
+    name: str
+    low: float
+    high: float
+
+
+EVERY = tuple(Change(name, each.low, each.high) for name, each in POOL.items())
+WARPS = [name for name, each in POOL.items() if each.matrix is not None]
+Changes = tuple[Change, ...]
+
+
 class Plan(NamedTuple):
-    """The operations of each image: draws×B indices into POOL, and their magnitudes."""
+    """What happens to each image: draws×B indices into the changes to choose from, and their magnitudes."""
 
     operations: Tensor
     magnitudes: Tensor
 
 
-def sample_plan(batch: int, device: torch.device, draws: int = 3) -> Plan:
-    """Draw operations with replacement and magnitudes uniform over each one's range."""
-    operations = torch.randint(len(POOL), (draws, batch), device=device)
-    ends = torch.tensor([(each.low, each.high) for each in POOL.values()]).to(device, non_blocking=True)
+def sample_plan(batch: int, device: torch.device, draws: int = 3, changes: Changes = EVERY) -> Plan:
+    """Draw changes with replacement and magnitudes uniform over each one's range."""
+    operations = torch.randint(len(changes), (draws, batch), device=device)
+    ends = torch.tensor([(each.low, each.high) for each in changes]).to(device, non_blocking=True)
     low, high = ends[operations].unbind(-1)
     return Plan(operations, low + (high - low) * torch.rand(draws, batch, device=device))
 
 
-def apply_plan(images: Tensor, plan: Plan) -> Tensor:
-    """Apply the plan to uint8 images B,C,H,W, one draw after the other.
+def apply_plan(images: Tensor, plan: Plan, changes: Changes = EVERY) -> Tensor:
+    """Apply the plan to uint8 images B,C,H,W, one draw after the other; warps must be the last of the changes.
 
     Before each draw the images are sorted by operation, so that every operation runs once, on a slice.
     """
-    kinds = torch.arange(len(POOL), device=images.device).view(-1, 1)
+    kinds = torch.arange(len(changes), device=images.device).view(-1, 1)
     counts = (plan.operations.unsqueeze(1) == kinds).sum(2).tolist()  # the only synchronization with the device
     home = torch.arange(len(images), device=images.device)
     for operations, magnitudes, sizes in zip(plan.operations, plan.magnitudes, counts, strict=True):
         order = operations[home].argsort()
         home = home[order]
-        images = _apply_sorted(images.index_select(0, order), magnitudes[home], sizes)
+        images = _apply_sorted(images.index_select(0, order), magnitudes[home], sizes, changes)
     return images.index_select(0, home.argsort())
 
 
-def _apply_sorted(images: Tensor, magnitudes: Tensor, sizes: list[int]) -> Tensor:
-    """Apply each operation to its slice; the warps, the last in the pool, share one call."""
+def _apply_sorted(images: Tensor, magnitudes: Tensor, sizes: list[int], changes: Changes) -> Tensor:
+    """Apply each operation to its slice; the warps share one call."""
     height, width = images.shape[2:]
     parts, strengths = torch.split(images, sizes), torch.split(magnitudes, sizes)
     done, matrices = [], []
-    for operation, part, strength in zip(POOL.values(), parts, strengths, strict=True):
+    for change, part, strength in zip(changes, parts, strengths, strict=True):
+        operation = POOL[change.name]
         if operation.matrix is not None:
             matrices.append(operation.matrix(strength, height, width))
         elif len(part):
             done.append(operation.apply(part, strength))
-    matrix = torch.cat(matrices)
+    matrix = torch.cat(matrices) if matrices else magnitudes.new_zeros(0, 6)
     return torch.cat([*done, geometry.warp(images[len(images) - len(matrix) :], matrix)])

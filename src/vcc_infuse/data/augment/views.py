@@ -16,9 +16,10 @@ from torch import Tensor
 from ...errors import UserError
 from ...utils.numerics import unit_features
 from .cutout import Boxes, cut, sample_boxes
-from .geometry import Crops, crop, sample_crops
+from .geometry import Crops, crop, sample_crops, sample_turns, turn
 from .kernels import one_thread
 from .randaugment import Plan, apply_plan, sample_plan
+from .recipe import Recipe, read_augment
 
 Rows = Tensor | slice
 MakeRows = Callable[[Rows], Tensor]
@@ -48,59 +49,80 @@ class _Views:
         self.mean, self.std = self.mean.to(raw.device), self.std.to(raw.device)
 
 
-class StrongDraws(NamedTuple):
-    """What is random about the strong views of a batch of images."""
+class Draws(NamedTuple):
+    """What is random about a view of a batch of images, by recipe; None for what the recipe leaves out."""
 
     crops: Crops
-    plan: Plan
-    boxes: Boxes
+    turns: Tensor | None
+    plan: Plan | None
+    boxes: Boxes | None
 
     @classmethod
-    def sample(cls, raw: Tensor, flip: bool) -> StrongDraws:
+    def sample(cls, raw: Tensor, recipe: Recipe, flip: bool) -> Draws:
         """Draw for raw images."""
         batch, height, width, device = *raw.shape[:3], raw.device
-        crops = sample_crops(batch, height, width, device, flip)
-        return cls(crops, sample_plan(batch, device), sample_boxes(batch, height, width, device))
+        return cls(
+            sample_crops(batch, height, width, device, flip and recipe.flip, recipe.crop),
+            sample_turns(batch, height, width, device) if recipe.turns else None,
+            sample_plan(batch, device, recipe.draws, recipe.changes) if recipe.changes else None,
+            sample_boxes(batch, height, width, device, recipe.cutout) if recipe.cutout else None,
+        )
 
-    def at(self, rows: Rows) -> StrongDraws:
+    def at(self, rows: Rows) -> Draws:
         """Those of some images."""
-        crops, boxes = Crops(*(each[rows] for each in self.crops)), Boxes(*(each[rows] for each in self.boxes))
-        return StrongDraws(crops, Plan(*(each[:, rows] for each in self.plan)), boxes)
+        return Draws(
+            Crops(*(each[rows] for each in self.crops)),
+            None if self.turns is None else self.turns[rows],
+            None if self.plan is None else Plan(*(each[:, rows] for each in self.plan)),
+            None if self.boxes is None else Boxes(*(each[rows] for each in self.boxes)),
+        )
 
 
 class ImageViews(_Views):
-    """Views of uint8 images B,H,W,C; ``mean`` and ``std`` per channel for values in 0…1."""
+    """Views of uint8 images B,H,W,C; ``mean`` and ``std`` per channel for values in 0…1.
 
-    def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, flip: bool = True) -> None:
+    ``augment`` says what weak and strong views are made of (see ``read_augment``). Without ``flip`` no image is
+    mirrored, whatever it says.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] | Tensor,
+        std: Sequence[float] | Tensor,
+        flip: bool = True,
+        augment: str = "natural",
+    ) -> None:
         super().__init__(mean, std)
-        self.flip = flip
+        self.flip, self.augment, self.recipes = flip, augment, read_augment(augment)
 
     @one_thread()
     def plain(self, raw: Tensor) -> Tensor:
         """The images as they are."""
         return self._normalized(_planes(raw, len(self.mean)))
 
-    @one_thread()
     def weak(self, raw: Tensor) -> Tensor:
-        """A random crop with reflected borders and, for half of the images, a horizontal flip."""
-        images = _planes(raw, len(self.mean))
-        batch, _, height, width = images.shape
-        return self._normalized(crop(images, sample_crops(batch, height, width, images.device, self.flip)))
+        """By the weak recipe: usually a random crop with reflected borders and, for half of the images, a flip."""
+        return self._later(raw, self.recipes.weak)(slice(None))
 
     def strong(self, raw: Tensor) -> Tensor:
-        """The weak geometry, then RandAugment, then Cutout."""
+        """By the strong recipe: usually the weak geometry, then RandAugment, then Cutout."""
         return self.strong_later(raw)(slice(None))
 
     def strong_later(self, raw: Tensor) -> MakeRows:
         """What makes strong views of some of the images when they are wanted."""
+        return self._later(raw, self.recipes.strong)
+
+    def _later(self, raw: Tensor, recipe: Recipe) -> MakeRows:
         check_raw(raw, len(self.mean))
-        draws = StrongDraws.sample(raw, self.flip)
-        return lambda rows: self._strong(raw[rows], draws.at(rows))
+        draws = Draws.sample(raw, recipe, self.flip)
+        return lambda rows: self._made(raw[rows], draws.at(rows), recipe)
 
     @one_thread()
-    def _strong(self, raw: Tensor, draws: StrongDraws) -> Tensor:
-        images = apply_plan(crop(_planes(raw, len(self.mean)), draws.crops), draws.plan)
-        return self._normalized(cut(images, draws.boxes))
+    def _made(self, raw: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
+        images = crop(_planes(raw, len(self.mean)), draws.crops)
+        images = images if draws.turns is None else turn(images, draws.turns)
+        images = images if draws.plan is None else apply_plan(images, draws.plan, recipe.changes)
+        return self._normalized(images if draws.boxes is None else cut(images, draws.boxes))
 
     def _normalized(self, images: Tensor) -> Tensor:
         self._follow(images)

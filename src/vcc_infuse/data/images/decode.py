@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import struct
-import sys
 import zipfile
 import zlib
 from collections import Counter
@@ -16,9 +15,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from tqdm import tqdm
 
 from ...errors import OptionError
+from ...utils.progress import Progress
 from ..sources.layout import HEIF
 from .convert import Size, fit, height_width, is_gray, upright_size
 from .deep import Deep, is_deep, open_image, values
@@ -135,13 +134,12 @@ def threads_for(pixels: float) -> int:
 
 
 def run(work: Callable[[int], T], n: int, title: str, progress: bool, threads: int = 1) -> list[T]:
-    """work(0) … work(n−1), in order, with a progress bar on a terminal."""
-    silent = not (progress and sys.stderr.isatty())
-    with ThreadPoolExecutor(threads) as pool, tqdm(total=n, desc=title, disable=silent) as bar:
+    """work(0) … work(n−1), in order; `progress` shows how far it is."""
+    with ThreadPoolExecutor(threads) as pool, Progress(title, n, "images", progress) as bar:
 
         def chunk(rows: range) -> list[T]:
             results = [work(row) for row in rows]
-            bar.update(len(rows))
+            bar.advance(len(rows))
             return results
 
         chunks = [range(i, min(i + CHUNK, n)) for i in range(0, n, CHUNK)]

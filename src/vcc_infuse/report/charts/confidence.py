@@ -22,8 +22,8 @@ def histogram(run: Run) -> Chart | None:
         for wanted, word in ((True, "correct"), (False, "wrong"))
     ]
     shape = layout(
-        xaxis=axis("softmax confidence, %", domain=[0, 0.47], range=[0, 100]), yaxis=axis("share of predictions, %"),
-        xaxis2=axis("calibrated confidence, %", domain=[0.53, 1], range=[0, 100], anchor="y2"),
+        xaxis=axis("softmax, %", domain=[0, 0.45], range=[0, 100]), yaxis=axis("share of predictions, %"),
+        xaxis2=axis("calibrated, %", domain=[0.55, 1], range=[0, 100], anchor="y2"),
         yaxis2=axis(anchor="x2", matches="y", showticklabels=False), barmode="overlay", bargap=0.05,
     )  # fmt: skip
     means = [
