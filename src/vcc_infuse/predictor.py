@@ -30,7 +30,7 @@ from .types import Task
 from .utils.hub import download, model_card, upload
 from .utils.io import read_json, write_atomic, write_json, write_text
 from .utils.numerics import resolve_device
-from .utils.serialization import from_config, load_state, to_config
+from .utils.serialization import Trust, from_config, load_state, to_config
 from .validation import check_integer, check_range
 
 __all__ = ["Prediction", "Predictions", "Predictor"]
@@ -177,10 +177,11 @@ class Predictor:
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, device: torch.device | str = "auto", revision: str | None = None
-    ) -> Predictor:
-        """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`."""
-        return cls.load(name if Path(name).is_dir() else download(str(name), revision), device)
+        cls, name: str | Path, device: torch.device | str = "auto", revision: str | None = None,
+        trust_code: Trust = False,
+    ) -> Predictor:  # fmt: skip
+        """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`; see `load`."""
+        return cls.load(name if Path(name).is_dir() else download(str(name), revision), device, trust_code)
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
         """All test metrics on labeled examples."""
@@ -212,21 +213,23 @@ class Predictor:
         )
 
     @classmethod
-    def load(cls, folder: str | Path, device: torch.device | str = "auto") -> Predictor:
-        """Load a run folder; nothing is unpickled.
+    def load(cls, folder: str | Path, device: torch.device | str = "auto", trust_code: Trust = False) -> Predictor:
+        """Load a run folder; nothing is unpickled or downloaded.
 
         Args:
             folder: a finished run.
             device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
+            trust_code: import classes that model.json names and that are not part of this package: True, or their
+                import paths. Importing runs their code.
         """
         folder, device = Path(folder), device if isinstance(device, torch.device) else resolve_device(device)
         card = _read_card(folder)
         shape = tuple(card["shape"])
-        backbone: nn.Module = from_config(card["backbone"], nn.Module)
+        backbone: nn.Module = from_config(card["backbone"], nn.Module, trust_code)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
         model = Classifier.build(backbone, channels_first, len(card["classes"]))
         task = Task(**{**card["task"], "label_counts": torch.tensor(card["task"]["label_counts"])})
-        calibrator: Calibrator = from_config(card["calibrator"], Calibrator)
+        calibrator: Calibrator = from_config(card["calibrator"], Calibrator, trust_code)
         calibrator.setup(model, task)
         tensors = _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
         model.to(device).eval()

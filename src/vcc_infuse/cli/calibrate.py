@@ -21,6 +21,7 @@ from ..errors import UserError
 from ..evaluation import infer
 from ..predictor import Predictor
 from ..utils.io import write_atomic, write_json
+from .code import add_trust
 from .console import two_columns
 from .parsing import Parser, add_device, integer, one_of
 from .shared import labels_as_test, load_like, match_classes, read_config
@@ -41,6 +42,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
+    add_trust(parser)
     parser.add_argument("-o", "--output", help="new folder for the calibrated run; nothing is written if not given")
     parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
     options = parser.read(argv)
@@ -54,7 +56,7 @@ def read(argv: Sequence[str]) -> Namespace:
 def run(argv: Sequence[str]) -> None:
     """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
     options = read(argv)
-    predictor = Predictor.load(options.run, options.device)
+    predictor = Predictor.load(options.run, options.device, options.trust_code)
     refuse_training_images(Path(options.run), options.data, options.split)
     dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
     if dataset.shape != predictor.shape:

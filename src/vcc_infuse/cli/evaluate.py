@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..predictor import Predictor
 from ..utils.io import write_json
+from .code import add_trust
 from .console import summary_table
 from .parsing import Parser, add_device, integer
 from .shared import load_like, match_classes
@@ -22,9 +23,10 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
+    add_trust(parser)
     parser.add_argument("-o", "--output", help="also write the metrics to this JSON file")
     options = parser.read(argv)
-    predictor = Predictor.load(options.run, options.device)
+    predictor = Predictor.load(options.run, options.device, options.trust_code)
     dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
     metrics = predictor.evaluate(match_classes(dataset, predictor.classes), options.bins)
     metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(dataset.test or ())}

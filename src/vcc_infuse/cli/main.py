@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import OptionError, UserError
+from .code import import_file, split_imports
 
 COMMANDS = {
     "train": "train a classifier and write a run folder",
@@ -30,9 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # so that `--algorithm my_file.MyMethod` finds the user's file
     try:
+        words, files = split_imports(words)
+        for file in files:
+            import_file(file)
         return dispatch(words)
     except (UserError, OSError) as fault:
         if debug or (isinstance(fault, OSError) and fault.errno is None):
@@ -77,7 +79,7 @@ def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
     if isinstance(fault, UserError):
         return str(fault)
     where = f": {fault.filename}" if fault.filename else ""
-    resume = ", then continue with --resume" if words[0] == "train" else ""
+    resume = ", then continue with --resume" if words[:1] == ["train"] else ""
     return f"{fault.strerror}{where}" + (f"; free some space{resume}" if fault.errno == errno.ENOSPC else "")
 
 
@@ -93,7 +95,8 @@ def usage() -> str:
     lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
     head = "usage: vcc-infuse COMMAND [options]\n\nSemi-supervised image classification.\n"
     tail = "\n`vcc-infuse COMMAND --help` lists the options of a command. --version prints the version.\n"
-    return "\n".join([head, *lines, tail]) + "--debug shows the traceback of an error."
+    tail += "--import FILE.py loads classes of your own. --debug shows the traceback of an error."
+    return "\n".join([head, *lines, tail])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from ..data.image_stream import SkippedImages
 from ..errors import UserError
 from ..predictor import Prediction, Predictor
+from .code import add_trust
 from .parsing import Parser, add_device, integer, number, one_of
 from .shared import image_predictor, write_output
 
@@ -33,11 +34,12 @@ def run(argv: Sequence[str]) -> int:
                         help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
     parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
     add_device(parser)
+    add_trust(parser)
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
     writer = write_csv if kind == "csv" else write_jsonl
     paths = [path for pattern in options.images for path in expand(pattern)]
-    predictor, tally = image_predictor(options.run, options.device), Tally()
+    predictor, tally = image_predictor(options.run, options.device, options.trust_code), Tally()
     # A single folder or zip: its images are named by their path below it.
     found = predictor.stream(paths if len(paths) > 1 else paths[0], options.batch_size, options.abstain)
     rows = tally.readable(found)

@@ -12,6 +12,7 @@ from ..calibrators import Calibrator
 from ..errors import UserError
 from ..models import Backbone, Embedded
 from ..selectors import Selector
+from ..utils.serialization import check_trusted
 from ..utils.suggest import did_you_mean
 
 KINDS: list[tuple[str, ModuleType, type]] = [
@@ -37,8 +38,10 @@ def class_names(base: type) -> list[str]:
     return sorted((kind.__name__ for _, module, _ in KINDS for kind in choices(module, base)), key=str.lower)
 
 
-def find_class(option: str, name: str, base: type) -> type[Any]:
-    """The class called `name`: one of ours by its bare name, or any other by its import path."""
+def find_class(option: str, name: str, base: type, trust_code: bool = True) -> type[Any]:
+    """The class called `name`: one of ours by its bare name, or any other by its import path, if that is trusted."""
+    if "." in name:
+        check_trusted(name, trust_code, f"--{option} ")
     kind = _import(option, name) if "." in name else OURS.get(name)
     if kind is None and name.lower() == "none":
         raise UserError(f"--{option} {name} is unknown; leave the option out, or write null")
@@ -56,7 +59,8 @@ def _import(option: str, path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as fault:
-        raise UserError(f"--{option} {path} cannot be imported: {fault}") from fault
+        remedy = "install its package, or give its file with --import FILE.py"
+        raise UserError(f"--{option} {path} cannot be imported: {fault}; {remedy}") from fault
 
 
 def _usable(kind: object, base: type) -> bool:

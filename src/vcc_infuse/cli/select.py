@@ -27,6 +27,7 @@ from ..selectors.infuse.selector import influence_scores
 from ..selectors.out_of_core import DiskNames, DiskTable, RandomScores, best_of_stream, temp_file
 from ..selectors.ranking import QUOTAS, Scored, merge
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
+from .code import add_trust
 from .parsing import Parser, add_device, integer, number, one_of
 from .shared import image_predictor, write_output
 
@@ -37,7 +38,7 @@ CHUNK = 256
 def run(argv: Sequence[str]) -> None:
     """Write path, score, pseudo label, confidence and whether it is kept, for each image of the pool."""
     options = read(argv)
-    predictor = image_predictor(options.run, options.device)
+    predictor = image_predictor(options.run, options.device, options.trust_code)
     if predictor.direction is None:
         remedy = "train with --selector INFUSE (--selector.keep 1 trains on every example)"
         raise UserError(f"{options.run} stores no influence direction, because it was trained without INFUSE; {remedy}")
@@ -66,6 +67,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
                         help="divide the places among pseudo classes, so that none is left out (none)")  # fmt: skip
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the draw of drop_harmful (0)")
     add_device(parser)
+    add_trust(parser)
     parser.add_argument("-o", "--output", default="-", help="CSV file to write; - is the screen")
     parser.add_argument("--kept-only", action="store_true", help="write only the kept images, best first")
     options = parser.read(argv)

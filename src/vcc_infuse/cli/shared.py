@@ -30,9 +30,9 @@ def read_config(path: str | Path, option: str = "") -> dict[str, Any]:
     return config
 
 
-def image_predictor(run: str, device: str) -> Predictor:
+def image_predictor(run: str, device: str, trust_code: bool) -> Predictor:
     """The classifier of a run that was trained on images."""
-    predictor = Predictor.load(run, device)
+    predictor = Predictor.load(run, device, trust_code)
     if len(predictor.shape) != 3:
         raise UserError(f"{run} was trained on feature vectors, not on images; use Predictor in Python")
     return predictor
