@@ -21,6 +21,7 @@ from .calibrators import Calibrator
 from .data.augment.views import BankViews, ImageViews, VectorViews
 from .data.dataset import Dataset, Examples
 from .data.images.intensity import Ranges
+from .data.images.limits import Limits
 from .data.inputs import Inputs, Row, read_rows
 from .errors import UserError
 from .evaluation import evaluate, infer
@@ -113,20 +114,23 @@ class Predictor:
             raise UserError("there are no images to predict; give at least one")
         return Predictions(*map(torch.cat, zip(*found, strict=True)))
 
-    def stream(self, images: Inputs, batch_size: int = 64, abstain: float = 0.0) -> Iterator[Prediction]:
+    def stream(
+        self, images: Inputs, batch_size: int = 64, abstain: float = 0.0, limits: Limits | None = None
+    ) -> Iterator[Prediction]:
         """Label images one after another, as many as there are: memory does not grow with their number.
 
         Args:
             images: as in `predict`; an iterable is read as it is needed, `batch_size` images ahead.
             batch_size: images per forward.
             abstain: an image with a lower calibrated confidence gets no label.
+            limits: the largest files and images that are read.
 
         Every image gives one `Prediction`, in order. One that cannot be read has an `error`.
         """
         size, least = check_integer("batch_size", batch_size), check_range("abstain", abstain, 0, 1)
         if len(self.shape) == 1:
             raise UserError("stream takes images, and this model was trained on feature vectors; use predict")
-        return self._stream(read_rows(images, self.shape, self.ranges), size, least)
+        return self._stream(read_rows(images, self.shape, self.ranges, limits), size, least)
 
     def _stream(self, rows: Iterator[Row], size: int, least: float) -> Iterator[Prediction]:
         for batch in batched(rows, size):

@@ -23,7 +23,7 @@ from ..predictor import Predictor
 from ..utils.io import write_atomic, write_json
 from .code import add_trust
 from .console import two_columns
-from .parsing import Parser, add_device, integer, one_of
+from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
 from .shared import labels_as_test, load_like, match_classes, read_config
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
@@ -42,6 +42,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
+    add_limits(parser)
     add_trust(parser)
     parser.add_argument("-o", "--output", help="new folder for the calibrated run; nothing is written if not given")
     parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
@@ -58,7 +59,9 @@ def run(argv: Sequence[str]) -> None:
     options = read(argv)
     predictor = Predictor.load(options.run, options.device, options.trust_code)
     refuse_training_images(Path(options.run), options.data, options.split)
-    dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
+    dataset = load_like(
+        predictor, options.run, options.data, options.root, options.cache, options.label_file, limits_of(options)
+    )
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")
     examples = match_classes(part_of(dataset, options.split), predictor.classes)

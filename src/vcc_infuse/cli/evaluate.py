@@ -9,7 +9,7 @@ from ..predictor import Predictor
 from ..utils.io import write_json
 from .code import add_trust
 from .console import summary_table
-from .parsing import Parser, add_device, integer
+from .parsing import Parser, add_device, add_limits, integer, limits_of
 from .shared import load_like, match_classes
 
 
@@ -23,11 +23,14 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
+    add_limits(parser)
     add_trust(parser)
     parser.add_argument("-o", "--output", help="also write the metrics to this JSON file")
     options = parser.read(argv)
     predictor = Predictor.load(options.run, options.device, options.trust_code)
-    dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
+    dataset = load_like(
+        predictor, options.run, options.data, options.root, options.cache, options.label_file, limits_of(options)
+    )
     metrics = predictor.evaluate(match_classes(dataset, predictor.classes), options.bins)
     metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(dataset.test or ())}
     print(summary_table(metrics))

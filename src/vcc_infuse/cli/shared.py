@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 
 from ..data.dataset import Dataset, Examples
+from ..data.images.limits import Limits
 from ..data.loading import load
 from ..data.ssl_data import keep_validation
 from ..errors import UserError
@@ -40,7 +41,7 @@ def image_predictor(run: str, device: str, trust_code: bool) -> Predictor:
 
 def load_like(
     predictor: Predictor, run: str, data: str | None, root: str | None = None, cache: str | None = None,
-    label_file: str | None = None,
+    label_file: str | None = None, limits: Limits | None = None,
 ) -> Dataset:  # fmt: skip
     """A dataset with examples of the shape the model was trained on; the data of the run itself if none is named.
 
@@ -55,7 +56,7 @@ def load_like(
     size = height if height == width else None
     root = root or config.get("root")
     table, cache = label_file or config.get("label_file"), cache or config.get("cache")
-    dataset = load(source, root=root, size=size, mode=mode, cache=cache, progress=True, label_file=table)
+    dataset = load(source, root=root, size=size, mode=mode, cache=cache, progress=True, label_file=table, limits=limits)
     if dataset.test is not None:
         return dataset
     if not config:

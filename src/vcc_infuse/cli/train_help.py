@@ -89,7 +89,7 @@ def help_on(option: str, name: str | None) -> str:
     first = option.partition(".")[0]
     if first not in CLASSES:
         kind = without_none(TOP.get(option))
-        if kind not in (BankConfig, without_none(TOP["long_tail"])):
+        if kind not in (BankConfig, *(without_none(TOP[name]) for name in ("long_tail", "limits"))):
             raise unknown_option(f"--{option}.help", [f"--{each}.help" for each in CLASSES], "vcc-infuse train")
         return described(option, kind)
     base = CLASSES[first]

@@ -21,7 +21,7 @@ from ..runs.folder import RunFolder
 from ..selectors.pool import Pool
 from ..selectors.selection import Selection
 from ..tracking import Tracker
-from ..utils.io import Columns, read_jsonl, save_npz
+from ..utils.io import Columns, read_jsonl, save_npz, table_cell
 from ..utils.seeding import preserve_mode_and_rng
 from ..utils.serialization import to_config
 from .config import TrainConfig
@@ -68,7 +68,9 @@ class RunRecorder:
         folder.create(config)
         skipped = self.state.data.dataset.skipped
         if skipped:
-            folder.write_text("skipped.tsv", "".join(f"{path}\t{reason}\n" for path, reason in skipped))
+            folder.write_text(
+                "skipped.tsv", "".join(f"{table_cell(path)}\t{table_cell(reason)}\n" for path, reason in skipped)
+            )
 
     def evaluation(self, metrics: dict[str, Any]) -> None:
         """Record one evaluation."""
