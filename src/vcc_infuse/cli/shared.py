@@ -55,7 +55,8 @@ def load_like(
     mode = {1: "gray", 3: "rgb"}.get(channels, "auto")
     size = height if height == width else None
     root = root or config.get("root")
-    table, cache = label_file or config.get("label_file"), cache or config.get("cache")
+    own = str(config.get("cache") or "")  # nothing is created where somebody's configuration says
+    table, cache = label_file or config.get("label_file"), cache or (own if Path(own).is_dir() and own else None)
     dataset = load(source, root=root, size=size, mode=mode, cache=cache, progress=True, label_file=table, limits=limits)
     if dataset.test is not None:
         return dataset
