@@ -18,8 +18,6 @@ from vcc_infuse.utils.io import table_cell
 
 SMALL = "--steps 2 --batch_size 4 --unlabeled_ratio 1 --progress false"
 TRAIN = f"--data digits --labels 40 --preset scratch {SMALL}".split()
-    "--data digits --labels 40 --preset scratch --steps 2 --batch_size 4 --unlabeled_ratio 1 --progress false".split()
-)
 OWN = """
 open({canary!r}, "a").close()
 from vcc_infuse import FixMatch, SmallConv
