@@ -72,9 +72,11 @@ def test_a_users_class_is_stored_by_its_own_path(kind):
 
 
 def test_classes_that_cannot_be_made_are_refused():
-    with pytest.raises(UserError, match=r"cannot import no\.such\.Thing.*; install its package, or give its file"):
+    with pytest.raises(
+        UserError, match=r"no\.such\.Thing cannot be imported: .*; install its package, or give its file"
+    ):
         from_config({"class_path": "no.such.Thing", "init_args": {}}, nn.Module, trust_code=True)
-    with pytest.raises(UserError, match="cannot import vcc_infuse.NoSuchName"):
+    with pytest.raises(UserError, match="vcc_infuse.NoSuchName cannot be imported"):
         from_config({"class_path": "vcc_infuse.NoSuchName", "init_args": {}}, nn.Module)
     with pytest.raises(UserError, match=r"vcc_infuse\.FixMatch is not a Calibrator"):
         from_config(to_config(FixMatch()), Calibrator)

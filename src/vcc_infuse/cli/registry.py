@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +11,7 @@ from ..calibrators import Calibrator
 from ..errors import UserError
 from ..models import Backbone, Embedded
 from ..selectors import Selector
-from ..utils.serialization import check_trusted
+from ..utils.serialization import import_class
 from ..utils.suggest import did_you_mean
 
 KINDS: list[tuple[str, ModuleType, type]] = [
@@ -40,9 +39,7 @@ def class_names(base: type) -> list[str]:
 
 def find_class(option: str, name: str, base: type, trust_code: bool = True) -> type[Any]:
     """The class called `name`: one of ours by its bare name, or any other by its import path, if that is trusted."""
-    if "." in name:
-        check_trusted(name, trust_code, f"--{option} ")
-    kind = _import(option, name) if "." in name else OURS.get(name)
+    kind = import_class(name, trust_code, f"--{option} ") if "." in name else OURS.get(name)
     if kind is None and name.lower() == "none":
         raise UserError(f"--{option} {name} is unknown; leave the option out, or write null")
     if kind is None:
@@ -52,15 +49,6 @@ def find_class(option: str, name: str, base: type, trust_code: bool = True) -> t
     if not _usable(kind, base):
         raise UserError(f"--{option} {name} must be a concrete class derived from {base.__name__}")
     return kind
-
-
-def _import(option: str, path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as fault:
-        remedy = "install its package, or give its file with --import FILE.py"
-        raise UserError(f"--{option} {path} cannot be imported: {fault}; {remedy}") from fault
 
 
 def _usable(kind: object, base: type) -> bool:

@@ -38,15 +38,15 @@ def from_config(config: dict[str, Any], base: type[T], trust_code: Trust = False
     return kind(**arguments)
 
 
-def import_class(path: str, trust_code: Trust) -> Any:
-    """What an import path in somebody's file names. Importing runs code, so other packages need `trust_code`."""
-    check_trusted(path, trust_code)
+def import_class(path: str, trust_code: Trust, where: str = "") -> Any:
+    """What an import path names. Importing runs code, so other packages need `trust_code`."""
+    check_trusted(path, trust_code, where)
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as fault:
         remedy = "install its package, or give its file with --import (in Python: import it first)"
-        raise UserError(f"cannot import {path}, which this run uses ({fault}); {remedy}") from fault
+        raise UserError(f"{where}{path} cannot be imported: {fault}; {remedy}") from fault
 
 
 def check_trusted(path: object, trust_code: Trust, where: str = "") -> None:

@@ -33,7 +33,7 @@ def read_label_file(content: bytes, name: str) -> list[LabelRow]:
     try:
         text = content.decode("utf-8-sig")
         rows = list(_read(text, name.lower()))
-    except (UnicodeDecodeError, csv.Error, json.JSONDecodeError) as fault:
+    except (UnicodeDecodeError, csv.Error, json.JSONDecodeError, RecursionError) as fault:
         raise UserError(f"{name} cannot be read ({fault}); give {FORMATS}, in UTF-8") from fault
     except (KeyError, IndexError, TypeError, AttributeError) as fault:
         raise UserError(f"{name} is no label file that is known here; give {FORMATS}") from fault
