@@ -1,7 +1,7 @@
 """A method of your own in one short class: FixMatch whose threshold rises over the run.
 
 python examples/own_algorithm.py
-vcc-infuse train --data digits --labels 40 --algorithm own_algorithm.RisingMatch     # in this folder
+vcc-infuse train --data digits --labels 40 --import examples/own_algorithm.py --algorithm own_algorithm.RisingMatch
 """
 
 import sys

@@ -4,9 +4,11 @@ Names load on first use, so that `vcc-infuse --help` does not wait for torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # not from typing: `python -m vcc_infuse` imports nothing before it has cleaned its path
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import metrics as metrics
     from .algorithms import *
     from .calibrators import *
@@ -36,7 +38,7 @@ def _public_names() -> list[str]:
     return sorted({"metrics", *(name for room in rooms for name in room.__all__)})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__all__":
         return _public_names()
     if name == "metrics":

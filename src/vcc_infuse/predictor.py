@@ -21,6 +21,7 @@ from .calibrators import Calibrator
 from .data.augment.views import BankViews, ImageViews, VectorViews
 from .data.dataset import Dataset, Examples
 from .data.images.intensity import Ranges
+from .data.images.limits import Limits
 from .data.inputs import Inputs, Row, read_rows
 from .errors import UserError
 from .evaluation import evaluate, infer
@@ -31,7 +32,7 @@ from .utils.hub import download, model_card, upload
 from .utils.io import json_bytes, read_json
 from .utils.manifest import check, publish, settle
 from .utils.numerics import resolve_device
-from .utils.serialization import from_config, load_state, to_config
+from .utils.serialization import Trust, from_config, load_state, to_config
 from .validation import check_integer, check_range
 
 __all__ = ["Prediction", "Predictions", "Predictor"]
@@ -115,20 +116,23 @@ class Predictor:
             raise UserError("there are no images to predict; give at least one")
         return Predictions(*map(torch.cat, zip(*found, strict=True)))
 
-    def stream(self, images: Inputs, batch_size: int = 64, abstain: float = 0.0) -> Iterator[Prediction]:
+    def stream(
+        self, images: Inputs, batch_size: int = 64, abstain: float = 0.0, limits: Limits | None = None
+    ) -> Iterator[Prediction]:
         """Label images one after another, as many as there are: memory does not grow with their number.
 
         Args:
             images: as in `predict`; an iterable is read as it is needed, `batch_size` images ahead.
             batch_size: images per forward.
             abstain: an image with a lower calibrated confidence gets no label.
+            limits: the largest files and images that are read.
 
         Every image gives one `Prediction`, in order. One that cannot be read has an `error`.
         """
         size, least = check_integer("batch_size", batch_size), check_range("abstain", abstain, 0, 1)
         if len(self.shape) == 1:
             raise UserError("stream takes images, and this model was trained on feature vectors; use predict")
-        return self._stream(read_rows(images, self.shape, self.ranges), size, least)
+        return self._stream(read_rows(images, self.shape, self.ranges, limits), size, least)
 
     def _stream(self, rows: Iterator[Row], size: int, least: float) -> Iterator[Prediction]:
         for batch in batched(rows, size):
@@ -178,10 +182,11 @@ class Predictor:
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, device: torch.device | str = "auto", revision: str | None = None
-    ) -> Predictor:
-        """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`."""
-        return cls.load(name if Path(name).is_dir() else download(str(name), revision), device)
+        cls, name: str | Path, device: torch.device | str = "auto", revision: str | None = None,
+        trust_code: Trust = False,
+    ) -> Predictor:  # fmt: skip
+        """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`; see `load`."""
+        return cls.load(name if Path(name).is_dir() else download(str(name), revision), device, trust_code)
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
         """All test metrics on labeled examples."""
@@ -216,21 +221,23 @@ class Predictor:
         return {"model.safetensors": save(tensors), "model.json": json_bytes(card)}
 
     @classmethod
-    def load(cls, folder: str | Path, device: torch.device | str = "auto") -> Predictor:
-        """Load a run folder; nothing is unpickled.
+    def load(cls, folder: str | Path, device: torch.device | str = "auto", trust_code: Trust = False) -> Predictor:
+        """Load a run folder; nothing is unpickled or downloaded.
 
         Args:
             folder: a finished run.
             device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
+            trust_code: import classes that model.json names and that are not part of this package: True, or their
+                import paths. Importing runs their code.
         """
         folder, device = Path(folder), device if isinstance(device, torch.device) else resolve_device(device)
         card = _read_card(folder)
         shape = tuple(card["shape"])
-        backbone: nn.Module = from_config(card["backbone"], nn.Module)
+        backbone: nn.Module = from_config(card["backbone"], nn.Module, trust_code)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
         model = Classifier.build(backbone, channels_first, len(card["classes"]))
         task = Task(**{**card["task"], "label_counts": torch.tensor(card["task"]["label_counts"])})
-        calibrator: Calibrator = from_config(card["calibrator"], Calibrator)
+        calibrator: Calibrator = from_config(card["calibrator"], Calibrator, trust_code)
         calibrator.setup(model, task)
         tensors = _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
         model.to(device).eval()

@@ -28,7 +28,7 @@ def shown(words, capsys):
 
 
 def options_in(text):
-    return re.findall(r"^  --([\w.]+)", text, re.M)
+    return re.findall(r"^  --([\w.-]+)", text, re.M)
 
 
 def test_the_short_help_fits_a_screen(capsys):
@@ -43,7 +43,7 @@ def test_the_short_help_fits_a_screen(capsys):
 def test_the_long_help_has_every_option_once(capsys):
     text = shown("--help_all", capsys)
     found = options_in(text)
-    expected = {*TOP, "print_config", *(f"bank.{name}" for name in types_of(BankConfig))} - {"bank"}
+    expected = {*TOP, "print_config", "import", *(f"bank.{name}" for name in types_of(BankConfig))} - {"bank"}
     assert set(found) == expected
     assert len(found) == len(set(found))
 

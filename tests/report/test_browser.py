@@ -192,3 +192,32 @@ def test_a_page_opened_on_a_phone_fits(visit, page):
     assert phone.evaluate("document.documentElement.scrollWidth") <= 360
     assert phone.locator(".modebar-btn").count() == 0, "the toolbar would cover the legends"
     assert phone.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.dragmode") is False
+
+
+STEP = "<img src=x onerror=alert(1)><script>alert(2)</script><a href='javascript:alert(3)'>4</a>"
+
+
+def test_html_in_an_unfinished_run_is_text_and_runs_nothing(visit, page, tmp_path):
+    run = make_run(tmp_path / STEP.replace("/", "-"), classes=["</script><script>alert(5)</script>", "a\u2028b"])
+    (run / "summary.json").unlink()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines[-1] |= {"step": STEP, "seconds": STEP, "evaluated_images": STEP, "evaluated_on": "validation"}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "config.yaml").write_text(STEP)
+    attacked = visit(write_report([run], tmp_path / "page.html"))
+    assert attacked.errors == []
+    assert attacked.locator("main a, main img[src=x], header img").count() == 0
+    assert attacked.locator("#configuration pre").text_content() == STEP
+
+
+def test_the_policy_has_no_inline_exception_and_stops_a_foreign_script(browser, page, tmp_path):
+    text = Path(page.url.removeprefix("file://")).read_text()
+    policy = text.partition('http-equiv="Content-Security-Policy"')[2].partition(">")[0]
+    assert "unsafe" not in policy
+    path = tmp_path / "changed.html"
+    path.write_text(text.replace("<body>", "<body onload='window.ran = 1'><script>window.ran = 2</script>"))
+    other = browser.new_page()
+    other.goto(path.as_uri())
+    other.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
+    assert other.evaluate("window.ran") is None
+    other.close()

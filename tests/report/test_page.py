@@ -88,7 +88,7 @@ def test_a_name_in_template_syntax_is_only_a_name(tmp_path):
 
 def test_every_template_escapes_and_knows_its_values():
     assert environment().autoescape is True
-    with pytest.raises(UndefinedError, match="'runs' is undefined"):
+    with pytest.raises(UndefinedError, match="'script' is undefined"):
         render("page.html", colors=[], title="", heading="", style="")
 
 

@@ -61,15 +61,22 @@ def test_a_plugin_stores_its_base_by_the_public_path_too():
 def test_a_users_class_is_stored_by_its_own_path(kind):
     config = stored(kind(width=5))
     assert config["class_path"] == f"{kind.__module__}.{kind.__name__}"
-    copy = from_config(config, nn.Module)
+    with pytest.raises(UserError, match="is code outside vcc_infuse, and is not run; if you trust it"):
+        from_config(config, nn.Module)
+    with pytest.raises(UserError, match="is code outside"):
+        from_config(config, nn.Module, trust_code=["another.Class"])
+    assert type(from_config(config, nn.Module, trust_code=[config["class_path"]])) is kind
+    copy = from_config(config, nn.Module, trust_code=True)
     assert type(copy) is kind
     assert copy.width == 5
 
 
 def test_classes_that_cannot_be_made_are_refused():
-    with pytest.raises(UserError, match=r"cannot import no\.such\.Thing.*; make it importable"):
-        from_config({"class_path": "no.such.Thing", "init_args": {}}, nn.Module)
-    with pytest.raises(UserError, match="cannot import vcc_infuse.NoSuchName"):
+    with pytest.raises(
+        UserError, match=r"no\.such\.Thing cannot be imported: .*; install its package, or give its file"
+    ):
+        from_config({"class_path": "no.such.Thing", "init_args": {}}, nn.Module, trust_code=True)
+    with pytest.raises(UserError, match="vcc_infuse.NoSuchName cannot be imported"):
         from_config({"class_path": "vcc_infuse.NoSuchName", "init_args": {}}, nn.Module)
     with pytest.raises(UserError, match=r"vcc_infuse\.FixMatch is not a Calibrator"):
         from_config(to_config(FixMatch()), Calibrator)

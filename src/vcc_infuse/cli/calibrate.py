@@ -23,8 +23,9 @@ from ..predictor import Predictor
 from ..runs.folder import RunFolder
 from ..utils.io import json_bytes
 from ..utils.manifest import publish
+from .code import add_trust
 from .console import two_columns
-from .parsing import Parser, add_device, integer, one_of
+from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
 from .shared import add_output, check_config, config_of, labels_as_test, load_like, measured_on, read_config
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
@@ -43,6 +44,8 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
+    add_limits(parser)
+    add_trust(parser)
     add_output(parser, "folder for the calibrated run; nothing is written if not given")
     parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
     parser.add_argument("--force", action="store_true", help="fit although data or config.yaml have changed")
@@ -67,11 +70,13 @@ def check_folder(folder: Path, run: Path, overwrite: bool) -> None:
 def run(argv: Sequence[str]) -> None:
     """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
     options = read(argv)
-    predictor = Predictor.load(options.run, options.device)
+    predictor = Predictor.load(options.run, options.device, options.trust_code)
     refuse_training_images(Path(options.run), options.data, options.split)
     check_config(predictor, options.run, options.force)
     own = options.split == "test" and bool(config_of(options.run, options.data))
-    dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
+    dataset = load_like(
+        predictor, options.run, options.data, options.root, options.cache, options.label_file, limits_of(options)
+    )
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")
     examples = measured_on(part_of(dataset, options.split), predictor, options.run, own, options.force)

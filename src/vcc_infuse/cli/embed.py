@@ -19,7 +19,7 @@ from ..training.frozen import open_bank
 from ..training.signals import Interrupted
 from ..utils.numerics import resolve_device
 from ..utils.progress import duration
-from .parsing import Parser, add_device, integer, one_of
+from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
 with --preset frozen and the same options finds the bank in the cache and takes seconds. An interrupted command
@@ -89,6 +89,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the augmentation (0)")
     parser.add_argument("--cache", help="folder of the bank and of decoded images")
     add_device(parser)
+    add_limits(parser)
     parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
     parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster; all cores if not given")
     return parser.read(argv)
@@ -100,6 +101,7 @@ def make_bank(options: Namespace) -> Bank:
     dataset = load(
         options.data, root=options.root, download=options.download, size=options.size, mode=options.mode,
         cache=options.cache, progress=True, label_file=options.label_file, intensity=options.intensity,
+        limits=limits_of(options),
     )  # fmt: skip
     dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
     encoder = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])

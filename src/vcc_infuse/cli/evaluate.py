@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ..predictor import Predictor
 from ..utils.io import write_json
+from .code import add_trust
 from .console import summary_table
-from .parsing import Parser, add_device, integer
+from .parsing import Parser, add_device, add_limits, integer, limits_of
 from .shared import add_output, check_config, check_output, config_of, load_like, measured_on
 
 
@@ -22,14 +23,18 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--cache", help="folder for decoded images")
     parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
     add_device(parser)
+    add_limits(parser)
+    add_trust(parser)
     add_output(parser, "also write the metrics to this JSON file")
     parser.add_argument("--force", action="store_true", help="measure although data or config.yaml have changed")
     options = parser.read(argv)
     check_output(options.output, options.overwrite, options.run)
-    predictor = Predictor.load(options.run, options.device)
+    predictor = Predictor.load(options.run, options.device, options.trust_code)
     check_config(predictor, options.run, options.force)
     own = bool(config_of(options.run, options.data))
-    dataset = load_like(predictor, options.run, options.data, options.root, options.cache, options.label_file)
+    dataset = load_like(
+        predictor, options.run, options.data, options.root, options.cache, options.label_file, limits_of(options)
+    )
     examples = measured_on(dataset, predictor, options.run, own, options.force)
     metrics = predictor.evaluate(examples, options.bins)
     metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(examples)}

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..export import FORMATS, export_model, largest_difference, path_format
 from ..predictor import Predictor
+from .code import add_trust
 from .parsing import Parser, add_device, one_of
 from .shared import add_output, check_output
 
@@ -24,6 +25,7 @@ def run(argv: Sequence[str]) -> int:
     add_output(parser, "file to write, .onnx or .pt2 (RUN/model.onnx)")
     parser.add_argument("--format", **one_of(*FORMATS), help="onnx, or torch for torch.export (by the file's name)")
     add_device(parser)
+    add_trust(parser)
     options = parser.read(argv)
     suffix = FORMATS[options.format or "onnx"]
     path = Path(options.output or Path(options.run) / f"model{suffix}")
@@ -31,7 +33,7 @@ def run(argv: Sequence[str]) -> int:
         raise UserError(f"--format {options.format} and -o {path} do not fit; end the name in {suffix}")
     path_format(path)
     check_output(str(path), options.overwrite, options.run)
-    predictor = Predictor.load(options.run, options.device)
+    predictor = Predictor.load(options.run, options.device, options.trust_code)
     export_model(predictor, path)
     found = largest_difference(predictor, path)
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, differs from the run by at most {found:.1e}")

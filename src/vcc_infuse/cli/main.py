@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import OptionError, UserError
+from .code import import_file, split_imports
 
 COMMANDS = {
     "train": "train a classifier and write a run folder",
@@ -41,9 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # so that `--algorithm my_file.MyMethod` finds the user's file
     try:
+        words, files = split_imports(words)
+        for file in files:
+            import_file(file)
         return dispatch(words)
     except (UserError, OSError) as fault:
         if debug or (isinstance(fault, OSError) and fault.errno is None):
@@ -89,7 +91,7 @@ def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
         return str(fault)
     where = f": {fault.filename}" if fault.filename else ""
     cure = next((text for numbers, text in DISK.items() if fault.errno in numbers), None)
-    again = AGAIN.get(words[0], "run the command again; it has left nothing half-written")
+    again = AGAIN.get(words[0] if words else "", "run the command again; it has left nothing half-written")
     return f"{fault.strerror}{where}" + (f"; {cure}, then {again}" if cure else "")
 
 
@@ -105,7 +107,8 @@ def usage() -> str:
     lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
     head = "usage: vcc-infuse COMMAND [options]\n\nSemi-supervised image classification.\n"
     tail = "\n`vcc-infuse COMMAND --help` lists the options of a command. --version prints the version.\n"
-    return "\n".join([head, *lines, tail]) + "--debug shows the traceback of an error."
+    tail += "--import FILE.py loads classes of your own. --debug shows the traceback of an error."
+    return "\n".join([head, *lines, tail])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ from ..errors import UserError
 from ..models import Backbone
 from ..selectors import Selector
 from ..training.config import TrainConfig
+from ..utils.serialization import check_trusted
 from ..utils.suggest import did_you_mean
+from .code import TRUST
 from .parsing import unknown_option
 from .registry import find_class
 
@@ -40,8 +42,9 @@ def types_of(target: Any) -> dict[str, Any]:
 
 
 DATA_OPTIONS = {name: kind for name, kind in types_of(load_ssl).items() if name not in NOT_DATA}
+TRUST_CODE = TRUST.removeprefix("--")
 TOP = {
-    "config": str, "preset": str, "resume": str, "force": bool, "dry_run": bool, "bank": BankConfig,
+    "config": str, "preset": str, "resume": str, "force": bool, "dry_run": bool, "bank": BankConfig, TRUST_CODE: bool,
     **DATA_OPTIONS, **CLASSES, **types_of(TrainConfig),
 }  # fmt: skip
 
@@ -79,6 +82,32 @@ def check_keys(options: Mapping[str, Any], path: str) -> None:
             raise UserError(f"--{name} must hold options, {PER_LINE}, got {value!r} (in {path})")
 
 
+def trusts_code(words: Words) -> bool:
+    """Whether a configuration file may name classes of other packages. Only the command line says so."""
+    value = words.get(TRUST_CODE, "false")
+    if value not in (None, "true", "false"):
+        raise UserError(f"{TRUST} stands alone, got {value!r} after it")
+    return value != "false"
+
+
+def check_code(value: Any, path: str, trust_code: bool) -> None:
+    """Refuse a class of another package, wherever a configuration file names one, before anything is imported."""
+    if isinstance(value, Mapping) and "config" in value:
+        raise UserError(f"{path}: config cannot name another file here; copy its options into this one")
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if str(key).rpartition(".")[2] == "class_path" and isinstance(each, str) and "." in each:
+                check_trusted(each, trust_code, f"{path}: ")
+            elif str(key).rpartition(".")[2] != "class_path":
+                check_code(each, path, trust_code)
+    elif isinstance(value, list):
+        for each in value:
+            check_code(each, path, trust_code)
+    elif isinstance(value, str) and ("class_path" in value or ("{" in value and "\\" in value)):
+        # jsonargparse reads text that looks like YAML or JSON, where a backslash may spell any letter.
+        raise UserError(f"{path}: {value[:80]!r} may describe a class as text; write its keys one per line")
+
+
 def flatten(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested options as (dotted name, value). The value of a class is its path."""
     for name, value in options.items():
@@ -97,7 +126,7 @@ class Given:
     """The options of the preset, of the configuration file and of the command line; the later one wins."""
 
     def __init__(self, preset: Mapping[str, Any], config: Mapping[str, Any], words: Words) -> None:
-        self.words, self.path = words, words.get("config")
+        self.words, self.path, self.trust_code = words, words.get("config"), trusts_code(words)
         self.values: dict[str, Any] = {}
         for layer in (preset, config, words):
             flat = dict(flatten(layer))
@@ -125,7 +154,8 @@ class Given:
         kind: Any = without_none(self.annotation(name)) if name else None
         if name and self.is_class(name):
             chosen = self.values.get(name)
-            return None if chosen in (None, "null") else find_class(name, str(chosen), kind)
+            trusted = self.trust_code or name in self.words  # what the user types is the user's own choice
+            return None if chosen in (None, "null") else find_class(name, str(chosen), kind, trusted)
         return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
     def check_classes(self) -> None:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from ..data.images.limits import Limits
 from ..errors import OptionError, UserError
 from ..utils.suggest import did_you_mean
 from ..validation import check_choice, check_integer, check_range
@@ -65,6 +66,21 @@ def one_of(*choices: str) -> dict[str, Any]:
 def add_device(parser: Parser) -> None:
     """Add the option of every command that runs a network."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
+
+
+def add_limits(parser: Parser) -> None:
+    """Add the options of every command that reads images."""
+    parser.add_argument("--limits.image_mb", type=integer(), default=Limits.image_mb, metavar="MB",
+                        help="skip images whose pixels take more (%(default)s)")  # fmt: skip
+    parser.add_argument("--limits.file_mb", type=integer(), default=Limits.file_mb, metavar="MB",
+                        help="skip larger files and entries of a zip (%(default)s)")  # fmt: skip
+    parser.add_argument("--limits.depth", type=integer(), default=Limits.depth, metavar="N",
+                        help="nested folders (%(default)s)")  # fmt: skip
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """The values of these options."""
+    return Limits(*(vars(options)[f"limits.{name}"] for name in ("image_mb", "file_mb", "depth")))
 
 
 def _reader(kind: str, convert: Callable[[str], Any], check: Callable[[Any], Any]) -> Callable[[str], Any]:

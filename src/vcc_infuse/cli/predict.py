@@ -16,7 +16,9 @@ from tqdm.auto import tqdm
 from ..data.image_stream import SkippedImages
 from ..errors import UserError
 from ..predictor import Prediction, Predictor
-from .parsing import Parser, add_device, integer, number, one_of
+from ..utils.io import table_cell
+from .code import add_trust
+from .parsing import Parser, add_device, add_limits, integer, limits_of, number, one_of
 from .shared import add_output, check_output, image_predictor, write_output
 
 
@@ -33,14 +35,18 @@ def run(argv: Sequence[str]) -> int:
                         help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
     parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
     add_device(parser)
+    add_limits(parser)
+    add_trust(parser)
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
     writer = write_csv if kind == "csv" else write_jsonl
     paths = [path for pattern in options.images for path in expand(pattern)]
     check_output(options.output, options.overwrite, options.run, paths)
-    predictor, tally = image_predictor(options.run, options.device), Tally()
+    predictor, tally = image_predictor(options.run, options.device, options.trust_code), Tally()
     # A single folder or zip: its images are named by their path below it.
-    found = predictor.stream(paths if len(paths) > 1 else paths[0], options.batch_size, options.abstain)
+    found = predictor.stream(
+        paths if len(paths) > 1 else paths[0], options.batch_size, options.abstain, limits_of(options)
+    )
     rows = tally.readable(found)
     first = next(rows, None)
     if first is not None:
@@ -88,11 +94,11 @@ class Tally:
 
 def write_csv(found: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:
     """The columns file, label, confidence, confidence_calibrated, then one per class."""
-    table, columns = csv.writer(handle), (f"p_{name}" for name in predictor.classes)
+    table, columns = csv.writer(handle), (table_cell(f"p_{name}") for name in predictor.classes)
     table.writerow(["file", "label", "confidence", "confidence_calibrated", *columns])
     for row in found:
         numbers = (row.confidence, row.calibrated, *row.probs)
-        table.writerow([row.name, row.label or "", *(f"{value:.6f}" for value in numbers)])
+        table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
 
 
 def write_jsonl(found: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:

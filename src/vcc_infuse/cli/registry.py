@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +11,7 @@ from ..calibrators import Calibrator
 from ..errors import UserError
 from ..models import Backbone, Embedded
 from ..selectors import Selector
+from ..utils.serialization import import_class
 from ..utils.suggest import did_you_mean
 
 KINDS: list[tuple[str, ModuleType, type]] = [
@@ -37,9 +37,9 @@ def class_names(base: type) -> list[str]:
     return sorted((kind.__name__ for _, module, _ in KINDS for kind in choices(module, base)), key=str.lower)
 
 
-def find_class(option: str, name: str, base: type) -> type[Any]:
-    """The class called `name`: one of ours by its bare name, or any other by its import path."""
-    kind = _import(option, name) if "." in name else OURS.get(name)
+def find_class(option: str, name: str, base: type, trust_code: bool = True) -> type[Any]:
+    """The class called `name`: one of ours by its bare name, or any other by its import path, if that is trusted."""
+    kind = import_class(name, trust_code, f"--{option} ") if "." in name else OURS.get(name)
     if kind is None and name.lower() == "none":
         raise UserError(f"--{option} {name} is unknown; leave the option out, or write null")
     if kind is None:
@@ -49,14 +49,6 @@ def find_class(option: str, name: str, base: type) -> type[Any]:
     if not _usable(kind, base):
         raise UserError(f"--{option} {name} must be a concrete class derived from {base.__name__}")
     return kind
-
-
-def _import(option: str, path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as fault:
-        raise UserError(f"--{option} {path} cannot be imported: {fault}") from fault
 
 
 def _usable(kind: object, base: type) -> bool:

@@ -26,8 +26,10 @@ from ..selectors import INFUSE
 from ..selectors.infuse.selector import influence_scores
 from ..selectors.out_of_core import DiskNames, DiskTable, RandomScores, best_of_stream, temp_file
 from ..selectors.ranking import QUOTAS, Scored, merge
+from ..utils.io import table_cell
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
-from .parsing import Parser, add_device, integer, number, one_of
+from .code import add_trust
+from .parsing import Parser, add_device, add_limits, integer, limits_of, number, one_of
 from .shared import add_output, check_output, image_predictor, write_output
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
@@ -37,12 +39,16 @@ CHUNK = 256
 def run(argv: Sequence[str]) -> None:
     """Write path, score, pseudo label, confidence and whether it is kept, for each image of the pool."""
     options = read(argv)
-    predictor = image_predictor(options.run, options.device)
+    predictor = image_predictor(options.run, options.device, options.trust_code)
     if predictor.direction is None:
         remedy = "train with --selector INFUSE (--selector.keep 1 trains on every example)"
         raise UserError(f"{options.run} stores no influence direction, because it was trained without INFUSE; {remedy}")
     folder = None if options.output == "-" else Path(options.output).parent
-    with open_images(options.pool) as store, temp_file(folder) as file, temp_file(folder) as names_file:
+    with (
+        open_images(options.pool, limits_of(options)) as store,
+        temp_file(folder) as file,
+        temp_file(folder) as names_file,
+    ):
         table, names = DiskTable(file), DiskNames(names_file)
         scan(predictor, store, table, names, options.threshold)
         kept = np.zeros(len(names), dtype=bool)
@@ -66,6 +72,8 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
                         help="divide the places among pseudo classes, so that none is left out (none)")  # fmt: skip
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the draw of drop_harmful (0)")
     add_device(parser)
+    add_limits(parser)
+    add_trust(parser)
     add_output(parser, "CSV file to write; - is the screen", "-")
     parser.add_argument("--kept-only", action="store_true", help="write only the kept images, best first")
     options = parser.read(argv)
@@ -125,5 +133,6 @@ def write_rows(
     for chunk in table:
         columns = zip(*(column.tolist() for column in chunk), strict=True)
         for place, score, _, confidence, label in columns:
-            row = (names[place], f"{score:.9g}", classes[label], f"{confidence:.9g}", int(kept[place]))
+            path, name = table_cell(names[place]), table_cell(classes[label])
+            row = (path, f"{score:.9g}", name, f"{confidence:.9g}", int(kept[place]))
             writer.writerow(row)

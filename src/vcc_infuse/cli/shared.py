@@ -14,6 +14,7 @@ import yaml
 
 from ..data.dataset import Dataset, Examples
 from ..data.identity import find_rows, overlap, same_rows
+from ..data.images.limits import Limits
 from ..data.loading import load
 from ..data.ssl_data import keep_validation
 from ..errors import UserError
@@ -36,9 +37,9 @@ def read_config(path: str | Path, option: str = "") -> dict[str, Any]:
     return config
 
 
-def image_predictor(run: str, device: str) -> Predictor:
+def image_predictor(run: str, device: str, trust_code: bool) -> Predictor:
     """The classifier of a run that was trained on images."""
-    predictor = Predictor.load(run, device)
+    predictor = Predictor.load(run, device, trust_code)
     if len(predictor.shape) != 3:
         raise UserError(f"{run} was trained on feature vectors, not on images; use Predictor in Python")
     return predictor
@@ -46,7 +47,7 @@ def image_predictor(run: str, device: str) -> Predictor:
 
 def load_like(
     predictor: Predictor, run: str, data: str | None, root: str | None = None, cache: str | None = None,
-    label_file: str | None = None,
+    label_file: str | None = None, limits: Limits | None = None,
 ) -> Dataset:  # fmt: skip
     """A dataset with examples of the shape the model was trained on; the data of the run itself if none is named.
 
@@ -60,10 +61,11 @@ def load_like(
     mode = config.get("mode") or {1: "gray", 3: "rgb"}.get(channels, "auto")
     size = config.get("size", height if height == width else None)
     root = root or config.get("root")
-    table, cache = label_file or config.get("label_file"), cache or config.get("cache")
+    own = str(config.get("cache") or "")  # nothing is created where somebody's configuration says
+    table, cache = label_file or config.get("label_file"), cache or (own if Path(own).is_dir() and own else None)
     dataset = load(
         source, root=root, size=size, mode=mode, cache=cache, progress=True, label_file=table,
-        intensity=config.get("intensity", "auto"),
+        intensity=config.get("intensity", "auto"), limits=limits,
     )  # fmt: skip
     if dataset.test is not None:
         return dataset

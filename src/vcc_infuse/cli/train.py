@@ -24,7 +24,19 @@ from ..training.trainer import Trainer
 from ..utils.io import read_json
 from ..utils.manifest import settle
 from .console import summary_table
-from .options import CLASSES, NOT_DATA, Given, Words, check_keys, flatten, read_words, types_of
+from .options import (
+    CLASSES,
+    NOT_DATA,
+    TRUST_CODE,
+    Given,
+    Words,
+    check_code,
+    check_keys,
+    flatten,
+    read_words,
+    trusts_code,
+    types_of,
+)  # fmt: skip
 from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs, say_skipped
 from .shared import read_config
 from .train_help import answer
@@ -32,7 +44,7 @@ from .train_help import answer
 AUTO, SCRATCH = "auto", "scratch"
 DEFAULTS = {"algorithm": {"class_path": "vcc_infuse.FixMatch"}, "calibrator": {"class_path": "vcc_infuse.Softmax"}}
 # A continued run may find its data elsewhere, use another device and show something else.
-RESUMABLE = ("resume", "root", "cache", "device", "progress", "force")
+RESUMABLE = ("resume", "root", "cache", "device", "progress", "force", TRUST_CODE)
 
 
 def run(argv: Sequence[str]) -> None:
@@ -115,6 +127,7 @@ def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
     path = words.get("config")
     config = read_config(path, "--config ") if path else {}
     check_keys(config, str(path))
+    check_code(config, str(path), trusts_code(words))
     base = preset_options(words, config)
     given, parser = Given(base, config, words), make_parser()
     given.check_classes()
@@ -145,7 +158,7 @@ def spell_out(words: Words, given: Given) -> list[str]:
     that replaces another would keep the arguments that both have, so the option is set to null before. A switch that
     stands alone is true.
     """
-    words = {**protocol_words(given), **words}
+    words = {name: word for name, word in {**protocol_words(given), **words}.items() if name != TRUST_CODE}
     spelled: list[str] = []
     for name in sorted(words, key=lambda name: (name != "config", name.count("."))):
         value = "true" if words[name] is None and given.is_switch(name) else words[name]

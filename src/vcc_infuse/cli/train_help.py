@@ -25,9 +25,9 @@ EXAMPLES = """examples:
   vcc-infuse train --data photos --out runs/photos
   vcc-infuse train --data cifar10 --labels 250 --algorithm FlexMatch --calibrator VCC
   vcc-infuse train --resume runs/photos"""
-CLASS = """A method, calibrator, selector or model is a class: one of those above, or the import path of your own. Its
-arguments are options, too, such as --algorithm.threshold 0.9; --algorithm.help FixMatch lists those of FixMatch, and
---algorithm.help says what each method does."""
+CLASS = """A method, calibrator, selector or model is a class: one of those above, or your own (--import my_file.py
+--algorithm my_file.MyMethod). Its arguments are options, too, such as --algorithm.threshold 0.9; --algorithm.help
+FixMatch lists those of FixMatch, and --algorithm.help says what each method does."""
 PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse train ...` on CPUs,
 `accelerate launch -m vcc_infuse train ...` on GPUs. The processes share each batch."""
 TEXTS = {
@@ -38,6 +38,8 @@ TEXTS = {
     "print_config": "print the options as YAML and stop",
     "resume": "continue the interrupted run in this folder; with --steps N extend a finished one to N steps",
     "force": "resume although options, data or the number of processes have changed",
+    "trust-code": "import classes of other packages that the --config or --resume run names",
+    "import": "Python file with classes of your own; may be given several times",
     "dry_run": "say what would be done and how long it takes, then stop",
     "algorithm": "the semi-supervised method (FixMatch)",
     "calibrator": "how far a pseudo label is trusted (Softmax)",
@@ -48,7 +50,7 @@ COMMON = {
     "data": ("data", "labels", "label_file", "validation", "size", "flip", "augment"),
     "method": ("preset", "algorithm", "calibrator", "selector", "model"),
     "training": ("steps", "batch_size", "lr", "init", "device", "seed"),
-    "run folder": ("out", "config", "resume", "force", "dry_run", "print_config"),
+    "run folder": ("out", "config", "resume", "force", "trust-code", "import", "dry_run", "print_config"),
 }
 LEFT, SECTIONS = 22, re.compile(r"^(Args|Attributes|Example|Returns):$", re.M)
 OFTEN_PRESET = {*FROZEN, *FINETUNE, *SCRATCH}
@@ -88,7 +90,7 @@ def help_on(option: str, name: str | None) -> str:
     first = option.partition(".")[0]
     if first not in CLASSES:
         kind = without_none(TOP.get(option))
-        if kind not in (BankConfig, without_none(TOP["long_tail"])):
+        if kind not in (BankConfig, *(without_none(TOP[name]) for name in ("long_tail", "limits"))):
             raise unknown_option(f"--{option}.help", [f"--{each}.help" for each in CLASSES], "vcc-infuse train")
         return described(option, kind)
     base = CLASSES[first]

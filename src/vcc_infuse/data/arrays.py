@@ -87,6 +87,9 @@ def class_numbers(y: ArrayLike, classes: Sequence[str] | None, name: str) -> tup
     array = np.asarray(y)
     if array.dtype.kind not in "USO" or array.ndim != 1:
         numbers = _labels(array, name)
+        if classes is None and numbers.max(initial=-1) >= max(1, len(numbers)):
+            many = f"labels go up to {numbers.max()}, and {len(numbers)} examples cannot fill so many classes"
+            raise UserError(f"{name}: {many}; number the classes from 0 without gaps, or give their names as text")
         found = range(int(numbers.max(initial=-1)) + 1) if classes is None else classes
         return tuple(map(str, found)), numbers
     known = has_label(array)

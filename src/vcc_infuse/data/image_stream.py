@@ -16,14 +16,15 @@ from ..errors import UserError
 from .images.decode import decode
 from .images.file_store import Store, open_store
 from .images.intensity import Ranges
+from .images.limits import Limits
 
 SHOWN = 5  # messages kept
 
 
 @contextmanager
-def open_images(path: str) -> Iterator[Store]:
+def open_images(path: str, limits: Limits | None = None) -> Iterator[Store]:
     """Open a folder, zip or image file that holds at least one image."""
-    with open_store(Path(path)) as store:
+    with open_store(Path(path), limits) as store:
         if next(store.images(), None) is None:
             raise UserError(f"{path} holds no images; give another folder, zip or image")
         yield store

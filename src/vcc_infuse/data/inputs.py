@@ -19,6 +19,7 @@ from .images.convert import fit
 from .images.decode import BROKEN, decode, refit, threads_for
 from .images.file_store import Store, open_store
 from .images.intensity import Ranges
+from .images.limits import Limits
 from .sources.layout import is_image
 
 CHUNK = 64
@@ -31,6 +32,7 @@ class Target(NamedTuple):
 
     shape: tuple[int, ...]
     ranges: Ranges = ()
+    limits: Limits | None = None
 
 
 class Row(NamedTuple):
@@ -41,7 +43,9 @@ class Row(NamedTuple):
     error: str = ""
 
 
-def read_rows(source: Inputs, shape: tuple[int, ...], ranges: Ranges = ()) -> Iterator[Row]:
+def read_rows(
+    source: Inputs, shape: tuple[int, ...], ranges: Ranges = (), limits: Limits | None = None
+) -> Iterator[Row]:
     """Every image of `source` as uint8 of `shape` (height, width, channels), one at a time and in order.
 
     Args:
@@ -49,11 +53,12 @@ def read_rows(source: Inputs, shape: tuple[int, ...], ranges: Ranges = ()) -> It
             integers 0…255 or floats 0…1 (tensors also with channels first); or any iterable of these.
         shape: what the model was trained on. Other sizes are cut to its proportions and resized.
         ranges: the values of images with more than 8 bits that become 0 and 255, as in training.
+        limits: the largest files and images that are read; a larger one has a reason instead of pixels.
 
     Files are named by their path, in a single folder or zip by the path below it, and everything else by its number.
     An image that cannot be read has a reason instead of pixels.
     """
-    target = Target(shape, ranges)
+    target = Target(shape, ranges, limits)
     if isinstance(source, str | os.PathLike):
         return _read_path(Path(source), target, "")
     if isinstance(source, Image.Image | np.ndarray | Tensor):
@@ -87,7 +92,7 @@ def _read_listed(path: Path, target: Target) -> Iterator[Row]:
 
 
 def _read_path(path: Path, target: Target, prefix: str) -> Iterator[Row]:
-    with open_store(path) as store:
+    with open_store(path, target.limits) as store:
         rows = _read_store(store, target)
         first = next(rows, None)
         if first is None:
@@ -109,7 +114,7 @@ def _read_pixels(item: Image.Image | np.ndarray | Tensor, target: Target, start:
         try:
             own = item.copy()  # here PIL reads the pixels of a file
             own.format = item.format  # which tells whether it may store an orientation
-            yield Row(str(start), fit(own, *target))
+            yield Row(str(start), fit(own, target.shape, target.ranges))
         except BROKEN as fault:
             yield Row(str(start), None, " ".join(str(fault).split()) or type(fault).__name__)
         return

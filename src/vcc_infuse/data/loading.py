@@ -16,6 +16,7 @@ from .dataset import Dataset, Examples, channel_mean_std
 from .images.convert import check_options, height_width
 from .images.decode import refit
 from .images.intensity import check_intensity
+from .images.limits import Limits
 from .long_tail import LongTail, long_tailed
 from .sources import torchvision
 from .sources.fashion_mnist import CLASSES, read_fashion_mnist
@@ -49,6 +50,7 @@ def load_ssl(
     augment: str = "natural",
     label_file: str | None = None,
     validation: float | Literal["none"] = 0.2,
+    limits: Limits | None = None,
     seed: int = 0,
     all_labels: bool = False,
     progress: bool = True,
@@ -74,6 +76,7 @@ def load_ssl(
         label_file: labels of the images in `data`: a CSV with the columns file, label and maybe split (train,
             validation or test), JSON lines, or a JSON export of Label Studio or COCO; other images are unlabeled.
         validation: share of the labels that is kept out of training to measure on, if there is no test set; or none.
+        limits: largest image, file and depth of folders that are read of a folder or zip.
         seed: seed of the choice of labels.
         all_labels: show every label if neither `labels` nor `long_tail` is given.
         progress: show a progress bar while images are decoded.
@@ -81,7 +84,7 @@ def load_ssl(
     read_augment(augment)  # a mistake is told before images are decoded
     dataset = load(
         data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress, label_file=label_file,
-        intensity=intensity,
+        intensity=intensity, limits=limits,
     )  # fmt: skip
     dataset = dataset.augmented(augment, flip)
     if dataset.test is None and validation != "none":
@@ -123,6 +126,7 @@ def load(
     progress: bool = False,
     label_file: str | None = None,
     intensity: str = "auto",
+    limits: Limits | None = None,
 ) -> Dataset:
     """The dataset called `data`, or the one in the folder or zip of that path (./digits for a folder digits).
 
@@ -130,7 +134,7 @@ def load(
     missing files into it. Class folders alone give a fixed fifth of every class to the test set; labeled/ and
     unlabeled/ without test/ have none. `size` makes every image size×size; `mode` rgb or gray sets the channels.
     `label_file` is a table with the labels of a folder or zip of images in any layout. `intensity`
-    says how images with more than 8 bits are scaled; see `load_ssl`.
+    says how images with more than 8 bits are scaled, and `limits` how large a file may be; see `load_ssl`.
     """
     check_options(size, mode)
     check_intensity(intensity)
@@ -145,7 +149,7 @@ def load(
         return _refitted(data, train, test, CLASSES, size, mode)
     path = Path(data).expanduser()
     if data and path.exists():
-        return load_folder(path, size, mode, cache, progress, label_file, intensity)
+        return load_folder(path, size, mode, cache, progress, label_file, intensity, limits)
     hint = did_you_mean_path(data, SOURCES).removeprefix("; ") or f"known sources: {', '.join(SOURCES)}"
     raise OptionError("data", data, "must be a known source or the path of a folder or zip", hint)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import cycle, islice
 from typing import Any, Literal, cast
 
@@ -17,6 +18,8 @@ from .classifier import feature_width
 from .weights import Preprocessing, Weights, find_weights, load_into
 
 Interpolation = Literal["bilinear", "bicubic"]
+# Arguments of timm.create_model by which a file or an address is opened, or the features are no tensor.
+NOT_NETWORK = ("checkpoint_path", "cache_dir", "features_only", "url", "file", "num_classes", "in_chans")
 
 
 class Timm(Backbone):
@@ -29,7 +32,7 @@ class Timm(Backbone):
             .safetensors or .pth file.
         input_size: images are resized to this side before the network; their own size if not given.
         interpolation: "bilinear" or "bicubic", for resizing; what the weights expect if not given.
-        model_kwargs: passed to `timm.create_model`.
+        model_kwargs: arguments of the network itself, passed to `timm.create_model`.
     """
 
     mean: Tensor
@@ -49,6 +52,9 @@ class Timm(Backbone):
         self.input_size = None if input_size is None else check_integer("input_size", input_size)
         self.interpolation = interpolation
         self.model_kwargs = model_kwargs
+        if refused := [key for key in model_kwargs or () if key in NOT_NETWORK or str(key).startswith("pretrained")]:
+            remedy = "weights come from the option weights, never from an address or file named here"
+            raise OptionError("model_kwargs", refused[0], "must hold arguments of the network itself", remedy)
 
     def setup(self, shape: tuple[int, ...]) -> None:
         """Create the network for images of this shape, with random weights."""
@@ -112,8 +118,9 @@ class Timm(Backbone):
     def _create(self, channels: int, size: list[int]) -> nn.Module:
         import timm  # here, because it takes a second that other networks need not wait for
 
-        if not timm.is_model(self.name):
-            hint = did_you_mean(self.name, timm.list_models()).removeprefix("; ")
+        # timm would take a name with a prefix as a repository or folder to open.
+        if not re.fullmatch(r"[\w.-]+", str(self.name)) or not timm.is_model(self.name):
+            hint = did_you_mean(str(self.name), timm.list_models()).removeprefix("; ")
             raise OptionError("name", self.name, "must be a network of timm", hint or "timm.list_models() shows all")
         # Networks with position embeddings are built for one image size.
         config = timm.get_pretrained_cfg(self.name)

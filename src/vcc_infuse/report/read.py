@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import UserError
 from ..utils.io import Columns, load_npz, read_json, read_jsonl
 from ..utils.manifest import check
+from .format import known
 
 FILES = (
     "config.yaml", "metrics.jsonl", "selections.jsonl", "summary.json", "model.json", "predictions.npz", "gallery.npz",
@@ -42,8 +43,8 @@ class Run:
         return "validation" if self.latest.get("evaluated_on") == "validation" else "test"
 
     def series(self, key: str) -> list[Any]:
-        """One metric over the evaluations, None where it is missing."""
-        return [line.get(key) for line in self.metrics]
+        """One metric over the evaluations, None where it is missing or not a number."""
+        return [value if known(value := line.get(key)) else None for line in self.metrics]
 
     def last_selection(self, key: str) -> Metrics | None:
         """The newest core set with this metric: one drawn during the warm-up has no scores."""

@@ -89,7 +89,7 @@ def build_part(options: Options, part: str) -> Any:
     arguments = {k: v for k, v in arguments_of(options, part).items() if not k.startswith("base.")}
     if base in options:
         arguments["base"] = described(options[base], arguments_of(options, base))
-    return from_config(described(name, arguments), PARTS[part])
+    return from_config(described(name, arguments), PARTS[part], trust_code=True)  # our tables and the user's words
 
 
 def described(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

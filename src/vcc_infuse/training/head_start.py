@@ -19,7 +19,7 @@ from ..models import Classifier, Embedded, Identity
 from ..models.probe import probe_on
 from ..models.weights import Preprocessing
 from ..predictor import Predictor
-from ..utils.serialization import load_state
+from ..utils.serialization import class_path, load_state
 from .config import TrainConfig
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Start(NamedTuple):
 
 def start_at_run(model: Classifier, folder: str, dataset: Dataset, verbose: bool) -> Start:
     """Copy the weights of a finished run into the model; those of its head only if the classes are the same."""
-    saved = Predictor.load(folder, "cpu")
+    saved = Predictor.load(folder, "cpu", [class_path(type(model.backbone))])  # which this run uses anyway
     source, own = _trained_part(saved, dataset, folder), model.backbone
     remedy = f"give the model options of {folder}/config.yaml"
     fault = f"init {folder}: its {type(source).__name__} does not fit this run's {type(own).__name__}; {remedy}"

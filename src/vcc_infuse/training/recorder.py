@@ -24,7 +24,7 @@ from ..runs.identity import Identity, compare, options_of, refuse
 from ..selectors.pool import Pool
 from ..selectors.selection import Selection
 from ..tracking import Tracker
-from ..utils.io import Columns, npz_bytes, read_jsonl, save_npz
+from ..utils.io import Columns, npz_bytes, read_jsonl, save_npz, table_cell
 from ..utils.seeding import preserve_mode_and_rng
 from ..utils.serialization import to_config
 from .config import TrainConfig
@@ -94,7 +94,8 @@ class RunRecorder:
     def _create(self, folder: RunFolder, config: str, rows: Columns) -> None:
         folder.check_free()
         skipped = self.state.data.dataset.skipped
-        folder.create(config, rows, "".join(f"{path}\t{reason}\n" for path, reason in skipped))
+        listed = "".join(f"{table_cell(path)}\t{table_cell(reason)}\n" for path, reason in skipped)
+        folder.create(config, rows, listed)
 
     def evaluation(self, metrics: dict[str, Any]) -> None:
         """Record one evaluation."""

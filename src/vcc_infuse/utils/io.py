@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import UserError
 
 Columns = dict[str, np.ndarray]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
@@ -34,6 +35,15 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 def write_text(path: Path, text: str, errors: str = "strict") -> None:
     """Write text atomically; `errors` is for characters that UTF-8 cannot encode, as in `str.encode`."""
     write_atomic(path, lambda temporary: temporary.write_bytes(text.encode("utf-8", errors)))
+
+
+def table_cell(text: str) -> str:
+    """Text for a cell of a CSV or TSV file. Spreadsheets run what begins with = + - @, so it gets a leading apostrophe.
+
+    >>> table_cell("=1+1"), table_cell("cat")
+    ("'=1+1", 'cat')
+    """
+    return f"'{text}" if text.lstrip("'").startswith(FORMULA) else text
 
 
 def nan_to_none(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 from torch import nn
@@ -11,6 +12,9 @@ from torch import nn
 from ..errors import UserError
 
 T = TypeVar("T")
+Trust = bool | Collection[str]
+"""Whether classes of other packages may be imported: all, none, or those of these import paths."""
+PACKAGE = __name__.partition(".")[0]
 MISMATCH = "loading state_dict"  # in torch's message if tensors are missing or have another shape
 
 
@@ -19,31 +23,49 @@ def to_config(thing: object) -> dict[str, Any]:
     kind = type(thing)
     names = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
     arguments = {name: _plain(getattr(thing, name)) for name in names if hasattr(thing, name)}
-    return {"class_path": _class_path(kind), "init_args": arguments}
+    return {"class_path": class_path(kind), "init_args": arguments}
 
 
-def from_config(config: dict[str, Any], base: type[T]) -> T:
+def from_config(config: dict[str, Any], base: type[T], trust_code: Trust = False) -> T:
     """The object that `to_config` described, if its class is a subclass of `base`."""
-    module, _, name = config["class_path"].rpartition(".")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as fault:
-        remedy = "make it importable, for example by starting Python in the folder of its file"
-        raise UserError(f"cannot import {config['class_path']}, which this run uses ({fault}); {remedy}") from fault
+    kind = import_class(config["class_path"], trust_code)
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise UserError(f"{config['class_path']} is not a {base.__name__}")
     # An argument may be an object of the same kind: DARP(base=FlexMatch()).
-    arguments = {name: from_config(v, base) if _is_config(v) else v for name, v in config["init_args"].items()}
+    arguments = {
+        name: from_config(v, base, trust_code) if _is_config(v) else v for name, v in config["init_args"].items()
+    }
     return kind(**arguments)
 
 
-def _class_path(kind: type) -> str:
+def import_class(path: str, trust_code: Trust, where: str = "") -> Any:
+    """What an import path names. Importing runs code, so other packages need `trust_code`."""
+    check_trusted(path, trust_code, where)
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as fault:
+        remedy = "install its package, or give its file with --import (in Python: import it first)"
+        raise UserError(f"{where}{path} cannot be imported: {fault}; {remedy}") from fault
+
+
+def check_trusted(path: object, trust_code: Trust, where: str = "") -> None:
+    """Refuse a class path of another package; one of this package runs nothing but the library."""
+    words = str(path).split(".")
+    if not (isinstance(path, str) and len(words) > 1 and all(word.isidentifier() for word in words)):
+        raise UserError(f"{where}{str(path)[:200]!r} is not the import path of a class, such as {PACKAGE}.FixMatch")
+    own = words[0] == PACKAGE and "__main__" not in words
+    if not (own or trust_code is True or (trust_code is not False and path in trust_code)):
+        remedy = "if you trust it, give --trust-code, and its file with --import (in Python: trust_code=True)"
+        raise UserError(f"{where}{path} is code outside {PACKAGE}, and is not run; {remedy}")
+
+
+def class_path(kind: type) -> str:
     """`vcc_infuse.<Class>` for a public class, so that files do not depend on private modules."""
-    package = __name__.partition(".")[0]
-    if kind.__module__.startswith(f"{package}."):
-        public = getattr(importlib.import_module(package), kind.__name__, None)
+    if kind.__module__.startswith(f"{PACKAGE}."):
+        public = getattr(importlib.import_module(PACKAGE), kind.__name__, None)
         if public is kind:
-            return f"{package}.{kind.__name__}"
+            return f"{PACKAGE}.{kind.__name__}"
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

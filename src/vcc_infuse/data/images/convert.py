@@ -11,6 +11,7 @@ from .intensity import Ranges, to_bytes
 
 Size = int | tuple[int, int] | None  # side of a square, or (height, width)
 LARGEST = 8192
+BAND = 256  # rows
 MODES = ("auto", "rgb", "gray")
 _GRAY = {"1", "L", "LA", "La", "I", "F"}
 _ROTATED = {"AVIF", "JPEG", "MPO", "TIFF", "WEBP"}  # camera formats, which may store an orientation
@@ -85,6 +86,14 @@ def _flatten(image: Image.Image, channels: int, ranges: Ranges) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(to_bytes(values(image), ranges)[..., 0])
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+        image = _over_white(image)
     return image if image.mode == wanted else image.convert(wanted)
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    """RGB without alpha, a band at a time: whole copies of a large image would need several times its memory."""
+    out = Image.new("RGB", image.size)
+    for top in range(0, image.height, BAND):
+        band = image.crop((0, top, image.width, min(top + BAND, image.height))).convert("RGBA")
+        out.paste(Image.alpha_composite(Image.new("RGBA", band.size, "white"), band).convert("RGB"), (0, top))
+    return out

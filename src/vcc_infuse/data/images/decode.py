@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 import struct
+import threading
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,13 +21,14 @@ from ...errors import OptionError
 from ...utils.progress import Progress
 from ..sources.layout import HEIF
 from .convert import Size, fit, height_width, is_gray, upright_size
-from .deep import Deep, is_deep, open_image, values
+from .deep import Deep, decoded_bytes, is_deep, open_image, values
 from .file_store import Store
 from .intensity import IMAGES, Ranges, find_ranges
 
 T = TypeVar("T")
 CHUNK = 64
 LARGE = 128 * 128  # pixels
+HUGE = 32 * 2**20  # bytes
 # What Pillow and zipfile raise on damaged files.
 BROKEN = (
     OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError,
@@ -53,7 +55,7 @@ def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> 
     def read(row: int) -> Header:
         try:
             with store.open(names[row]) as file:
-                image = open_image(file)
+                image = open_image(file, store.limits)
                 channels = image.channels if isinstance(image, Deep) and image.channels not in (1, 3) else 0
                 return Header(upright_size(image), is_gray(image), "", channels, is_deep(image))
         except BROKEN as error:
@@ -87,7 +89,7 @@ def ranges_of(store: Store, names: Sequence[str], headers: Sequence[Header], int
 def _read_values(store: Store, names: Iterable[str]) -> Iterator[np.ndarray]:
     for name in names:
         with suppress(*BROKEN), store.open(name) as file:  # a broken file is noticed when it is decoded
-            yield values(open_image(io.BytesIO(file.read())))
+            yield values(open_image(io.BytesIO(file.read()), store.limits))
 
 
 def decode(
@@ -95,10 +97,18 @@ def decode(
 ) -> dict[int, str]:
     """Fill row i of `out` with image i; returns the reason for each row that could not be decoded."""
 
+    large = threading.RLock()
+
+    def in_turn(size: int) -> AbstractContextManager[object]:
+        """Large images are decoded one after another, because each may need a good part of the memory."""
+        return large if size > HUGE else nullcontext()
+
     def read(row: int) -> str:
         try:
-            with store.open(names[row]) as file:
-                pixels = fit(open_image(io.BytesIO(file.read())), out.shape[1:], ranges)
+            with in_turn(store.size(names[row])), store.open(names[row]) as file:
+                image = open_image(io.BytesIO(file.read()), store.limits)
+                with in_turn(decoded_bytes(image)):
+                    pixels = fit(image, out.shape[1:], ranges)
         except BROKEN as error:
             return _reason(error, names[row])
         out[row] = pixels

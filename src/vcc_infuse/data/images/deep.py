@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import BinaryIO, NamedTuple
@@ -10,7 +11,10 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from .limits import Limits
+
 CHANNELS = 16
+FORMATS = ("AVIF", "BMP", "DIB", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Without a handler Python prints tifffile's remarks on odd tags.
 logging.getLogger("tifffile").addHandler(logging.NullHandler())
@@ -23,6 +27,7 @@ class Deep(NamedTuple):
     channels: int
     alpha: bool
     read: Callable[[], np.ndarray]
+    nbytes: int = 0
 
 
 @cache
@@ -36,11 +41,32 @@ def read_heif() -> bool:
     return True
 
 
-def open_image(file: BinaryIO) -> Image.Image | Deep:
-    """The image in a file, without its pixels: as Pillow opens it, or as Deep where Pillow would lose something."""
+@cache
+def formats() -> tuple[str, ...]:
+    """What Pillow may take a file for. It knows dozens of formats, rarely used and as rarely checked for faults."""
     read_heif()
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def open_image(file: BinaryIO, limits: Limits | None = None) -> Image.Image | Deep:
+    """The image in a file, without its pixels: as Pillow opens it, or as Deep where Pillow would lose something."""
+    image = _open(file)
+    (limits or Limits()).check_pixels(decoded_bytes(image))
+    return image
+
+
+def decoded_bytes(image: Image.Image | Deep) -> int:
+    """Bytes of the pixels, at least as many as those of RGB, which they may become."""
+    if isinstance(image, Deep):
+        return image.nbytes
+    each = {"I": 4, "F": 4}.get(image.mode[0], 1)
+    return int(image.width) * int(image.height) * each * max(3, len(image.getbands()))
+
+
+def _open(file: BinaryIO) -> Image.Image | Deep:
     try:
-        image = Image.open(file)
+        image = Image.open(file, formats=formats())
     except UnidentifiedImageError:
         file.seek(0)
         if file.read(4) not in TIFF:
@@ -82,7 +108,8 @@ def _deep_png(image: Image.Image, file: BinaryIO) -> Deep | None:
         return pixels
 
     alpha = kind.endswith("A")
-    return Deep((image.height, image.width), len(kind) - alpha, alpha, read)
+    nbytes = 2 * image.height * image.width * len(kind)
+    return Deep((image.height, image.width), len(kind) - alpha, alpha, read, nbytes)
 
 
 def _deep_tiff(image: Image.Image, file: BinaryIO) -> Deep | None:
@@ -103,6 +130,7 @@ def _tiff(file: BinaryIO) -> Deep | None:
     file.seek(0)
     with tifffile.TiffFile(file) as tiff:
         series, extra = tiff.series[0], tiff.pages.first.extrasamples
+        nbytes = math.prod(series.shape) * series.dtype.itemsize
         sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     axis = "".join(axis for axis in sizes if axis not in "YX")
     if axis not in ("C", "S") or not {"Y", "X"} <= sizes.keys():
@@ -118,4 +146,4 @@ def _tiff(file: BinaryIO) -> Deep | None:
             array: np.ndarray = tiff.series[0].asarray().squeeze()
         return array.reshape([*sizes.values()]).transpose(order)
 
-    return Deep((sizes["Y"], sizes["X"]), sizes[axis] - alpha, alpha, read)
+    return Deep((sizes["Y"], sizes["X"]), sizes[axis] - alpha, alpha, read, nbytes)

@@ -14,12 +14,14 @@ from typing import BinaryIO, Self
 from ...errors import UserError
 from ...utils.suggest import did_you_mean_path
 from ..sources.layout import EXTENSIONS, is_hidden, is_image
+from .limits import Limits
 
 
 class Store:
     """`stamps` maps each visible name (folders end in '/'), in order, to a text that changes with the content."""
 
     stamps: Mapping[str, str]
+    limits = Limits()
 
     def images(self) -> Iterator[str]:
         """Names of the images, in order."""
@@ -30,7 +32,15 @@ class Store:
         return hashlib.sha256(repr(list(self.stamps.items())).encode("utf-8", "surrogateescape")).hexdigest()
 
     def open(self, name: str) -> BinaryIO:
-        """The named file, for reading."""
+        """The named file, for reading; one above the limit is a UserError."""
+        self.limits.check_file(self.size(name))
+        return self._open_file(name)
+
+    def size(self, name: str) -> int:
+        """Bytes of the named file when it is read."""
+        raise NotImplementedError
+
+    def _open_file(self, name: str) -> BinaryIO:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -46,8 +56,8 @@ class Store:
 class FolderStore(Store):
     """A folder and everything below it, links included; the stamp is size and modification time."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, limits: Limits) -> None:
+        self.root, self.limits = root, limits
 
     @cached_property
     def stamps(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -59,18 +69,21 @@ class FolderStore(Store):
         return (name for name in self._names() if is_image(name))
 
     def _names(self) -> Iterator[str]:
-        return _walk(self.root, "", {os.path.realpath(self.root)})
+        return _walk(self.root, self.limits.depth)
 
-    def open(self, name: str) -> BinaryIO:
-        """The named file, for reading."""
+    def size(self, name: str) -> int:
+        """Bytes of the named file."""
+        return (self.root / name).stat().st_size
+
+    def _open_file(self, name: str) -> BinaryIO:
         return open(self.root / name, "rb")
 
 
 class FileStore(FolderStore):
     """A single image."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path.parent)
+    def __init__(self, path: Path, limits: Limits) -> None:
+        super().__init__(path.parent, limits)
         self.name = path.name
 
     def _names(self) -> Iterator[str]:
@@ -80,7 +93,8 @@ class FileStore(FolderStore):
 class ZipStore(Store):
     """A zip file; the stamp is size and checksum. Each thread has its own handle."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.limits = limits
         self.path, self._local, self._open = path, threading.local(), list[zipfile.ZipFile]()
         try:
             entries = self._zip().infolist()
@@ -99,8 +113,11 @@ class ZipStore(Store):
         handle: zipfile.ZipFile = self._local.zip
         return handle
 
-    def open(self, name: str) -> BinaryIO:
-        """The named file, for reading."""
+    def size(self, name: str) -> int:
+        """Bytes of the entry as the zip declares it; more are never unpacked."""
+        return self._entries[name].file_size
+
+    def _open_file(self, name: str) -> BinaryIO:
         return self._zip().open(self._entries[name])  # type: ignore[return-value]
 
     def close(self) -> None:
@@ -119,17 +136,18 @@ def _entry_name(entry: zipfile.ZipInfo) -> str:
         return entry.filename
 
 
-def open_store(path: Path) -> Store:
+def open_store(path: Path, limits: Limits | None = None) -> Store:
     """The store for a folder, a zip or a single image."""
+    limits = limits or Limits()
     if not path.exists():
         raise UserError(f"{path}: no such file or folder{did_you_mean_path(str(path)) or '; check the path'}")
     try:
         if path.is_dir():
-            return FolderStore(path)
+            return FolderStore(path, limits)
         if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
-            return ZipStore(path)
+            return ZipStore(path, limits)
         if is_image(path.name):
-            return FileStore(path)
+            return FileStore(path, limits)
     except PermissionError as error:
         raise UserError(f"{error.filename}: permission denied; make it readable") from error
     raise UserError(f"{path}: neither a folder, a zip file nor an image ({' '.join(EXTENSIONS)})")
@@ -139,16 +157,24 @@ def _stamp(stat: os.stat_result) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
-def _walk(folder: Path, prefix: str, seen: set[str]) -> Iterator[str]:
+def _walk(root: Path, depth: int) -> Iterator[str]:
     """Visible names below a folder in sorted order: the content of `a/` comes after `a.png`."""
-    for name in sorted(_listed(folder)):
-        if name.endswith("/"):
-            real = os.path.realpath(folder / name)
-            if real not in seen:  # a link may point to a folder above
-                yield prefix + name
-                yield from _walk(folder / name, prefix + name, seen | {real})
-        else:
+    above = [os.path.realpath(root)]
+    levels = [("", iter(sorted(_listed(root))))]
+    while levels:
+        prefix, names = levels[-1]
+        name = next(names, None)
+        if name is None:
+            levels.pop()
+            above.pop()
+        elif not name.endswith("/"):
             yield prefix + name
+        elif (real := os.path.realpath(root / prefix / name)) not in above:  # a link may point to a folder above
+            if len(levels) > depth:
+                raise UserError(f"{root}: folders are nested more than limits.depth={depth} deep; move them up")
+            yield prefix + name
+            above.append(real)
+            levels.append((prefix + name, iter(sorted(_listed(root / prefix / name)))))
 
 
 def _listed(folder: Path) -> list[str]:

@@ -13,6 +13,7 @@ Ranges = tuple[tuple[float, float], ...]
 """(lowest, highest) for all channels or for each; empty: 0…65535 for integers and 0…1 for floats."""
 DEPTHS = (8, 10, 12, 14, 16)
 PERCENTILES = (0.5, 99.5)
+BAND = 256  # rows
 PIXELS, IMAGES = 4096, 1000  # for the percentiles: pixels of an image, and images
 
 
@@ -73,6 +74,8 @@ def to_bytes(values: np.ndarray, ranges: Ranges) -> np.ndarray:
     low, high = np.array(ranges or [(0, top)], np.float64).T
     if len(low) not in (1, values.shape[-1]):  # ranges of other channels
         low, high = low.min(), high.max()
-    scaled = (values.astype(np.float64) - low) * (255 / (high - low))
-    found: np.ndarray = np.rint(scaled.clip(0, 255)).astype(np.uint8)
+    found = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), BAND):  # in float64 all values would take eight times the memory
+        scaled = (values[start : start + BAND].astype(np.float64) - low) * (255 / (high - low))
+        found[start : start + BAND] = np.rint(scaled.clip(0, 255))
     return found

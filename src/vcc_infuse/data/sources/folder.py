@@ -18,6 +18,7 @@ from ..images.decode import Header, common_shape, decode, ranges_of, read_header
 from ..images.deep import read_heif
 from ..images.file_store import Store, open_store
 from ..images.intensity import check_intensity
+from ..images.limits import Limits
 from ..ssl_data import as_validation
 from .label_match import find_label_file, label_layout
 from .layout import EXTENSIONS, HEIF, Item, Layout, read_layout
@@ -44,6 +45,7 @@ def load_folder(
     progress: bool = False,
     label_file: str | None = None,
     intensity: str = "auto",
+    limits: Limits | None = None,
 ) -> Dataset:
     """A dataset from train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class>.
 
@@ -51,13 +53,14 @@ def load_folder(
     Class folders alone give one fifth of every class to the test set, the same fifth for every seed.
     Images are decoded once and kept in the cache folder; unreadable ones are listed in `skipped`.
     """
-    with open_store(Path(path)) as store:
+    with open_store(Path(path), limits) as store:
         key: list[Any] = [type(store).__name__, store.fingerprint(), size, mode]
         table = None if label_file is None else find_label_file(store, label_file)
         key += [] if table is None else ["label_file", table[0], hashlib.sha256(table[1]).hexdigest()]
         # Options that came later are in the key only if they matter, so that older entries are still found.
         key += [] if intensity == "auto" else ["intensity", intensity]
         key += ["heif", read_heif()] if any(name.lower().endswith(HEIF) for name in store.stamps) else []
+        key += [] if store.limits == Limits() else ["limits", store.limits.image_mb, store.limits.file_mb]
         options = (size, mode, intensity)
         layout = partial(_layout, store, str(path), table)
         arrays, facts = cached(key, cache, lambda make: _build(store, str(path), options, make, progress, layout()))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ...errors import UserError
+from ...utils.io import table_cell
 from .layout import is_image
 
 FILE_COLUMNS = ("file", "filename", "file_name", "path", "image", "image_path", "name")
@@ -32,7 +33,7 @@ def read_label_file(content: bytes, name: str) -> list[LabelRow]:
     try:
         text = content.decode("utf-8-sig")
         rows = list(_read(text, name.lower()))
-    except (UnicodeDecodeError, csv.Error, json.JSONDecodeError) as fault:
+    except (UnicodeDecodeError, csv.Error, json.JSONDecodeError, RecursionError) as fault:
         raise UserError(f"{name} cannot be read ({fault}); give {FORMATS}, in UTF-8") from fault
     except (KeyError, IndexError, TypeError, AttributeError) as fault:
         raise UserError(f"{name} is no label file that is known here; give {FORMATS}") from fault
@@ -51,7 +52,16 @@ def _read(text: str, name: str) -> Iterator[LabelRow]:
         return _json(json.loads(text), name)
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
-    return _table(csv.DictReader(io.StringIO(text), delimiter=separator, strict=True), name)
+    return map(_unmarked, _table(csv.DictReader(io.StringIO(text), delimiter=separator, strict=True), name))
+
+
+def _unmarked(row: LabelRow) -> LabelRow:
+    """Refuse a name as `table_cell` writes it: taken as it is, it would silently be another file or class."""
+    for cell in (row.file, row.label or ""):
+        if cell.startswith("'") and table_cell(cell) != cell:
+            why = "its apostrophe keeps spreadsheets from running it"
+            raise UserError(f"{cell!r} in the label file: {why}; remove it, or use JSON lines, which need none")
+    return row
 
 
 def _json(found: Any, name: str) -> Iterator[LabelRow]:

@@ -57,7 +57,7 @@ def extremes(pairs: Sequence[tuple[str, float]]) -> str:
 
 def over_time(run: Run, key: str) -> Chart | None:
     """The metric of each class at every evaluation, as a heatmap; None before the second evaluation."""
-    lines = [line for line in run.metrics if line.get(key)]
+    lines = [line for line in run.metrics if line.get(key) and known(line.get("step"))]
     if len(lines) < 2:
         return None
     rows = [[v if v is None else round(v, 2) for v in scaled(line[key])] for line in lines]
