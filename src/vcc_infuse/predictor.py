@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -28,7 +27,7 @@ from .models import Classifier
 from .models.weights import Preprocessing
 from .types import Task
 from .utils.hub import download, model_card, upload
-from .utils.io import read_json, write_atomic, write_json, write_text
+from .utils.io import read_json, reading, write_atomic, write_json, write_text
 from .utils.numerics import resolve_device
 from .utils.serialization import from_config, load_state, to_config
 from .validation import check_integer, check_range
@@ -220,8 +219,14 @@ class Predictor:
             device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
         """
         folder, device = Path(folder), device if isinstance(device, torch.device) else resolve_device(device)
-        card = _read_card(folder)
-        shape = tuple(card["shape"])
+        remedy = "restore it from a copy, or train again"
+        with reading(folder / "model.json", remedy):
+            return cls._from_card(_read_card(folder), folder, device)
+
+    @classmethod
+    def _from_card(cls, card: dict[str, Any], folder: Path, device: torch.device) -> Predictor:
+        """The classifier that the card and the weights of a folder describe."""
+        shape = _sizes(card["shape"])
         backbone: nn.Module = from_config(card["backbone"], nn.Module)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
         model = Classifier.build(backbone, channels_first, len(card["classes"]))
@@ -233,7 +238,7 @@ class Predictor:
         calibrator.to(device).eval()
         direction = tensors["direction"].to(device) if "direction" in tensors else None
         ranges = tuple((low, high) for low, high in card.get("ranges", ()))
-        summary, classes = read_json(folder / "summary.json"), tuple(card["classes"])
+        summary, classes = read_json(folder / "summary.json"), tuple(map(str, card["classes"]))
         return cls(model, calibrator, _read_views(card), classes, shape, task, device, direction, ranges, summary)
 
 
@@ -254,11 +259,14 @@ def _read_card(folder: Path) -> dict[str, Any]:
     path = folder / "model.json"
     if not path.is_file():
         raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
-    try:
-        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as fault:
-        raise UserError(f"{path} is damaged ({fault}); train again or restore it from a copy") from fault
-    return card
+    return read_json(path) or {}
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    """The shape of an example: one size or three."""
+    if not isinstance(values, list) or len(values) not in (1, 3) or any(type(v) is not int or v < 1 for v in values):
+        raise ValueError(f"shape must be the length of a vector, or height, width and channels, got {values!r}")
+    return tuple(values)
 
 
 def _read_views(card: dict[str, Any]) -> Views:

@@ -6,7 +6,11 @@ import errno
 import importlib
 import os
 import sys
+import sysconfig
+import traceback
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..errors import OptionError, UserError
 
@@ -30,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # so that `--algorithm my_file.MyMethod` finds the user's file
     try:
@@ -38,10 +45,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug or (isinstance(fault, OSError) and fault.errno is None):
             raise
         return complain(one_line(fault, words), 2)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        return complain("interrupted", 130)
+    except Exception as fault:
+        own = None if debug else foreign_frame(fault)
+        if own is None:
+            raise
+        from ..utils.io import in_words
+
+        problem = f"{own.filename}, line {own.lineno}: {in_words(fault)}"
+        return complain(f"{problem}; correct that file (--debug shows the traceback)", 2)
 
 
 def dispatch(words: list[str]) -> int:
     """Import the command and run it with the other words."""
+    for word in words:
+        if "\0" in word:
+            raise UserError(f"{word!r} holds a null character, which no name of a file can; remove it")
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -65,9 +87,16 @@ def run_command(name: str, *words: str) -> int:
     try:
         return importlib.import_module(f".{name}", __package__).run(words) or 0
     except SystemExit as leave:  # argparse leaves in this way after --help, jsonargparse after --print_config
-        return int(leave.code or 0)
+        return leave.code if isinstance(leave.code, int) else complain(str(leave.code), 1) if leave.code else 0
     except Interrupted as stop:
         return complain(str(stop), 128 + stop.signal)
+
+
+def foreign_frame(fault: BaseException) -> traceback.FrameSummary | None:
+    """Where an exception passed through the user's own code: neither this package nor an installed one; else None."""
+    ours = [str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), sys.base_prefix, sys.prefix, "<"]
+    frames = traceback.extract_tb(fault.__traceback__)
+    return next((frame for frame in reversed(frames) if not frame.filename.startswith(tuple(ours))), None)
 
 
 def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:

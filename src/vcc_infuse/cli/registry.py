@@ -12,6 +12,7 @@ from ..calibrators import Calibrator
 from ..errors import UserError
 from ..models import Backbone, Embedded
 from ..selectors import Selector
+from ..utils.io import in_words
 from ..utils.suggest import did_you_mean
 
 KINDS: list[tuple[str, ModuleType, type]] = [
@@ -55,8 +56,9 @@ def _import(option: str, path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as fault:
-        raise UserError(f"--{option} {path} cannot be imported: {fault}") from fault
+    except Exception as fault:  # the user's file can raise anything
+        said = str(fault) if isinstance(fault, ImportError | AttributeError) else in_words(fault)
+        raise UserError(f"--{option} {path} cannot be imported: {said}") from fault
 
 
 def _usable(kind: object, base: type) -> bool:

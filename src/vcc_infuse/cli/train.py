@@ -17,12 +17,13 @@ from ..data.loading import load_ssl
 from ..errors import OptionError, UserError
 from ..runs.folder import RunFolder
 from ..training.config import TrainConfig
+from ..training.health import about_skipped
 from ..training.presets import PAPER_REFRESH, method_options, preset
 from ..training.trainer import Trainer
 from ..utils.io import read_json
 from .console import summary_table
 from .options import CLASSES, NOT_DATA, Given, Words, check_keys, flatten, read_words, types_of
-from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs, say_skipped
+from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs
 from .shared import read_config
 from .train_help import answer
 
@@ -54,8 +55,8 @@ def run(argv: Sequence[str]) -> None:
             trainer, bank = frozen_trainer(trainer, data, options, objects.bank)
         if not resume:
             say_costs(chosen, trainer, data, bank)
-            say_skipped(data.dataset.skipped, "" if options.dry_run else options.out)
         if options.dry_run:
+            print(*about_skipped(data.dataset.skipped, None), sep="\n", end="")
             return
         if bank is not None:
             data = embed(data, bank, objects.model, options)
@@ -114,11 +115,12 @@ def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
     base = preset_options(words, config)
     given, parser = Given(base, config, words), make_parser()
     given.check_classes()
+    given.check()
     parser.set_defaults({name: value for name, value in base.items() if not chooses_class(name, words, config)})
     try:
         return parser, parser.parse_args(spell_out(words, given))
     except ArgumentError as fault:
-        raise UserError(given.explain(fault)) from fault
+        raise UserError(" ".join(str(fault).split())) from fault
 
 
 def preset_options(words: Words, config: dict[str, Any]) -> dict[str, Any]:
@@ -196,8 +198,6 @@ def check_extension(steps: str | None, folder: str, before: Any) -> None:
 def build(parser: ArgumentParser, options: Namespace) -> tuple[Namespace, Trainer]:
     """The objects of the options, and the trainer of them."""
     objects = parser.instantiate(options)
-    if objects.model is None:
-        raise OptionError("model", None, "must be a class", "choose one, such as SmallConv")
     config = TrainConfig(**{field.name: objects[field.name] for field in fields(TrainConfig)})
     return objects, Trainer(objects.model, objects.algorithm, objects.calibrator, objects.selector, config)
 

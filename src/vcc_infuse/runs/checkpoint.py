@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import re
 import warnings
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from ..utils.io import read_json, write_atomic, write_json
+from ..utils.io import in_words, read_json, write_atomic, write_json
 
 NAME = re.compile(r"step-(\d+)\.pt")
 
@@ -38,8 +39,11 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         fault = corruption_reason(path)
         if fault is None:
-            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-            return state
+            try:
+                state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+                return state
+            except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as foreign:
+                fault = f"it is not one of ours: {in_words(foreign, 80)}"
         warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=2)
     return None
 

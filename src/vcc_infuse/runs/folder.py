@@ -86,7 +86,7 @@ class RunFolder:
 
 def _keep_until(path: Path, step: int) -> None:
     if path.exists():
-        write_text(path, "".join(jsonl_line(line) for line in read_jsonl(path) if line["step"] <= step))
+        write_text(path, "".join(jsonl_line(line) for line in read_jsonl(path).values if line["step"] <= step))
 
 
 def versions() -> dict[str, str]:

@@ -28,6 +28,11 @@ class Progress:
         if figures:
             self.bar.set_postfix_str(brief(figures), refresh=False)
 
+    def back_to(self, step: int) -> None:
+        """Some steps are taken again."""
+        self.bar.n = step
+        self.said = min(self.said, step)
+
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """Tell an evaluation."""
         line = f"step {step}/{self.steps}: {brief(figures)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ..runs.folder import RunFolder
 from ..selectors.pool import Pool
 from ..selectors.selection import Selection
 from ..tracking import Tracker
-from ..utils.io import Columns, read_jsonl, save_npz
+from ..utils.io import Columns, read_jsonl, reading, save_npz
 from ..utils.seeding import preserve_mode_and_rng
 from ..utils.serialization import to_config
 from .config import TrainConfig
@@ -47,11 +48,13 @@ class RunRecorder:
             if resume:
                 raise UserError("resume=True needs the folder of the run: Trainer(out=…)")
             return 0
-        saved = self.folder.load_checkpoint(self.state.device) if resume else None
+        saved = self._load() if resume else None
         step = saved["step"] if saved else 0
         self.state.accelerator.wait_for_everyone()
         if self.writes:
             recorded = self.last_evaluation().get("step", 0)
+            if resume:
+                damage = [read_jsonl(path).complaint(path) for path in (self.folder.metrics, self.folder.selections)]
             if resume:
                 if saved and step < self.state.task.steps:
                     self.folder.reopen(config)
@@ -60,8 +63,45 @@ class RunRecorder:
                 self._create(self.folder, config)
             self.tracker.start(self.folder.path, config, step if resume else None, recorded)
         if saved:
-            self.state.load_state_dict(saved)
+            with self._reading():
+                self.state.load_state_dict(saved)
+        if self.writes and resume:
+            self.state.warn(*filter(None, damage))
         return step
+
+    def _reading(self) -> AbstractContextManager[None]:
+        assert self.folder is not None
+        return reading(self.folder.checkpoints, "restore them from a copy, or start again with a new --out")
+
+    def _load(self) -> dict[str, Any] | None:
+        """The newest checkpoint that is as it was written, with its step."""
+        assert self.folder is not None
+        with self._reading():
+            saved = self.folder.load_checkpoint(self.state.device)
+            if saved is not None and (type(saved["step"]) is not int or saved["step"] < 0):
+                raise ValueError(f"its step is {saved['step']!r}")
+            return saved
+
+    def rewind(self) -> int:
+        """Restore the last checkpoint and drop what was recorded after it; returns its step."""
+        saved = self._load()
+        assert self.folder is not None
+        if saved is None:
+            raise UserError(f"{self.folder.checkpoints} has no checkpoint to go back to; start again with a new --out")
+        self.state.load_state_dict(saved)
+        if self.writes:
+            self.folder.rewind(saved["step"])
+        self.state.accelerator.wait_for_everyone()
+        return int(saved["step"])
+
+    def last_checkpoint(self) -> int | None:
+        """The step of the last checkpoint, if there is one."""
+        steps = (
+            [int(path.stem.rpartition("-")[2]) for path in self.folder.checkpoints.glob("step-*.pt")]
+            if self.folder
+            else []
+        )
+        return max(steps, default=None)
 
     def _create(self, folder: RunFolder, config: str) -> None:
         folder.check_free()
@@ -78,8 +118,12 @@ class RunRecorder:
 
     def last_evaluation(self) -> dict[str, Any]:
         """The evaluation recorded last."""
-        lines = read_jsonl(self.folder.metrics) if self.folder else []
+        lines = self.evaluations()
         return lines[-1] if lines else {}
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """All evaluations that can be read."""
+        return read_jsonl(self.folder.metrics).values if self.folder else []
 
     def selection(self, selection: Selection, metrics: dict[str, Any]) -> None:
         """Record a new core set: its metrics as a line, its ids and scores as a file."""

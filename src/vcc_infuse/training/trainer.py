@@ -15,6 +15,7 @@ from ..algorithms.closed_form import ClosedForm
 from ..calibrators import Calibrator, Softmax
 from ..data.sampling import Batches
 from ..data.ssl_data import SSLData
+from ..errors import UserError
 from ..predictor import Predictor
 from ..runs.folder import RunFolder
 from ..selectors import Selector
@@ -24,6 +25,18 @@ from ..utils.seeding import seed_step
 from .config import TrainConfig, check_compatible, check_lazy
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
+from .health import (
+    PATIENCE,
+    ROLLBACKS,
+    about_data,
+    about_evaluations,
+    about_metrics,
+    diverged,
+    find_cause,
+    finite,
+    finite_gradient,
+    refused_if_exploded,
+)  # fmt: skip
 from .optimization import clip, learning_rate, set_learning_rate
 from .progress import Progress
 from .recorder import RunRecorder, config_yaml
@@ -78,6 +91,10 @@ class Trainer:
         self.prepare(data, resume)
         start = self.recorder_.open(config or self._config_yaml(), resume)
         with closing(self.recorder_):
+            if self.state_.main:
+                self.state_.warn(*about_data(self.state_.data, self.config.out))
+            if self.config.on_nan == "rollback" and self.recorder_.last_checkpoint() is None:
+                self.recorder_.checkpoint(start)
             return self._run(start)
 
     def prepare(self, data: SSLData, resume: bool = False) -> None:
@@ -87,6 +104,12 @@ class Trainer:
             config = config.updated(init=None)  # the checkpoint holds the weights, and that run may be gone
         data = data.with_all_labels() if self.algorithm.all_labels else data
         data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
+        if self.algorithm.views and not len(data.split.pool):
+            name = type(self.algorithm).__name__
+            raise UserError(
+                f"no unlabeled image is left for {name}, because every image is labeled; show fewer labels, leave out "
+                "include_labeled false, or choose --algorithm Supervised"
+            )
         task = make_task(data, self.steps, config)
         state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
         self.batches_ = Batches(
@@ -103,19 +126,68 @@ class Trainer:
         state.coreset_scheduler.resume(self.batches_)
         progress = Progress(self.steps, start, self.config.progress and state.main)
         with stop_request() as request:
-            for number in range(start, self.steps):
-                self.refresh_coreset(number)
-                self.train_step(number)
+            done = start
+            while done < self.steps:
+                number, done = done, done + 1
+                fault = self._refresh_and_train(number)
                 progress.advance(state.stats.read() if progress.due(number) else None)
-                if self._evaluation_due(number + 1):
-                    progress.evaluated(number + 1, self._evaluate(number + 1))
-                if self._should_stop(request, number):
+                stop = self._should_stop(request, number)
+                look = self._evaluation_due(done) or stop or state.watch.due(number) or fault is not None
+                if look and (bad := self._bad_step()) is not None:
+                    done = self._recover(bad, fault)
+                    progress.back_to(done)
+                    continue
+                if self._evaluation_due(done):
+                    progress.evaluated(done, self._evaluate(done))
+                if stop:
                     progress.close()
-                    self._leave(number + 1, request)
+                    self._leave(done, request)
         progress.close()
         if self.steps == 0:
             self._evaluate(0)
         return self._finish()
+
+    def _refresh_and_train(self, number: int) -> Exception | None:
+        """One step. What a method says about numbers that come from weights that are not finite is returned."""
+        try:
+            self.refresh_coreset(number)
+            self.train_step(number)
+        except Exception as fault:
+            if finite(self.state_.modules):
+                raise
+            self.state_.watch.step.fill_(number)
+            return fault
+        return None
+
+    def _bad_step(self) -> int | None:
+        """The first step whose loss is not finite on any process."""
+        watch = self.state_.watch
+        if self.state_.world > 1:
+            steps = gather(watch.step[None])
+            watch.step = steps[steps >= 0].min() if (steps >= 0).any() else watch.step
+        return watch.found()
+
+    def _recover(self, step: int, fault: Exception | None) -> int:
+        """Stop with the reason, or go back to the last checkpoint with half the learning rate; returns its step."""
+        state, terms = self.state_, self.state_.watch.values()
+        problem = diverged(step, terms, self._cause(step, terms))
+        if self.config.on_nan != "rollback" or state.lr_scale <= 0.5**ROLLBACKS:
+            out, done = self.config.out, self.recorder_.last_checkpoint()
+            kept = f"; {out} keeps its checkpoint of step {done}" if done else ""
+            tried = f", also with lr × {state.lr_scale:g}" if state.lr_scale < 1 else ""
+            raise UserError(f"{problem}{tried}{kept}") from fault
+        scale, warnings = state.lr_scale / 2, list(state.warnings)
+        done = self.recorder_.rewind()
+        state.lr_scale, state.warnings = scale, warnings
+        state.warn(f"{problem}; went back to step {done}, and lr is × {scale:g} from there on")
+        self.recorder_.checkpoint(done)  # so that a run that is interrupted from here on continues the same way
+        state.coreset_scheduler.resume(self.batches_)
+        return done
+
+    def _cause(self, step: int, terms: dict[str, float]) -> str:
+        seed_step(self.config.seed, step, self.state_.accelerator.process_index)
+        batch = self.batches_.at(step)
+        return find_cause(step, batch, terms, self.state_.accelerator.mixed_precision, self.config)
 
     def refresh_coreset(self, number: int) -> None:
         """Select a new core set, or resample the present one, if step `number` asks for it."""
@@ -137,33 +209,56 @@ class Trainer:
         began, state, config = time.perf_counter(), self.state_, self.config
         seed_step(config.seed, number, state.accelerator.process_index)
         warm_up_bn_momentum(state.bn_momentum, number)
-        set_learning_rate(state.optimizer, learning_rate(config, number, self.schedule_steps))
+        set_learning_rate(state.optimizer, state.lr_scale * learning_rate(config, number, self.schedule_steps))
         step = Step(
             self.batches_.at(number), state.forward, state.ema.module, state.calibrator, number, self.steps,
             config.joint_bn, gather, config.micro_batch, lazy=config.lazy,
         )  # fmt: skip
         losses = state.algorithm.losses(step)
+        before = [b.clone() for b in self._buffers()] if config.on_nan == "skip" else None
         while (terms := self._next_losses(losses)) is not None:
-            self._apply_gradients(terms.total())
+            if not self._apply_gradients(terms.total(), may_skip=before is not None):
+                self._leave_out(number, before or [])
+                break
+            state.watch.see(number, terms)
             state.stats.add(terms, state.truth[step.batch.pool_ids])
-        state.ema.update(state.model, number)
-        state.stats.steps += 1
+        else:
+            state.skipped_in_row = 0
+            state.ema.update(state.model, number)
+            state.stats.steps += 1
         state.train_seconds += time.perf_counter() - began
+
+    def _buffers(self) -> list[Tensor]:
+        return [buffer for module in self.state_.modules for buffer in module.buffers()]
+
+    def _leave_out(self, number: int, before: list[Tensor]) -> None:
+        """Undo what the forward of a batch without a finite gradient did to running statistics and memories."""
+        state = self.state_
+        for buffer, old in zip(self._buffers(), before, strict=True):
+            buffer.copy_(old)
+        state.skipped, state.skipped_in_row = state.skipped + 1, state.skipped_in_row + 1
+        if state.skipped_in_row >= PATIENCE:
+            cause = self._cause(number, {})
+            raise UserError(f"{diverged(number, {}, cause)}; {PATIENCE} batches in a row were left out in vain")
 
     def _next_losses(self, losses: Iterator[Losses]) -> Losses | None:
         with self.state_.accelerator.autocast():
             return next(losses, None)
 
-    def _apply_gradients(self, loss: Tensor) -> None:
-        """One optimizer step, with the gradient averaged over processes."""
+    def _apply_gradients(self, loss: Tensor, may_skip: bool = False) -> bool:
+        """One optimizer step, with the gradient averaged over processes; with `may_skip` only if that is finite."""
         state = self.state_
         state.optimizer.zero_grad(set_to_none=True)
         scaler = state.accelerator.scaler
+        loss = refused_if_exploded(loss) if may_skip else loss
         # Not accelerator.backward, which looks for optional packages on disk at every call.
         (loss if scaler is None else scaler.scale(loss)).backward()
         average_gradients(state.modules, state.model)
+        if may_skip and scaler is None and not finite_gradient(state.modules):  # a scaler leaves out such steps itself
+            return False
         clip(state.modules, self.config.clip_grad)
         state.optimizer.step()
+        return True
 
     def _evaluation_due(self, done: int) -> bool:
         return done == self.steps or done % self.config.eval_every == 0
@@ -196,9 +291,19 @@ class Trainer:
             self.last_metrics_ = self.recorder_.last_evaluation()
         if not self.state_.main:
             return {}
+        self._warn_at_the_end()
         summary = summarize(self.state_, self.last_metrics_, self.config)
         self.recorder_.finish(summary)
         return summary
+
+    def _warn_at_the_end(self) -> None:
+        state = self.state_
+        if state.skipped:
+            state.warn(f"{state.skipped} batches were left out, because their gradient was not finite; lower lr")
+        state.warn(*about_metrics(self.last_metrics_, self.steps, state.data.dataset.classes))
+        if self.recorder_.folder is not None and self.steps:
+            recorded = self.recorder_.evaluations()
+            state.warn(*about_evaluations(recorded, self.steps, self.config.eval_every))
 
     def predictor(self) -> Predictor:
         """The trained classifier (averaged weights)."""
