@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import OptionError, UserError
@@ -48,14 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        return complain("interrupted", 130)
+        begun = "; --resume RUN continues a run that has begun" if words[:1] == ["train"] else ""
+        return complain(f"interrupted{begun}", 130)
     except Exception as fault:
-        own = None if debug else foreign_frame(fault)
+        if not debug and out_of_memory(fault):
+            return complain("there is not enough memory; a smaller --size, --batch_size or model needs less", 2)
+        found = ((cause, foreign_frame(cause)) for cause in causes(None if debug else fault))
+        cause, own = next((pair for pair in found if pair[1] is not None), (fault, None))
         if own is None:
             raise
         from ..utils.io import in_words
 
-        problem = f"{own.filename}, line {own.lineno}: {in_words(fault)}"
+        problem = f"{own.filename}, line {own.lineno}: {in_words(cause)}"
         return complain(f"{problem}; correct that file (--debug shows the traceback)", 2)
 
 
@@ -92,11 +96,24 @@ def run_command(name: str, *words: str) -> int:
         return complain(str(stop), 128 + stop.signal)
 
 
+def out_of_memory(fault: BaseException) -> bool:
+    """Whether memory was refused; torch says so in a RuntimeError, in words of its own for each device."""
+    words = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(fault, MemoryError) or (isinstance(fault, RuntimeError) and any(w in str(fault) for w in words))
+
+
 def foreign_frame(fault: BaseException) -> traceback.FrameSummary | None:
     """Where an exception passed through the user's own code: neither this package nor an installed one; else None."""
     ours = [str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), sys.base_prefix, sys.prefix, "<"]
     frames = traceback.extract_tb(fault.__traceback__)
     return next((frame for frame in reversed(frames) if not frame.filename.startswith(tuple(ours))), None)
+
+
+def causes(fault: BaseException | None) -> Iterator[BaseException]:
+    """An exception and those it was raised from, or while handling."""
+    while fault is not None:
+        yield fault
+        fault = fault.__cause__ or fault.__context__
 
 
 def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:

@@ -159,8 +159,8 @@ class Given:
         kind, value = self.annotation(name), self.values[name]
         if kind is None:
             return self._unknown(name)
-        if self.words.get(name, "") is None and not self.is_switch(name):
-            return f"--{name} needs a value"
+        if self.words.get(name, "") is None:
+            return None if self.is_switch(name) else f"--{name} needs a value"
         if self.is_class(name):
             empty = name in NEEDED and value in (None, "null")
             return f"--{name} must be a class, got null; choose one, such as {NEEDED[name]}" if empty else None

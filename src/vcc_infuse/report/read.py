@@ -61,6 +61,11 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
     config = path / "config.yaml"
     if not config.is_file():
         raise UserError(f"{path} is not a run folder: it has no config.yaml; give the folder of a training run")
+    with reading(path):
+        return _read(path, config, name, number)
+
+
+def _read(path: Path, config: Path, name: str, number: int) -> Run:
     summary = read_json(path / "summary.json")
     metrics, selections = (read_jsonl(path / name) for name in ("metrics.jsonl", "selections.jsonl"))
     damage = [

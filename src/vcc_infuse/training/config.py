@@ -24,7 +24,10 @@ TRACKER_MODULES = {
 }
 
 # Steps fit the random streams (training/state.py), factors fit float32, and a batch fits some memory.
-MOST_STEPS, MOST_BINS, MOST_IMAGES, LARGEST = 2**31 - 1, 10**5, 2**20, 1e30
+LARGEST = {"steps": 2**31 - 1, "bins": 10**5} | dict.fromkeys(
+    ("lr", "head_lr", "weight_decay", "clip_grad", "head_scale"), 1e30
+)
+MOST_IMAGES = 2**20
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,7 @@ class TrainConfig:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        check_integer("steps", self.steps, 1, MOST_STEPS)
-        check_integer("bins", self.bins, 1, MOST_BINS)
-        for name in ("eval_every", "batch_size"):
+        for name in ("steps", "eval_every", "batch_size", "bins"):
             check_integer(name, getattr(self, name))
         for name in ("unlabeled_ratio", "micro_batch"):
             if getattr(self, name) is not None:
@@ -118,10 +119,13 @@ class TrainConfig:
             rule = f"times unlabeled_ratio must be at most {MOST_IMAGES:,}, the images of a step"
             raise OptionError("batch_size", self.batch_size, rule)
         for name in ("lr", "weight_decay", "head_scale"):
-            check_range(name, getattr(self, name), 0, LARGEST)
+            check_range(name, getattr(self, name))
         for name in ("head_lr", "clip_grad"):
             if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), 0, LARGEST)
+                check_range(name, getattr(self, name))
+        for name, largest in LARGEST.items():
+            if (getattr(self, name) or 0) > largest:
+                raise OptionError(name, getattr(self, name), f"must be at most {largest:g}")
         if self.head_lr is not None and self.lr == 0:
             raise OptionError(
                 "head_lr", self.head_lr, "needs an lr above 0", 'use freeze "backbone" to train only the head'
