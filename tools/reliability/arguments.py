@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import os
 import resource
 import shutil
@@ -191,7 +192,8 @@ def is_json(value: Any) -> bool:
 class Counts:
     """What happened to the cases."""
 
-    def __init__(self, sandbox: Path) -> None:
+    def __init__(self, sandbox: Path, end: float) -> None:
+        self.end = end
         self.sandbox, self.outside, self.watching = str(sandbox), Counter[str](), False
         self.cases, self.status = Counter[str](), Counter[str]()
         self.tracebacks, self.hangs, self.long_errors = Counter[str](), list[str](), Counter[str]()
@@ -213,7 +215,9 @@ class Counts:
                 self.outside[f"{event} {where}"] += 1
 
     def run(self, kind: str, words: list[str], real: bool = False) -> None:
-        """One case."""
+        """One case, if there is time for it."""
+        if time.monotonic() > self.end:
+            return
         out, err = io.StringIO(), io.StringIO()
         self.cases[f"{kind} {words[0]}"] += 1
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
@@ -299,7 +303,7 @@ def tidy(sandbox: Path) -> None:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def search(counts: Counts, sandbox: Path, cases: int, number: int) -> None:
+def search(counts: Counts, sandbox: Path, cases: int, number: int, minutes: float) -> None:
     """Two fifths argument lists, two fifths configuration files, one fifth run folders."""
     every = settings(
         database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), max_examples=1
@@ -332,6 +336,7 @@ def search(counts: Counts, sandbox: Path, cases: int, number: int) -> None:
         tidy(sandbox)
 
     for part in (lists, files, folders):
+        counts.end = time.monotonic() + 60 * minutes / 3
         part()
 
 
@@ -340,8 +345,8 @@ def stop(*_: Any) -> None:
     raise HangError
 
 
-def run(cases: int, number: int = 0) -> dict[str, Any]:
-    """Everything, in a temporary folder; returns the counts."""
+def run(cases: int, number: int = 0, minutes: float = math.inf) -> dict[str, Any]:
+    """Everything, in a temporary folder, a third of the time for each kind of case; returns the counts."""
     began, before = time.perf_counter(), os.getcwd()
     with tempfile.TemporaryDirectory(prefix="arguments-") as folder, patch.dict(os.environ, {"HOME": folder}):
         sandbox = Path(folder).resolve()
@@ -352,8 +357,8 @@ def run(cases: int, number: int = 0) -> dict[str, Any]:
         handlers = [(name, signal.signal(name, stop)) for name in (signal.SIGPROF, signal.SIGALRM)]
         try:
             prepare(sandbox)
-            counts = Counts(sandbox)
-            search(counts, sandbox, cases, number)
+            counts = Counts(sandbox, 0.0)
+            search(counts, sandbox, cases, number, minutes)
         finally:
             os.chdir(before)
             for name, handler in handlers:
@@ -362,7 +367,7 @@ def run(cases: int, number: int = 0) -> dict[str, Any]:
             tempfile.tempdir = None
     found = counts.tracebacks, counts.long_errors, counts.outside
     return {
-        "command": f"python tools/reliability/arguments.py --cases {cases} --seed {number}",
+        "command": f"python tools/reliability/arguments.py --cases {cases} --seed {number} --minutes {minutes}",
         "cases": counts.cases.total(), "cases_by_kind": dict(sorted(counts.cases.items())),
         "exit_status": dict(sorted(counts.status.items())), "hangs": len(counts.hangs), "hanging": counts.hangs[:10],
         **{name: counter.total() for name, counter in zip(FAULTS, found, strict=True)},
@@ -376,9 +381,10 @@ if __name__ == "__main__":
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=ROOT / "results/reliability/arguments.json")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time, with fewer cases")
     chosen = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    found = run(chosen.cases, chosen.seed)
+    found = run(chosen.cases, chosen.seed, chosen.minutes)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(chosen.out, found)
     print({name: found[name] for name in ("cases", "tracebacks", "hangs", "errors_not_one_line", "written_outside")})

@@ -3,7 +3,7 @@
     python tools/reliability/soak.py                      20,000 steps → results/reliability/soak.json
     python tools/reliability/soak.py --steps 500 --out /tmp/soak.json
 
-FixMatch with VCC and INFUSE trains an MLP on digits, with evaluations, checkpoints and new core sets on the way. The
+FixMatch with INFUSE trains an MLP on digits, with evaluations, checkpoints and new core sets on the way. The
 resident memory is sampled 200 times. What counts is the median of the last tenth of the samples over the median of the
 tenth that follows the warm-up, which is the first fifth.
 """
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vcc_infuse import INFUSE, MLP, VCC, FixMatch, Trainer
+from vcc_infuse import INFUSE, MLP, FixMatch, Trainer
 from vcc_infuse.data.loading import load_ssl
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.utils.io import write_json
@@ -48,7 +48,7 @@ def soak(steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         every = max(1, steps // 20)
         trainer = Trainer(
-            MLP(hidden=(16,)), FixMatch(), VCC(), INFUSE(keep=1.0, every=every), steps=steps, eval_every=every,
+            MLP(hidden=(16,)), FixMatch(), None, INFUSE(keep=1.0, every=every), steps=steps, eval_every=every,
             batch_size=4, unlabeled_ratio=2, out=f"{folder}/run", progress=False, report=False, device="cpu",
         )  # fmt: skip
         step = trainer.train_step

@@ -20,7 +20,7 @@ from .config import TrainConfig
 EXPLODED = 1e6  # a cross entropy is far below, so a larger loss is on its way to infinity
 PATIENCE = 20  # batches in a row without a finite gradient, after which leaving out batches is given up
 ROLLBACKS = 5
-OFTEN, SELDOM = 1, 25  # steps between two looks: one makes the host wait for a GPU
+OFTEN, SELDOM = 1, 25  # steps between two looks: a look makes the host wait for a GPU, or for other processes
 LONG_ENOUGH = 100  # steps after which a run without a pseudo label is worth a warning
 REASONS = 3
 MOST_BYTES = 2**32  # of images that are compared; reading more takes longer than a warning is worth
@@ -29,8 +29,9 @@ MOST_BYTES = 2**32  # of images that are compared; reading more takes longer tha
 class LossWatch:
     """Remembers the first step whose loss is not finite or has exploded; only `found` waits for the device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, world: int = 1) -> None:
         self.device = device
+        self.every = OFTEN if device.type == "cpu" and world == 1 else SELDOM
         self.reset()
 
     def reset(self) -> None:
@@ -50,7 +51,7 @@ class LossWatch:
 
     def due(self, number: int) -> bool:
         """Whether to look after step `number`."""
-        return number % (OFTEN if self.device.type == "cpu" else SELDOM) == 0
+        return number % self.every == 0
 
     def found(self) -> int | None:
         """The first bad step, if there was one."""
@@ -85,7 +86,8 @@ def find_cause(step: int, batch: Batch, terms: dict[str, float], mixed: str, con
         return f"float16 holds numbers up to 65504; use precision fp32 or bf16, or an lr below {config.lr:g}"
     if step == 0:
         bad = [name for name, value in terms.items() if not abs(value) < EXPLODED]
-        return f"no update was made yet, so look at the term {' and '.join(bad)} and at the starting weights"
+        where = f"the term {' and '.join(bad)}" if bad else "the method"
+        return f"no update was made yet, so look at {where} and at the starting weights"
     return f"the learning rate is too high; try lr {config.lr / 10:g} instead of {config.lr:g}, or clip_grad 1"
 
 

@@ -50,23 +50,21 @@ class RunRecorder:
             return 0
         saved = self._load() if resume else None
         step = saved["step"] if saved else 0
+        if saved:
+            with self._reading():  # before anything is written: a checkpoint that does not fit must cost nothing
+                self.state.load_state_dict(saved)
         self.state.accelerator.wait_for_everyone()
         if self.writes:
             recorded = self.last_evaluation().get("step", 0)
             if resume:
-                damage = [read_jsonl(path).complaint(path) for path in (self.folder.metrics, self.folder.selections)]
-            if resume:
+                lines = (self.folder.metrics, self.folder.selections)
+                self.state.warn(*filter(None, (read_jsonl(path).complaint(path) for path in lines)))
                 if saved and step < self.state.task.steps:
                     self.folder.reopen(config)
                 self.folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
             else:
                 self._create(self.folder, config)
             self.tracker.start(self.folder.path, config, step if resume else None, recorded)
-        if saved:
-            with self._reading():
-                self.state.load_state_dict(saved)
-        if self.writes and resume:
-            self.state.warn(*filter(None, damage))
         return step
 
     def _reading(self) -> AbstractContextManager[None]:

@@ -77,7 +77,7 @@ class TrainState:
         self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.best_error, self.train_seconds = math.inf, 0.0
-        self.watch = LossWatch(self.device)
+        self.watch = LossWatch(self.device, self.world)
         self.warnings: list[str] = []
         self.lr_scale, self.skipped, self.skipped_in_row = 1.0, 0, 0
 

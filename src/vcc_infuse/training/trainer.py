@@ -25,21 +25,11 @@ from ..utils.seeding import seed_step
 from .config import TrainConfig, check_compatible, check_lazy
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
-from .health import (
-    PATIENCE,
-    ROLLBACKS,
-    about_data,
-    about_evaluations,
-    about_metrics,
-    diverged,
-    find_cause,
-    finite,
-    finite_gradient,
-    refused_if_exploded,
-)  # fmt: skip
+from .health import about_data, finite, finite_gradient, refused_if_exploded
 from .optimization import clip, learning_rate, set_learning_rate
 from .progress import Progress
 from .recorder import RunRecorder, config_yaml
+from .recovery import Recovery
 from .signals import Interrupted, StopRequest, stop_request
 from .state import TrainState, make_task
 from .summary import collect_metrics, summarize
@@ -118,6 +108,7 @@ class Trainer:
             rank=state.accelerator.process_index, world=state.world, device=state.device, lazy=config.lazy,
         )  # fmt: skip
         self.state_, self.recorder_ = state, RunRecorder(config.out, state, config.report)
+        self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
         self.last_metrics_: dict[str, Any] = {}
 
     def _run(self, start: int) -> dict[str, Any]:
@@ -133,8 +124,8 @@ class Trainer:
                 progress.advance(state.stats.read() if progress.due(number) else None)
                 stop = self._should_stop(request, number)
                 look = self._evaluation_due(done) or stop or state.watch.due(number) or fault is not None
-                if look and (bad := self._bad_step()) is not None:
-                    done = self._recover(bad, fault)
+                if look and (bad := self.recovery_.bad_step()) is not None:
+                    done = self.recovery_.recover(bad, fault)
                     progress.back_to(done)
                     continue
                 if self._evaluation_due(done):
@@ -155,39 +146,8 @@ class Trainer:
         except Exception as fault:
             if finite(self.state_.modules):
                 raise
-            self.state_.watch.step.fill_(number)
-            return fault
+            return self.recovery_.blame_weights(number, fault)
         return None
-
-    def _bad_step(self) -> int | None:
-        """The first step whose loss is not finite on any process."""
-        watch = self.state_.watch
-        if self.state_.world > 1:
-            steps = gather(watch.step[None])
-            watch.step = steps[steps >= 0].min() if (steps >= 0).any() else watch.step
-        return watch.found()
-
-    def _recover(self, step: int, fault: Exception | None) -> int:
-        """Stop with the reason, or go back to the last checkpoint with half the learning rate; returns its step."""
-        state, terms = self.state_, self.state_.watch.values()
-        problem = diverged(step, terms, self._cause(step, terms))
-        if self.config.on_nan != "rollback" or state.lr_scale <= 0.5**ROLLBACKS:
-            out, done = self.config.out, self.recorder_.last_checkpoint()
-            kept = f"; {out} keeps its checkpoint of step {done}" if done else ""
-            tried = f", also with lr × {state.lr_scale:g}" if state.lr_scale < 1 else ""
-            raise UserError(f"{problem}{tried}{kept}") from fault
-        scale, warnings = state.lr_scale / 2, list(state.warnings)
-        done = self.recorder_.rewind()
-        state.lr_scale, state.warnings = scale, warnings
-        state.warn(f"{problem}; went back to step {done}, and lr is × {scale:g} from there on")
-        self.recorder_.checkpoint(done)  # so that a run that is interrupted from here on continues the same way
-        state.coreset_scheduler.resume(self.batches_)
-        return done
-
-    def _cause(self, step: int, terms: dict[str, float]) -> str:
-        seed_step(self.config.seed, step, self.state_.accelerator.process_index)
-        batch = self.batches_.at(step)
-        return find_cause(step, batch, terms, self.state_.accelerator.mixed_precision, self.config)
 
     def refresh_coreset(self, number: int) -> None:
         """Select a new core set, or resample the present one, if step `number` asks for it."""
@@ -215,10 +175,10 @@ class Trainer:
             config.joint_bn, gather, config.micro_batch, lazy=config.lazy,
         )  # fmt: skip
         losses = state.algorithm.losses(step)
-        before = [b.clone() for b in self._buffers()] if config.on_nan == "skip" else None
+        before = self.recovery_.buffers() if config.on_nan == "skip" else None
         while (terms := self._next_losses(losses)) is not None:
             if not self._apply_gradients(terms.total(), may_skip=before is not None):
-                self._leave_out(number, before or [])
+                self.recovery_.leave_out(number, before or [])
                 break
             state.watch.see(number, terms)
             state.stats.add(terms, state.truth[step.batch.pool_ids])
@@ -227,19 +187,6 @@ class Trainer:
             state.ema.update(state.model, number)
             state.stats.steps += 1
         state.train_seconds += time.perf_counter() - began
-
-    def _buffers(self) -> list[Tensor]:
-        return [buffer for module in self.state_.modules for buffer in module.buffers()]
-
-    def _leave_out(self, number: int, before: list[Tensor]) -> None:
-        """Undo what the forward of a batch without a finite gradient did to running statistics and memories."""
-        state = self.state_
-        for buffer, old in zip(self._buffers(), before, strict=True):
-            buffer.copy_(old)
-        state.skipped, state.skipped_in_row = state.skipped + 1, state.skipped_in_row + 1
-        if state.skipped_in_row >= PATIENCE:
-            cause = self._cause(number, {})
-            raise UserError(f"{diverged(number, {}, cause)}; {PATIENCE} batches in a row were left out in vain")
 
     def _next_losses(self, losses: Iterator[Losses]) -> Losses | None:
         with self.state_.accelerator.autocast():
@@ -291,19 +238,10 @@ class Trainer:
             self.last_metrics_ = self.recorder_.last_evaluation()
         if not self.state_.main:
             return {}
-        self._warn_at_the_end()
+        self.recovery_.warn_at_the_end(self.last_metrics_)
         summary = summarize(self.state_, self.last_metrics_, self.config)
         self.recorder_.finish(summary)
         return summary
-
-    def _warn_at_the_end(self) -> None:
-        state = self.state_
-        if state.skipped:
-            state.warn(f"{state.skipped} batches were left out, because their gradient was not finite; lower lr")
-        state.warn(*about_metrics(self.last_metrics_, self.steps, state.data.dataset.classes))
-        if self.recorder_.folder is not None and self.steps:
-            recorded = self.recorder_.evaluations()
-            state.warn(*about_evaluations(recorded, self.steps, self.config.eval_every))
 
     def predictor(self) -> Predictor:
         """The trained classifier (averaged weights)."""
