@@ -111,7 +111,9 @@ def foreign_frame(fault: BaseException) -> traceback.FrameSummary | None:
 
 def causes(fault: BaseException | None) -> Iterator[BaseException]:
     """An exception and those it was raised from, or while handling."""
-    while fault is not None:
+    seen: list[BaseException] = []
+    while fault is not None and fault not in seen:
+        seen.append(fault)
         yield fault
         fault = fault.__cause__ or fault.__context__
 

@@ -213,7 +213,9 @@ def full_names(options: dict[str, Any]) -> Iterator[None]:
             cause = cause.__cause__  # jsonargparse raises errors of its own from those of a class
         if isinstance(cause, OptionError):
             raise UserError(f"--{full_name(cause, options)} {cause.problem}") from fault
-        raise cause or fault from fault
+        if cause is None or cause is fault:
+            raise
+        raise cause from fault
 
 
 def full_name(mistake: OptionError, options: dict[str, Any]) -> str:
