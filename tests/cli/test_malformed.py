@@ -176,6 +176,7 @@ def test_damaged_lines_are_counted_on_the_page_and_when_a_run_goes_on(run):
     warned = json.loads((run / "summary.json").read_text())["warnings"]
     assert any(said in text for text in warned)
     assert any("metrics.jsonl lost 1 evaluations (step 1)" in text for text in warned)
+    assert main(["report", "run"]) == 0
     assert "lost 1 evaluations" in (run / "report.html").read_text()
 
 
