@@ -29,7 +29,7 @@ from .models import Classifier
 from .models.weights import Preprocessing
 from .types import Task
 from .utils.hub import download, model_card, upload
-from .utils.io import json_bytes, read_json
+from .utils.io import json_bytes, read_json, reading
 from .utils.manifest import check, publish, settle
 from .utils.numerics import resolve_device
 from .utils.serialization import Trust, from_config, load_state, to_config
@@ -231,8 +231,14 @@ class Predictor:
                 import paths. Importing runs their code.
         """
         folder, device = Path(folder), device if isinstance(device, torch.device) else resolve_device(device)
-        card = _read_card(folder)
-        shape = tuple(card["shape"])
+        remedy = "restore it from a copy, or train again"
+        with reading(folder / "model.json", remedy):
+            return cls._from_card(_read_card(folder), folder, device, trust_code)
+
+    @classmethod
+    def _from_card(cls, card: dict[str, Any], folder: Path, device: torch.device, trust_code: Trust) -> Predictor:
+        """The classifier that the card and the weights of a folder describe."""
+        shape = _sizes(card["shape"])
         backbone: nn.Module = from_config(card["backbone"], nn.Module, trust_code)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
         model = Classifier.build(backbone, channels_first, len(card["classes"]))
@@ -244,7 +250,7 @@ class Predictor:
         calibrator.to(device).eval()
         direction = tensors["direction"].to(device) if "direction" in tensors else None
         ranges = tuple((low, high) for low, high in card.get("ranges", ()))
-        summary, classes = read_json(folder / "summary.json"), tuple(card["classes"])
+        summary, classes = read_json(folder / "summary.json"), tuple(map(str, card["classes"]))
         return cls(
             model, calibrator, _read_views(card), classes, shape, task, device, direction, ranges, summary,
             card.get("identity"),
@@ -270,11 +276,14 @@ def _read_card(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
     check(folder, ["model.json", "model.safetensors", "summary.json"])
-    try:
-        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as fault:
-        raise UserError(f"{path} is damaged ({fault}); train again or restore it from a copy") from fault
-    return card
+    return read_json(path) or {}
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    """The shape of an example: one size or three."""
+    if not isinstance(values, list) or len(values) not in (1, 3) or any(type(v) is not int or v < 1 for v in values):
+        raise ValueError(f"shape must be the length of a vector, or height, width and channels, got {values!r}")
+    return tuple(values)
 
 
 def _read_views(card: dict[str, Any]) -> Views:

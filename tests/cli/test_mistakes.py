@@ -55,7 +55,7 @@ CASES = [
     ([*TRAIN, "--selector", "vcc_infuse.Selector"], "must be a concrete class derived from Selector"),
     ([*TRAIN, "--selector", "VCC"], "--selector VCC must be a concrete class derived from Selector"),
     ([*TRAIN, "--selector.keep", "0.5"], "choose the class with --selector"),
-    ([*TRAIN, "--model", "null"], "--model must be a class"),
+    ([*TRAIN, "--model", "null"], "--model must be a class, got null"),
     ([*DARP, "FlexMach"], "--algorithm.base FlexMach is unknown; did you mean FlexMatch"),
     ([*DARP, "VAT"], "--algorithm.base VAT must be a concrete class derived from PseudoLabeling"),
     ([*DARP, "FixMatch", "--algorithm.base.threshold", "5"], "--algorithm.base.threshold must be a number in [0, 1]"),
@@ -118,7 +118,7 @@ def test_one_line_and_status_two(words, hint, tmp_path, monkeypatch, capsys):
 
 CONFIGS = {
     "steps: x": "--steps must be an integer, got 'x' (in options.yaml)",
-    "steps: null": "--steps must be an integer of at least 1, got None",
+    "steps: null": "--steps must be an integer, got None (in options.yaml)",
     "stps: 3": "--stps is not an option; did you mean --steps",
     "algorithm: FixMach": "--algorithm FixMach is unknown; did you mean FixMatch",
     "algorithm: {class_path: vcc_infuse.Algorithm}": "--algorithm vcc_infuse.Algorithm must be a concrete class",

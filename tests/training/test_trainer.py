@@ -220,7 +220,7 @@ def test_a_calibrator_without_confidence_is_refused():
 
 
 def test_a_diverging_run_says_so(digits):
-    with pytest.raises(UserError, match="lower lr \\(1e\\+30\\)"):
+    with pytest.raises(UserError, match="learning rate is too high; try lr 1e\\+29 instead of 1e\\+30"):
         Trainer(SmallConv(4), FixMatch(), lr=1e30, **SMALL).fit(digits)
 
 

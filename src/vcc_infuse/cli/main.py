@@ -6,7 +6,11 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..errors import OptionError, UserError
 from .code import import_file, split_imports
@@ -42,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         words, files = split_imports(words)
         for file in files:
@@ -51,10 +58,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug or (isinstance(fault, OSError) and fault.errno is None):
             raise
         return complain(one_line(fault, words), 2, type(fault).__name__ == "ProcessLost")
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        begun = "; --resume RUN continues a run that has begun" if words[:1] == ["train"] else ""
+        return complain(f"interrupted{begun}", 130)
+    except Exception as fault:
+        if not debug and out_of_memory(fault):
+            return complain("there is not enough memory; a smaller --size, --batch_size or model needs less", 2)
+        found = ((cause, foreign_frame(cause)) for cause in causes(None if debug else fault))
+        cause, own = next((pair for pair in found if pair[1] is not None), (fault, None))
+        if own is None:
+            raise
+        from ..utils.io import in_words
+
+        problem = f"{own.filename}, line {own.lineno}: {in_words(cause)}"
+        return complain(f"{problem}; correct that file (--debug shows the traceback)", 2)
 
 
 def dispatch(words: list[str]) -> int:
     """Import the command and run it with the other words."""
+    for word in words:
+        if "\0" in word:
+            raise UserError(f"{word!r} holds a null character, which no name of a file can; remove it")
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -78,9 +104,31 @@ def run_command(name: str, *words: str) -> int:
     try:
         return importlib.import_module(f".{name}", __package__).run(words) or 0
     except SystemExit as leave:  # argparse leaves in this way after --help, jsonargparse after --print_config
-        return int(leave.code or 0)
+        return leave.code if isinstance(leave.code, int) else complain(str(leave.code), 1) if leave.code else 0
     except Interrupted as stop:
         return complain(str(stop), 128 + stop.signal)
+
+
+def out_of_memory(fault: BaseException) -> bool:
+    """Whether memory was refused; torch says so in a RuntimeError, in words of its own for each device."""
+    words = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(fault, MemoryError) or (isinstance(fault, RuntimeError) and any(w in str(fault) for w in words))
+
+
+def foreign_frame(fault: BaseException) -> traceback.FrameSummary | None:
+    """Where an exception passed through the user's own code: neither this package nor an installed one; else None."""
+    ours = [str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), sys.base_prefix, sys.prefix, "<"]
+    frames = traceback.extract_tb(fault.__traceback__)
+    return next((frame for frame in reversed(frames) if not frame.filename.startswith(tuple(ours))), None)
+
+
+def causes(fault: BaseException | None) -> Iterator[BaseException]:
+    """An exception and those it was raised from, or while handling."""
+    seen: list[BaseException] = []
+    while fault is not None and fault not in seen:
+        seen.append(fault)
+        yield fault
+        fault = fault.__cause__ or fault.__context__
 
 
 def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:

@@ -32,7 +32,9 @@ Words = Mapping[str, str | None]
 CLASSES: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector, "model": Backbone}
 NOT_DATA: set[str | int] = {"seed", "all_labels", "progress"}
 """Parameters of `load_ssl` that follow from the options of training."""
+COMMAND_LINE = ("config", "resume")
 PER_LINE = "one `name: value` per line"
+NEEDED = {"algorithm": "FixMatch", "model": "SmallConv"}
 NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 
 
@@ -67,8 +69,12 @@ def read_words(argv: Sequence[str]) -> dict[str, str | None]:
 def check_keys(options: Mapping[str, Any], path: str) -> None:
     """Refuse what a configuration file cannot hold where it holds objects; `path` is that of the file."""
     for name, value in options.items():
+        if name in COMMAND_LINE:
+            raise UserError(f"--{name} belongs on the command line; remove it from {path}")
         if isinstance(value, Mapping):
             chooses = "class_path" in value or "init_args" in value
+            if not isinstance(value.get("class_path", ""), str):
+                raise UserError(f"--{name} must be the name of a class, got {value['class_path']!r} (in {path})")
             if other := [key for key in value if chooses and key not in ("class_path", "init_args")]:
                 hint = did_you_mean(str(other[0]), ("class_path", "init_args"))
                 raise UserError(f"--{name}.{other[0]} is not a key beside class_path{hint} (in {path})")
@@ -116,7 +122,7 @@ def flatten(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             below = value.get("init_args") or {}
             if "class_path" in value:
                 yield f"{prefix}{name}", value["class_path"]
-        if isinstance(below, Mapping):
+        if isinstance(below, Mapping) and (below or below is not value):
             yield from flatten(below, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", below
@@ -128,8 +134,10 @@ class Given:
     def __init__(self, preset: Mapping[str, Any], config: Mapping[str, Any], words: Words) -> None:
         self.words, self.path, self.trust_code = words, words.get("config"), trusts_code(words)
         self.values: dict[str, Any] = {}
+        self.own: set[str] = set()  # named by the user, not by the preset
         for layer in (preset, config, words):
             flat = dict(flatten(layer))
+            self.own = (self.own | set(flat)) if layer is not preset else set()
             # A class that is chosen again loses the arguments given to the earlier one.
             kept = {old: v for old, v in self.values.items() if not any(old.startswith(f"{new}.") for new in flat)}
             self.values = kept | flat
@@ -167,29 +175,34 @@ class Given:
             elif parent and last != "help" and self.is_class(parent) and self.owner(parent) is None:
                 raise UserError(f"--{name} is an argument of a class; choose the class with --{parent}")
 
-    def explain(self, fault: Exception) -> str:
-        """Why the parser refused the options, in one line."""
-        for name in (name for name in self.values if name != "print_config"):
+    def check(self) -> None:
+        """Refuse what the user wrote, on the command line or in a file, if it is no option or no value of its type.
+
+        jsonargparse would take null for anything, and words its refusals for programmers.
+        """
+        for name in (name for name in self.values if name in self.own and name != "print_config"):
             if problem := self.problem(name):
-                return problem if name in self.words else f"{problem} (in {self.path})"
-        return " ".join(str(fault).split())
+                raise UserError(problem if name in self.words else f"{problem} (in {self.path})")
 
     def problem(self, name: str) -> str | None:
         """What is wrong with one option; None if nothing is."""
         kind, value = self.annotation(name), self.values[name]
         if kind is None:
             return self._unknown(name)
-        if self.words.get(name, "") is None and not self.is_switch(name):
-            return f"--{name} needs a value"
+        if self.words.get(name, "") is None:
+            return None if self.is_switch(name) else f"--{name} needs a value"
         if self.is_class(name):
-            return None  # a class was checked before
+            empty = name in NEEDED and value in (None, "null")
+            return f"--{name} must be a class, got null; choose one, such as {NEEDED[name]}" if empty else None
+        if isinstance(value, str) and "\0" in value:
+            return f"--{name} must not hold a null character, got {value!r}"
         return None if accepts(kind, value) else f"--{name} must be {phrase(without_none(kind))}, got {value!r}"
 
     def _unknown(self, name: str) -> str | None:
         parent = name.rpartition(".")[0]
         owner = self.owner(parent)
-        if parent and not owner:
-            return None
+        if parent and not owner and self.is_class(parent):
+            return None  # a class that is missing was reported before
         known = [f"--{parent}.{each}" for each in types_of(owner)] if owner else [f"--{each}" for each in TOP]
         return str(unknown_option(f"--{name}", known, "vcc-infuse train", owner.__name__ if owner else ""))
 
@@ -201,7 +214,9 @@ def without_none(kind: Any) -> Any:
 
 
 def accepts(kind: Any, value: Any) -> bool:
-    """Whether jsonargparse takes `value`, a word or a YAML value, for an option of type `kind`."""
+    """Whether jsonargparse takes `value`, a word or a YAML value, as one of type `kind`; it would always take null."""
+    if value is None or value == "null":
+        return NoneType in get_args(kind)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=kind)
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,7 +26,6 @@ from .registry import find_class
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 TRIAL = 180.0  # seconds that a comparison with fine-tuning may take
 TRIAL_STEPS = 30
-REASONS = 3
 
 
 class Plan(NamedTuple):
@@ -105,17 +102,6 @@ def say_costs(plan: Plan, trainer: Trainer, data: SSLData, bank: Bank | None) ->
     if total > LONG:
         announce(f"warning: this will take about {duration(total)}; fewer --steps, a smaller --size or a GPU help")
     return total
-
-
-def say_skipped(skipped: Sequence[tuple[str, str]], out: str) -> None:
-    """One line about the files that are not used: how many, why, and where they are listed."""
-    if not skipped:
-        return
-    reasons = Counter(reason for _, reason in skipped)
-    why = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common(REASONS))
-    more = f"; {len(reasons) - REASONS} other reasons" if len(reasons) > REASONS else ""
-    files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
-    announce(f"{files} skipped ({why}{more})" + (f", listed in {out}/skipped.tsv" if out else ""))
 
 
 def embed(data: SSLData, bank: Bank, model: Backbone, options: Namespace) -> SSLData:

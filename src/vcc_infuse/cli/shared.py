@@ -21,20 +21,35 @@ from ..errors import UserError
 from ..predictor import Predictor
 from ..runs.folder import RunFolder
 from ..runs.identity import changed_options, options_of, refuse
-from ..utils.io import write_atomic
+from ..utils.io import in_words, write_atomic
 from ..utils.manifest import NAME, listed
 from .parsing import Parser
+
+LARGEST = 10**6  # characters of a configuration file
 
 
 def read_config(path: str | Path, option: str = "") -> dict[str, Any]:
     """A YAML configuration as a dict; `option` precedes the path in an error."""
     try:
-        config = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
-        raise UserError(f"{option}{path} cannot be read: {' '.join(str(fault).split())}") from fault
-    if not isinstance(config, dict):
-        raise UserError(f"{option}{path} must hold options, one `name: value` per line")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
+        config = yaml.safe_load(text) if len(text) <= LARGEST else None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as fault:
+        raise UserError(f"{option}{path} cannot be read: {in_words(fault)}") from fault
+    if not isinstance(config, dict) or not within(config, LARGEST // 100):
+        raise UserError(f"{option}{path} must hold options, one `name: value` per line, and not too many")
     return config
+
+
+def within(tree: Any, most: int) -> bool:
+    """Whether nested lists and dicts hold at most so many values. Aliases in YAML can make a few lines endless."""
+    left = [tree]
+    for _ in range(most):
+        if not left:
+            return True
+        here = left.pop()
+        left += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
+    return not left
 
 
 def image_predictor(run: str, device: str, trust_code: bool) -> Predictor:

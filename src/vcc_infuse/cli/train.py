@@ -19,6 +19,7 @@ from ..runs import checkpoint
 from ..runs.folder import RunFolder
 from ..runs.identity import changed_options, options_of, refuse
 from ..training.config import TrainConfig
+from ..training.health import about_skipped
 from ..training.presets import PAPER_REFRESH, method_options, preset
 from ..training.trainer import Trainer
 from ..utils.io import read_json
@@ -37,7 +38,7 @@ from .options import (
     trusts_code,
     types_of,
 )  # fmt: skip
-from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs, say_skipped
+from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs
 from .shared import read_config
 from .train_help import answer
 
@@ -69,8 +70,8 @@ def run(argv: Sequence[str]) -> None:
             trainer, bank = frozen_trainer(trainer, data, options, objects.bank)
         if not resume:
             say_costs(chosen, trainer, data, bank)
-            say_skipped(data.dataset.skipped, "" if options.dry_run else options.out)
         if options.dry_run:
+            print(*about_skipped(data.dataset.skipped, None), sep="\n", end="")
             return
         if bank is not None:
             data = embed(data, bank, objects.model, options)
@@ -131,11 +132,12 @@ def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
     base = preset_options(words, config)
     given, parser = Given(base, config, words), make_parser()
     given.check_classes()
+    given.check()
     parser.set_defaults({name: value for name, value in base.items() if not chooses_class(name, words, config)})
     try:
         return parser, parser.parse_args(spell_out(words, given))
     except ArgumentError as fault:
-        raise UserError(given.explain(fault)) from fault
+        raise UserError(" ".join(str(fault).split())) from fault
 
 
 def preset_options(words: Words, config: dict[str, Any]) -> dict[str, Any]:
@@ -225,8 +227,6 @@ def check_extension(steps: str | None, folder: str, before: Any) -> None:
 def build(parser: ArgumentParser, options: Namespace) -> tuple[Namespace, Trainer]:
     """The objects of the options, and the trainer of them."""
     objects = parser.instantiate(options)
-    if objects.model is None:
-        raise OptionError("model", None, "must be a class", "choose one, such as SmallConv")
     config = TrainConfig(**{field.name: objects[field.name] for field in fields(TrainConfig)})
     return objects, Trainer(objects.model, objects.algorithm, objects.calibrator, objects.selector, config)
 
@@ -242,7 +242,9 @@ def full_names(options: dict[str, Any]) -> Iterator[None]:
             cause = cause.__cause__  # jsonargparse raises errors of its own from those of a class
         if isinstance(cause, OptionError):
             raise UserError(f"--{full_name(cause, options)} {cause.problem}") from fault
-        raise cause or fault from fault
+        if cause is None or cause is fault:
+            raise
+        raise cause from fault
 
 
 def full_name(mistake: OptionError, options: dict[str, Any]) -> str:

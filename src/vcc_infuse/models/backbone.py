@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..utils.options import HasOptions
+from ..validation import check_range
 from .weights import Preprocessing
 
 
@@ -39,3 +40,9 @@ def image_shape(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int,
     if min(height, width) < smallest:
         raise UserError(f"model={model} needs at least {smallest} pixels per side, not {height}×{width}; raise size")
     return channels, height, width
+
+
+def check_layers(dropout: float, bn_momentum: float) -> None:
+    """What our networks say about their dropout and their BatchNorm."""
+    check_range("dropout", dropout, 0, 1)
+    check_range("bn_momentum", bn_momentum, 0, 1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ..validation import check_integer
-from .backbone import Backbone, image_shape
+from .backbone import Backbone, check_layers, image_shape
 
 
 class SmallConv(Backbone):
@@ -24,6 +24,7 @@ class SmallConv(Backbone):
         """Build the stages for images of 2×2 pixels or more."""
         channels, *size = image_shape("SmallConv", shape, smallest=2)
         check_integer("width", self.width)
+        check_layers(self.dropout, self.bn_momentum)
         side = min(size)
         stages = nn.Sequential()
         for width in (self.width, 2 * self.width, 4 * self.width):
@@ -55,6 +56,7 @@ class MLP(Backbone):
 
     def setup(self, shape: tuple[int, ...]) -> None:
         """Build the layers for inputs of any shape."""
+        check_layers(self.dropout, self.bn_momentum)
         before = math.prod(shape)
         layers = nn.Sequential(nn.Flatten())
         for width in self.hidden:

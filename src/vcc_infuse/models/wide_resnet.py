@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..validation import check_integer
-from .backbone import Backbone, image_shape
+from .backbone import Backbone, check_layers, image_shape
 
 SLOPE = 0.1
 
@@ -33,6 +33,7 @@ class WideResNet(Backbone):
         """Build the groups for images of 8×8 pixels or more."""
         channels, *_ = image_shape("WideResNet", shape, smallest=8)
         check_integer("width", self.width)
+        check_layers(self.dropout, self.bn_momentum)
         groups, blocks = layout(self.depth)
         widths = [16 * self.width * 2**g for g in range(groups)]
         self.first = nn.Conv2d(channels, 16, 3, padding=1)

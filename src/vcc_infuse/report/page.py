@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import OptionError
-from ..utils.io import nan_to_none, write_text
+from ..utils.io import MALFORMED, nan_to_none, reading, write_text
 from .charts.chart import COLORS
 from .headline import cards, columns
 from .read import Run, read_runs
@@ -44,7 +44,7 @@ THEMES = {
 
 def write_report(folders: Sequence[str | Path], output: str | Path) -> Path:
     """Read the run folders and write the page; returns its path."""
-    text, path = page(read_runs([Path(folder) for folder in folders])), Path(output)
+    text, path = safe_page(read_runs([Path(folder) for folder in folders])), Path(output)
     try:
         # A file name may hold bytes that are not UTF-8.
         write_text(path, text, errors="replace")
@@ -52,6 +52,17 @@ def write_report(folders: Sequence[str | Path], output: str | Path) -> Path:
         reason = f"it cannot be written: {fault.strerror}"
         raise OptionError("output", str(path), "must be a file in a writable folder", reason) from fault
     return path
+
+
+def safe_page(runs: Sequence[Run]) -> str:
+    """The page; values that no chart can show, because a file was changed, are blamed on the run that holds them."""
+    try:
+        return page(runs)
+    except MALFORMED:
+        for run in runs:
+            with reading(run.name, "some of its metrics are not those of a run; restore its files from a copy"):
+                page([run])
+        raise
 
 
 def page(runs: Sequence[Run]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..utils.io import Columns, load_npz, read_json, read_jsonl
+from ..utils.io import Columns, load_npz, read_json, read_jsonl, reading
 from ..utils.manifest import check
 from .format import known
 
@@ -16,6 +16,7 @@ FILES = (
     "config.yaml", "metrics.jsonl", "selections.jsonl", "summary.json", "model.json", "predictions.npz", "gallery.npz",
 )  # fmt: skip
 Metrics = dict[str, Any]
+ANSWERS = ("truth", "predicted", "confidence", "calibrated")
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Run:
     classes: tuple[str, ...] = ()
     predictions: Columns | None = None
     gallery: Columns | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def latest(self) -> Metrics:
@@ -65,19 +67,44 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
     if not config.is_file():
         raise UserError(f"{path} is not a run folder: it has no config.yaml; give the folder of a training run")
     check(path, FILES, required=False)
+    with reading(path):
+        return _read(path, config, name, number)
+
+
+def _read(path: Path, config: Path, name: str, number: int) -> Run:
     summary = read_json(path / "summary.json")
-    metrics = read_jsonl(path / "metrics.jsonl")
+    metrics, selections = (read_jsonl(path / name) for name in ("metrics.jsonl", "selections.jsonl"))
+    damage = [
+        lines.complaint(Path(name)) for lines, name in ((metrics, "metrics.jsonl"), (selections, "selections.jsonl"))
+    ]
+    classes = class_names(summary or read_json(path / "model.json"), metrics.values)
     return Run(
         name=name,
         number=number,
         config=config.read_text(encoding="utf-8", errors="replace"),
-        metrics=metrics,
-        selections=read_jsonl(path / "selections.jsonl"),
+        metrics=metrics.values,
+        selections=selections.values,
         summary=summary,
-        classes=class_names(summary or read_json(path / "model.json"), metrics),
-        predictions=load_npz(path / "predictions.npz"),
+        classes=classes,
+        predictions=read_predictions(path / "predictions.npz", len(classes)),
         gallery=load_npz(path / "gallery.npz"),
+        warnings=[*filter(None, damage), *map(str, (summary or {}).get("warnings") or [])],
     )
+
+
+def read_predictions(path: Path, classes: int) -> Columns | None:
+    """The answers on the test set: four columns of the same length, class numbers among them."""
+    columns = load_npz(path)
+    if columns is None:
+        return None
+    with reading(path):
+        shapes = {columns[name].shape for name in ANSWERS}
+        if len(shapes) != 1 or len(shapes.pop()) != 1:
+            raise ValueError(f"{', '.join(ANSWERS)} differ in length")
+        for name, numbers in ((name, columns[name]) for name in ANSWERS[:2]):
+            if numbers.dtype.kind not in "iu" or (len(numbers) and not 0 <= numbers.min() <= numbers.max() < classes):
+                raise ValueError(f"{name} does not hold class numbers below {classes}")
+    return columns
 
 
 def class_names(card: Metrics | None, metrics: list[Metrics]) -> tuple[str, ...]:

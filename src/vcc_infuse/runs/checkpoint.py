@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import UserError
-from ..utils.io import read_json, write_atomic, write_json
+from ..utils.io import in_words, read_json, write_atomic, write_json
 
 NAME = re.compile(r"step-(\d+)\.pt")
 
@@ -38,30 +40,36 @@ def save(folder: Path, step: int, state: dict[str, Any], identity: dict[str, Any
 
 def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
     """The newest undamaged checkpoint, or None."""
-    path, device = newest(folder), torch.device(device)
-    if path is None:
-        return None
+    device = torch.device(device)
     # Several processes call their CPUs cpu:0, cpu:1, …, which torch.load does not know.
     where = device if device.type != "cpu" else "cpu"
-    state: dict[str, Any] = torch.load(path, map_location=where, weights_only=True)
-    return state
+    for path in undamaged(folder):
+        try:
+            state: dict[str, Any] = torch.load(path, map_location=where, weights_only=True)
+            return state
+        except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as foreign:
+            _warn(path, f"it is not one of ours: {in_words(foreign, 80)}")
+    return None
 
 
 def identity(folder: Path) -> dict[str, Any]:
     """What run the newest undamaged checkpoint belongs to, and its step; empty without one."""
-    path = newest(folder)
+    path = next(undamaged(folder), None)
     record = read_json(path.with_suffix(".json")) if path else None
     return {**(record.get("identity") or {}), "step": record["step"]} if record else {}
 
 
-def newest(folder: Path) -> Path | None:
-    """The path of the newest undamaged checkpoint; a damaged one causes a warning, and the previous one is tried."""
+def undamaged(folder: Path) -> Iterator[Path]:
+    """The checkpoints as they were written, the newest first; a damaged one causes a warning."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
-        fault = corruption_reason(path)
-        if fault is None:
-            return path
-        warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=2)
-    return None
+        if fault := corruption_reason(path):
+            _warn(path, fault)
+        else:
+            yield path
+
+
+def _warn(path: Path, fault: str) -> None:
+    warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=3)
 
 
 def corruption_reason(path: Path) -> str | None:

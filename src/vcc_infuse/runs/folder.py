@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,15 +64,21 @@ class RunFolder:
     def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
         """Write what the run starts with: its configuration, and which rows it is trained and measured on."""
         self.make()
-        files = {"config.yaml": config.encode()} | ({"rows.npz": npz_bytes(rows)} if rows else {})
-        manifest.publish(self.path, files | ({"skipped.tsv": skipped.encode()} if skipped else {}))
+        files = {"config.yaml": config.encode("utf-8", "backslashreplace")} | (
+            {"rows.npz": npz_bytes(rows)} if rows else {}
+        )
+        manifest.publish(
+            self.path, files | ({"skipped.tsv": skipped.encode("utf-8", "backslashreplace")} if skipped else {})
+        )
 
     def reopen(self, config: str) -> None:
         """Make a finished run one that is still training, because it is extended; an unfinished one stays as it is."""
         summary = self.path / "summary.json"
         if summary.exists():
             summary.unlink()  # first: an interruption leaves a run that can be continued
-            manifest.publish(self.path, {"config.yaml": config.encode()}, LOGS, dropped=["summary.json"])
+            manifest.publish(
+                self.path, {"config.yaml": config.encode("utf-8", "backslashreplace")}, LOGS, dropped=["summary.json"]
+            )
 
     def check_logs(self, force: bool = False) -> None:
         """Refuse lines that were changed or lost since they were written; `force` keeps those that can be read."""
@@ -81,7 +87,7 @@ class RunFolder:
         except UserError as fault:
             if not force:
                 raise UserError(f"{fault}, or go on with what is left of it with --force") from fault
-            kept = {name: _readable(self.path / name) for name in LOGS if (self.path / name).is_file()}
+            kept = {name: _until(self.path / name, sys.maxsize) for name in LOGS if (self.path / name).is_file()}
             manifest.publish(self.path, kept, LOGS)
 
     def keep_config(self) -> None:
@@ -130,27 +136,10 @@ class RunFolder:
 
 
 def _until(path: Path, step: int) -> bytes:
-    """The lines up to a step."""
-    return "".join(jsonl_line(line) for line in read_jsonl(path) if _step(line, path) <= step).encode()
-
-
-def _readable(path: Path) -> bytes:
-    """The lines of a damaged file that still are what they were meant to be."""
-    kept = []
-    for text in path.read_bytes().splitlines(keepends=True):
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int) and text.endswith(b"\n"):
-            kept.append(text)
-    return b"".join(kept)
-
-
-def _step(line: dict[str, Any], path: Path) -> int:
-    if not isinstance(line.get("step"), int):
-        raise UserError(f"{path} is damaged: a line has no step; restore it from a copy or remove it")
-    return int(line["step"])
+    """The lines up to a step, without those that are damaged."""
+    return "".join(jsonl_line(line) for line in read_jsonl(path).values if line["step"] <= step).encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def versions() -> dict[str, str]:

@@ -23,6 +23,12 @@ TRACKER_MODULES = {
     "wandb": ("wandb", ("wandb.sdk", "matplotlib.figure")),
 }
 
+# Steps fit the random streams (training/state.py), factors fit float32, and a batch fits some memory.
+LARGEST = {"steps": 2**31 - 1, "bins": 10**5} | dict.fromkeys(
+    ("lr", "head_lr", "weight_decay", "clip_grad", "head_scale"), 1e30
+)
+MOST_IMAGES = 2**20
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -53,6 +59,9 @@ class TrainConfig:
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
         lazy: make and compute strong views only where the pseudo label has weight; the same gradient, except that
             BatchNorm normalizes by fewer images.
+        on_nan: what to do when the loss is NaN, infinite or above a million: "stop"; "skip" leaves out the update of
+            such a batch, at the cost of waiting for a GPU at every step; "rollback" goes back to the last checkpoint
+            and continues with half the learning rate, at most five times.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         compile: compile the model (takes a while to warm up).
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
@@ -88,6 +97,7 @@ class TrainConfig:
     micro_batch: int | None = None
     joint_bn: bool = False
     lazy: bool = False
+    on_nan: Literal["stop", "skip", "rollback"] = "stop"
     precision: Precision = "auto"
     compile: bool = False
     device: str = "auto"
@@ -105,9 +115,21 @@ class TrainConfig:
         for name in ("unlabeled_ratio", "micro_batch"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name))
-        for name in ("lr", "weight_decay", "head_lr", "clip_grad", "head_scale"):
+        if self.batch_size * (self.unlabeled_ratio or 1) > MOST_IMAGES:
+            rule = f"times unlabeled_ratio must be at most {MOST_IMAGES:,}, the images of a step"
+            raise OptionError("batch_size", self.batch_size, rule)
+        for name in ("lr", "weight_decay", "head_scale"):
+            check_range(name, getattr(self, name))
+        for name in ("head_lr", "clip_grad"):
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name))
+        for name, largest in LARGEST.items():
+            if (getattr(self, name) or 0) > largest:
+                raise OptionError(name, getattr(self, name), f"must be at most {largest:g}")
+        if self.head_lr is not None and self.lr == 0:
+            raise OptionError(
+                "head_lr", self.head_lr, "needs an lr above 0", 'use freeze "backbone" to train only the head'
+            )
         check_range("layer_decay", self.layer_decay, 0, 1, open_low=True)
         check_integer("warmup_steps", self.warmup_steps, 0)
         if self.freeze not in ("none", "backbone"):
@@ -123,6 +145,9 @@ class TrainConfig:
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
+        check_choice("on_nan", self.on_nan, ("stop", "skip", "rollback"))
+        if self.on_nan == "rollback" and self.out is None:
+            raise OptionError("on_nan", self.on_nan, "needs a run folder for its checkpoints", "set out")
         check_choice("tracker", self.tracker, ("none", *TRACKER_MODULES))
         if self.tracker != "none" and self.out is None:
             raise OptionError("tracker", self.tracker, "needs a run folder", "set out")

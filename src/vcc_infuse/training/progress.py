@@ -24,6 +24,11 @@ class TrainingProgress(Progress):
         """One step further."""
         self.advance(1, brief(figures) if figures else ())
 
+    def back_to(self, step: int) -> None:
+        """Some steps are taken again."""
+        self.bar.n = self.count = step
+        self.told = min(self.told, step)
+
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """Tell an evaluation."""
         last = step == self.total

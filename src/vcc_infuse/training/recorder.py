@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ..runs.identity import Identity, compare, options_of, refuse
 from ..selectors.pool import Pool
 from ..selectors.selection import Selection
 from ..tracking import Tracker
-from ..utils.io import Columns, npz_bytes, read_jsonl, save_npz, table_cell
+from ..utils.io import Columns, npz_bytes, read_jsonl, reading, save_npz, table_cell
 from ..utils.seeding import preserve_mode_and_rng
 from ..utils.serialization import to_config
 from .config import TrainConfig
@@ -59,8 +60,11 @@ class RunRecorder:
         self.identity = identity(self.state, options_of(yaml.safe_load(config)), rows)
         if resume:
             self._check(self.folder, rows, force)
-        saved = self.folder.load_checkpoint(self.state.device) if resume else None
+        saved = self._load() if resume else None
         step = saved["step"] if saved else 0
+        if saved:
+            with self._reading():  # before anything is written: a checkpoint that does not fit must cost nothing
+                self.state.load_state_dict(saved)
         wait_for_everyone(self.state.accelerator)
         if self.writes:
             if resume:
@@ -68,14 +72,14 @@ class RunRecorder:
                 self.folder.keep_config()
             recorded = self.last_evaluation().get("step", 0)
             if resume:
+                lines = (self.folder.metrics, self.folder.selections)
+                self.state.warn(*filter(None, (read_jsonl(path).complaint(path) for path in lines)))
                 if saved and step < self.state.task.steps:
                     self.folder.reopen(config)
                 self.folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
             else:
                 self._create(self.folder, config, rows)
             self.tracker.start(self.folder.path, config, step if resume else None, recorded)
-        if saved:
-            self.state.load_state_dict(saved)
         return step
 
     def _check(self, folder: RunFolder, rows: Columns, force: bool) -> None:
@@ -91,6 +95,40 @@ class RunRecorder:
         if said and self.state.main:
             print(said, file=sys.stderr)
 
+    def _reading(self) -> AbstractContextManager[None]:
+        assert self.folder is not None
+        return reading(self.folder.checkpoints, "restore them from a copy, or start again with a new --out")
+
+    def _load(self) -> dict[str, Any] | None:
+        """The newest checkpoint that is as it was written, with its step."""
+        assert self.folder is not None
+        with self._reading():
+            saved = self.folder.load_checkpoint(self.state.device)
+            if saved is not None and (type(saved["step"]) is not int or saved["step"] < 0):
+                raise ValueError(f"its step is {saved['step']!r}")
+            return saved
+
+    def rewind(self) -> int:
+        """Restore the last checkpoint and drop what was recorded after it; returns its step."""
+        saved = self._load()
+        assert self.folder is not None
+        if saved is None:
+            raise UserError(f"{self.folder.checkpoints} has no checkpoint to go back to; start again with a new --out")
+        self.state.load_state_dict(saved)
+        if self.writes:
+            self.folder.rewind(saved["step"])
+        wait_for_everyone(self.state.accelerator)
+        return int(saved["step"])
+
+    def last_checkpoint(self) -> int | None:
+        """The step of the last checkpoint, if there is one."""
+        steps = (
+            [int(path.stem.rpartition("-")[2]) for path in self.folder.checkpoints.glob("step-*.pt")]
+            if self.folder
+            else []
+        )
+        return max(steps, default=None)
+
     def _create(self, folder: RunFolder, config: str, rows: Columns) -> None:
         folder.check_free()
         skipped = self.state.data.dataset.skipped
@@ -105,8 +143,12 @@ class RunRecorder:
 
     def last_evaluation(self) -> dict[str, Any]:
         """The evaluation recorded last."""
-        lines = read_jsonl(self.folder.metrics) if self.folder else []
+        lines = self.evaluations()
         return lines[-1] if lines else {}
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """All evaluations that can be read."""
+        return read_jsonl(self.folder.metrics).values if self.folder else []
 
     def selection(self, selection: Selection, metrics: dict[str, Any]) -> None:
         """Record a new core set: its metrics as a line, its ids and scores as a file."""

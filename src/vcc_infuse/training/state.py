@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from dataclasses import replace
 from typing import Any, cast
 
@@ -27,11 +28,13 @@ from .config import TrainConfig
 from .distributed import average_, make_accelerator
 from .ema import EMA, bn_momentum
 from .head_start import start_at_run, start_head
+from .health import LossWatch
 from .optimization import freeze, make_optimizer
 from .stats import TrainingStats
 
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
 INITIAL_WEIGHTS = 2**31
+COUNTERS = ("best_error", "train_seconds", "warnings", "lr_scale", "skipped", "skipped_in_row")
 
 
 class TrainState:
@@ -74,6 +77,16 @@ class TrainState:
         self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.best_error, self.train_seconds = math.inf, 0.0
+        self.watch = LossWatch(self.device, self.world)
+        self.warnings: list[str] = []
+        self.lr_scale, self.skipped, self.skipped_in_row = 1.0, 0, 0
+
+    def warn(self, *texts: str) -> None:
+        """Tell the user on the screen now, and in summary.json and the report at the end."""
+        for text in (text for text in texts if text not in self.warnings):
+            self.warnings.append(text)
+            if self.main:
+                warnings.warn(text, stacklevel=2)
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -115,7 +128,7 @@ class TrainState:
         state = {name: part.state_dict() for name, part in self._stateful().items()}
         normalization = {"mean": self.views.mean, "std": self.views.std}  # perhaps that of another run, by `init`
         return {
-            **state, "best_error": self.best_error, "train_seconds": self.train_seconds, "normalization": normalization,
+            **state, "normalization": normalization, **{name: getattr(self, name) for name in COUNTERS},
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -123,7 +136,9 @@ class TrainState:
         for name, part in self._stateful().items():
             remedy = "start again with a new --out"
             load_state(part, state[name], f"--resume: the checkpoint's {name} is from another version; {remedy}")
-        self.best_error, self.train_seconds = state["best_error"], state["train_seconds"]
+        for name in COUNTERS:
+            setattr(self, name, state[name])
+        self.watch.reset()
         for name, values in state.get("normalization", {}).items():
             setattr(self.views, name, values)
 

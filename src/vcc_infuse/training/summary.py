@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
 import torch
 
-from ..errors import UserError
 from ..evaluation import evaluate
 from ..runs.folder import versions
 from .config import TrainConfig
@@ -19,19 +17,10 @@ def collect_metrics(state: TrainState, done: int, config: TrainConfig) -> dict[s
     """Training metrics since the last call and, on the first process, those of the test set, after `done` steps."""
     state.sync_stats()
     metrics = {"step": done, "seconds": state.train_seconds, **state.stats.read()}
-    check_loss(metrics, config.lr)
     state.stats.reset()
     if state.main:
         metrics |= evaluate_test_set(state, config.bins) | class_thresholds(state)
     return metrics
-
-
-def check_loss(metrics: dict[str, Any], lr: float) -> None:
-    """A run whose loss is not finite has nothing more to learn."""
-    loss = sum(value for name, value in metrics.items() if name.startswith("loss_"))
-    if not math.isfinite(loss):
-        remedy = f"lower lr ({lr}) or use precision fp32"
-        raise UserError(f"the loss became {loss} before step {metrics['step']}; {remedy}")
 
 
 def evaluate_test_set(state: TrainState, bins: int) -> dict[str, Any]:
@@ -74,6 +63,7 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         "seed": config.seed,
         "classes": list(dataset.classes),
         "skipped_images": len(dataset.skipped),
+        "warnings": list(state.warnings),
         "bins": config.bins,
         "processes": state.world,
         "precision": state.accelerator.mixed_precision,

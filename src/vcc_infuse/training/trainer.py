@@ -16,6 +16,7 @@ from ..algorithms.closed_form import ClosedForm
 from ..calibrators import Calibrator, Softmax
 from ..data.sampling import Batches
 from ..data.ssl_data import SSLData
+from ..errors import UserError
 from ..predictor import Predictor
 from ..runs.folder import RunFolder
 from ..selectors import Selector
@@ -25,9 +26,11 @@ from ..utils.seeding import seed_step
 from .config import TrainConfig, check_compatible, check_lazy
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
+from .health import about_data, finite, finite_gradient, refused_if_exploded
 from .optimization import clip, learning_rate, set_learning_rate
 from .progress import TrainingProgress
 from .recorder import RunRecorder, config_yaml
+from .recovery import Recovery
 from .signals import Interrupted, StopRequest, stop_request
 from .state import TrainState, make_task
 from .summary import collect_metrics, summarize
@@ -82,7 +85,12 @@ class Trainer:
         with self._lock():
             self.prepare(data, resume)
             with closing(self.recorder_):
-                return self._run(self.recorder_.open(config or self._config_yaml(), resume, force))
+                start = self.recorder_.open(config or self._config_yaml(), resume, force)
+                if self.state_.main:
+                    self.state_.warn(*about_data(self.state_.data, self.config.out))
+                if self.config.on_nan == "rollback" and self.recorder_.last_checkpoint() is None:
+                    self.recorder_.checkpoint(start)
+                return self._run(start)
 
     def _lock(self) -> AbstractContextManager[None]:
         """The run folder for this run alone; the first of several processes holds it for all."""
@@ -97,6 +105,12 @@ class Trainer:
             config = config.updated(init=None)  # the checkpoint holds the weights, and that run may be gone
         data = data.with_all_labels() if self.algorithm.all_labels else data
         data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
+        if self.algorithm.views and not len(data.split.pool):
+            name = type(self.algorithm).__name__
+            raise UserError(
+                f"no unlabeled image is left for {name}, because every image is labeled; show fewer labels, leave out "
+                "include_labeled false, or choose --algorithm Supervised"
+            )
         task = make_task(data, self.steps, config)
         state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
         self.batches_ = Batches(
@@ -105,6 +119,7 @@ class Trainer:
             rank=state.accelerator.process_index, world=state.world, device=state.device, lazy=config.lazy,
         )  # fmt: skip
         self.state_, self.recorder_ = state, RunRecorder(config.out, state, config.report)
+        self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
         self.last_metrics_: dict[str, Any] = {}
 
     def _run(self, start: int) -> dict[str, Any]:
@@ -113,19 +128,37 @@ class Trainer:
         state.coreset_scheduler.resume(self.batches_)
         progress = TrainingProgress(self.steps, start, self.config.progress and state.main)
         with stop_request() as request:
-            for number in range(start, self.steps):
-                self.refresh_coreset(number)
-                self.train_step(number)
+            done = start
+            while done < self.steps:
+                number, done = done, done + 1
+                fault = self._refresh_and_train(number)
                 progress.step(state.stats.read() if progress.due(number) else None)
-                if self._evaluation_due(number + 1):
-                    progress.evaluated(number + 1, self._evaluate(number + 1))
-                if self._should_stop(request, number):
+                stop = self._should_stop(request, number)
+                look = self._evaluation_due(done) or stop or state.watch.due(number) or fault is not None
+                if look and (bad := self.recovery_.bad_step()) is not None:
+                    done = self.recovery_.recover(bad, fault)
+                    progress.back_to(done)
+                    continue
+                if self._evaluation_due(done):
+                    progress.evaluated(done, self._evaluate(done))
+                if stop:
                     progress.close()
-                    self._leave(number + 1, request)
+                    self._leave(done, request)
         progress.close()
         if self.steps == 0:
             self._evaluate(0)
         return self._finish()
+
+    def _refresh_and_train(self, number: int) -> Exception | None:
+        """One step. What a method says about numbers that come from weights that are not finite is returned."""
+        try:
+            self.refresh_coreset(number)
+            self.train_step(number)
+        except Exception as fault:
+            if finite(self.state_.modules):
+                raise
+            return self.recovery_.blame_weights(number, fault)
+        return None
 
     def refresh_coreset(self, number: int) -> None:
         """Select a new core set, or resample the present one, if step `number` asks for it."""
@@ -147,33 +180,43 @@ class Trainer:
         began, state, config = time.perf_counter(), self.state_, self.config
         seed_step(config.seed, number, state.accelerator.process_index)
         warm_up_bn_momentum(state.bn_momentum, number)
-        set_learning_rate(state.optimizer, learning_rate(config, number, self.schedule_steps))
+        set_learning_rate(state.optimizer, state.lr_scale * learning_rate(config, number, self.schedule_steps))
         step = Step(
             self.batches_.at(number), state.forward, state.ema.module, state.calibrator, number, self.steps,
             config.joint_bn, gather, config.micro_batch, lazy=config.lazy,
         )  # fmt: skip
         losses = state.algorithm.losses(step)
+        before = self.recovery_.buffers() if config.on_nan == "skip" else None
         while (terms := self._next_losses(losses)) is not None:
-            self._apply_gradients(terms.total())
+            if not self._apply_gradients(terms.total(), may_skip=before is not None):
+                self.recovery_.leave_out(number, before or [])
+                break
+            state.watch.see(number, terms)
             state.stats.add(terms, state.truth[step.batch.pool_ids])
-        state.ema.update(state.model, number)
-        state.stats.steps += 1
+        else:
+            state.skipped_in_row = 0
+            state.ema.update(state.model, number)
+            state.stats.steps += 1
         state.train_seconds += time.perf_counter() - began
 
     def _next_losses(self, losses: Iterator[Losses]) -> Losses | None:
         with self.state_.accelerator.autocast():
             return next(losses, None)
 
-    def _apply_gradients(self, loss: Tensor) -> None:
-        """One optimizer step, with the gradient averaged over processes."""
+    def _apply_gradients(self, loss: Tensor, may_skip: bool = False) -> bool:
+        """One optimizer step, with the gradient averaged over processes; with `may_skip` only if that is finite."""
         state = self.state_
         state.optimizer.zero_grad(set_to_none=True)
         scaler = state.accelerator.scaler
+        loss = refused_if_exploded(loss) if may_skip else loss
         # Not accelerator.backward, which looks for optional packages on disk at every call.
         (loss if scaler is None else scaler.scale(loss)).backward()
         average_gradients(state.modules, state.model)
+        if may_skip and scaler is None and not finite_gradient(state.modules):  # a scaler leaves out such steps itself
+            return False
         clip(state.modules, self.config.clip_grad)
         state.optimizer.step()
+        return True
 
     def _evaluation_due(self, done: int) -> bool:
         return done == self.steps or done % self.config.eval_every == 0
@@ -206,6 +249,7 @@ class Trainer:
             self.last_metrics_ = self.recorder_.last_evaluation()
         if not self.state_.main:
             return {}
+        self.recovery_.warn_at_the_end(self.last_metrics_)
         summary = summarize(self.state_, self.last_metrics_, self.config)
         self.recorder_.finish(summary)
         return summary

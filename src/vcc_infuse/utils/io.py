@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
 import os
+import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +21,39 @@ from ..errors import UserError
 
 Columns = dict[str, np.ndarray]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# What reading a file of the wrong content can raise: JSON that is nested too deeply, a zip whose header promises
+# terabytes, a key that is missing, a number where a list belongs.
+MALFORMED = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+    struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+@contextmanager
+def reading(path: str | Path, remedy: str = "restore it from a copy or remove it") -> Iterator[None]:
+    """Whatever the content of a file breaks in this block becomes one line that names the file and the remedy."""
+    try:
+        yield
+    except UserError:
+        raise
+    except MALFORMED as fault:
+        raise UserError(f"{path} is damaged: {in_words(fault)}; {remedy}") from fault
+
+
+def in_words(fault: BaseException, limit: int = 200) -> str:
+    """An exception on one line: its text, after its kind where the text alone says little."""
+    text = " ".join(str(fault).split())
+    text = text if len(text) <= limit else f"{text[:limit]}…"
+    return text if type(fault) is ValueError and text else f"{type(fault).__name__}{': ' if text else ''}{text}"
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it into place."""
+    if not path.name:  # the root or the working directory
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device such as /dev/stdout is no file to replace
+        write(path)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
@@ -32,8 +64,11 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str, errors: str = "strict") -> None:
-    """Write text atomically; `errors` is for characters that UTF-8 cannot encode, as in `str.encode`."""
+def write_text(path: Path, text: str, errors: str = "backslashreplace") -> None:
+    """Write text atomically; `errors` is for bytes of file names that are no UTF-8, as in `str.encode`.
+
+    A backslash and a code are also what JSON wants for them, so that they are the same when they are read again.
+    """
     write_atomic(path, lambda temporary: temporary.write_bytes(text.encode("utf-8", errors)))
 
 
@@ -57,7 +92,7 @@ def nan_to_none(value: Any) -> Any:
 
 def json_bytes(value: Any) -> bytes:
     """The content of a JSON file."""
-    return (json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -77,35 +112,57 @@ def jsonl_line(value: Any) -> str:
 
 def append_jsonl(path: Path, value: Any) -> None:
     """Append one JSON line and flush it to disk."""
-    with open(path, "a", encoding="utf-8") as handle:
+    with open(path, "a", encoding="utf-8", errors="backslashreplace") as handle:
         handle.write(jsonl_line(value))
         handle.flush()
         os.fsync(handle.fileno())
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects in a file, one per line; none if there is no such file.
+class Lines(NamedTuple):
+    """The JSON objects of a file, and the numbers of the lines that are damaged."""
 
-    A crash while writing can cut the last line short. Such a line is left out; any other damage is an error.
+    values: list[dict[str, Any]]
+    damaged: list[int]
+
+    def complaint(self, path: Path) -> str:
+        """Which lines are left out, in words; empty if none is."""
+        return lines_left_out(path, self.damaged) if self.damaged else ""
+
+
+def lines_left_out(path: Path, numbers: Sequence[int], most: int = 10) -> str:
+    """How many lines of a file are damaged, and which."""
+    shown = ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
+    one = len(numbers) == 1
+    return f"{path}: {len(numbers)} {'line is' if one else 'lines are'} damaged and left out (line {shown})"
+
+
+def read_jsonl(path: Path) -> Lines:
+    """The objects in a file, one per line, each with the number of its `step`; none if there is no such file.
+
+    A crash while writing can cut the last line short, and a disk can lose any: such lines are left out and counted.
     """
-    if not path.is_file():
-        return []
-    *lines, last = path.read_bytes().split(b"\n")
-    found = [_parse(line, f"{path}, line {number},") for number, line in enumerate(lines, 1) if line.strip()]
-    try:
-        return [*found, _parse(last, str(path))]
-    except UserError:
-        return found
+    found = Lines([], [])
+    for number, line in enumerate(path.read_bytes().split(b"\n") if path.is_file() else [], 1):
+        try:
+            if line.strip():
+                found.values.append(_with_step(_parse(line, str(path))))
+        except UserError:
+            found.damaged.append(number)
+    return found
+
+
+def _with_step(line: dict[str, Any]) -> dict[str, Any]:
+    if type(line.get("step")) is not int:
+        raise UserError("a line has no step")
+    return line
 
 
 def _parse(data: bytes, where: str) -> dict[str, Any]:
-    try:
+    with reading(where):
         value = json.loads(data.decode("utf-8"))
-    except ValueError as fault:
-        raise UserError(f"{where} is damaged: {fault}; restore it from a copy or remove it") from fault
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is damaged: it does not hold a JSON object; restore it from a copy or remove it")
-    return value
+        if not isinstance(value, dict):
+            raise ValueError("it does not hold a JSON object")
+        return value
 
 
 def npz_bytes(columns: Mapping[str, np.ndarray]) -> bytes:
@@ -125,8 +182,5 @@ def load_npz(path: Path) -> Columns | None:
     """The arrays of a file by name; None if there is no such file."""
     if not path.is_file():
         return None
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as fault:
-        raise UserError(f"{path} is damaged: {fault}; restore it from a copy or remove it") from fault
+    with reading(path), np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from ..errors import UserError
+from .io import in_words
 
 T = TypeVar("T")
 Trust = bool | Collection[str]
@@ -44,9 +45,10 @@ def import_class(path: str, trust_code: Trust, where: str = "") -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as fault:
+    except Exception as fault:  # somebody's file can raise anything
+        said = str(fault) if isinstance(fault, ImportError | AttributeError) else in_words(fault)
         remedy = "install its package, or give its file with --import (in Python: import it first)"
-        raise UserError(f"{where}{path} cannot be imported: {fault}; {remedy}") from fault
+        raise UserError(f"{where}{path} cannot be imported: {said}; {remedy}") from fault
 
 
 def check_trusted(path: object, trust_code: Trust, where: str = "") -> None:
