@@ -14,7 +14,7 @@ import torch
 
 from ..errors import OptionError, UserError
 from ..utils import manifest
-from ..utils.io import Columns, append_jsonl, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
+from ..utils.io import Columns, append_jsonl, encoded, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
 from . import checkpoint
 from .identity import Identity
 from .lock import locked
@@ -64,21 +64,15 @@ class RunFolder:
     def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
         """Write what the run starts with: its configuration, and which rows it is trained and measured on."""
         self.make()
-        files = {"config.yaml": config.encode("utf-8", "backslashreplace")} | (
-            {"rows.npz": npz_bytes(rows)} if rows else {}
-        )
-        manifest.publish(
-            self.path, files | ({"skipped.tsv": skipped.encode("utf-8", "backslashreplace")} if skipped else {})
-        )
+        files = {"config.yaml": encoded(config)} | ({"rows.npz": npz_bytes(rows)} if rows else {})
+        manifest.publish(self.path, files | ({"skipped.tsv": encoded(skipped)} if skipped else {}))
 
     def reopen(self, config: str) -> None:
         """Make a finished run one that is still training, because it is extended; an unfinished one stays as it is."""
         summary = self.path / "summary.json"
         if summary.exists():
             summary.unlink()  # first: an interruption leaves a run that can be continued
-            manifest.publish(
-                self.path, {"config.yaml": config.encode("utf-8", "backslashreplace")}, LOGS, dropped=["summary.json"]
-            )
+            manifest.publish(self.path, {"config.yaml": encoded(config)}, LOGS, dropped=["summary.json"])
 
     def check_logs(self, force: bool = False) -> None:
         """Refuse lines that were changed or lost since they were written; `force` keeps those that can be read."""

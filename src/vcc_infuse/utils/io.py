@@ -64,12 +64,17 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str, errors: str = "backslashreplace") -> None:
-    """Write text atomically; `errors` is for bytes of file names that are no UTF-8, as in `str.encode`.
+def encoded(text: str, errors: str = "backslashreplace") -> bytes:
+    """Text as UTF-8; `errors` is for bytes of file names that are no UTF-8, as in `str.encode`.
 
     A backslash and a code are also what JSON wants for them, so that they are the same when they are read again.
     """
-    write_atomic(path, lambda temporary: temporary.write_bytes(text.encode("utf-8", errors)))
+    return text.encode("utf-8", errors)
+
+
+def write_text(path: Path, text: str, errors: str = "backslashreplace") -> None:
+    """Write text atomically; see `encoded`."""
+    write_atomic(path, lambda temporary: temporary.write_bytes(encoded(text, errors)))
 
 
 def table_cell(text: str) -> str:
@@ -92,7 +97,7 @@ def nan_to_none(value: Any) -> Any:
 
 def json_bytes(value: Any) -> bytes:
     """The content of a JSON file."""
-    return (json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    return encoded(json.dumps(nan_to_none(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_json(path: Path, value: Any) -> None:
