@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...utils.numerics import send
 from . import color, geometry
 
 
@@ -39,18 +40,21 @@ POOL: dict[str, Operation] = {
 
 
 class Plan(NamedTuple):
-    """The operations of each image: draws×B indices into POOL, and their magnitudes."""
+    """The operations of each image: draws×B indices into POOL, and their magnitudes. Both are on the CPU.
+
+    The work is sorted there, so that nobody waits for a GPU to say how many images each operation has.
+    """
 
     operations: Tensor
     magnitudes: Tensor
 
 
-def sample_plan(batch: int, device: torch.device, draws: int = 3) -> Plan:
+def sample_plan(batch: int, draws: int = 3) -> Plan:
     """Draw operations with replacement and magnitudes uniform over each one's range."""
-    operations = torch.randint(len(POOL), (draws, batch), device=device)
-    ends = torch.tensor([(each.low, each.high) for each in POOL.values()]).to(device, non_blocking=True)
+    operations = torch.randint(len(POOL), (draws, batch))
+    ends = torch.tensor([(each.low, each.high) for each in POOL.values()])
     low, high = ends[operations].unbind(-1)
-    return Plan(operations, low + (high - low) * torch.rand(draws, batch, device=device))
+    return Plan(operations, low + (high - low) * torch.rand(draws, batch))
 
 
 def apply_plan(images: Tensor, plan: Plan) -> Tensor:
@@ -58,14 +62,13 @@ def apply_plan(images: Tensor, plan: Plan) -> Tensor:
 
     Before each draw the images are sorted by operation, so that every operation runs once, on a slice.
     """
-    kinds = torch.arange(len(POOL), device=images.device).view(-1, 1)
-    counts = (plan.operations.unsqueeze(1) == kinds).sum(2).tolist()  # the only synchronization with the device
-    home = torch.arange(len(images), device=images.device)
-    for operations, magnitudes, sizes in zip(plan.operations, plan.magnitudes, counts, strict=True):
+    home, device = torch.arange(len(images)), images.device
+    for operations, magnitudes in zip(*plan, strict=True):
         order = operations[home].argsort()
         home = home[order]
-        images = _apply_sorted(images.index_select(0, order), magnitudes[home], sizes)
-    return images.index_select(0, home.argsort())
+        sizes = torch.bincount(operations, minlength=len(POOL)).tolist()
+        images = _apply_sorted(images.index_select(0, send(order, device)), send(magnitudes[home], device), sizes)
+    return images.index_select(0, send(home.argsort(), device))
 
 
 def _apply_sorted(images: Tensor, magnitudes: Tensor, sizes: list[int]) -> Tensor:

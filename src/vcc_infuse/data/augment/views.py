@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...utils.numerics import unit_features
+from ...utils.numerics import send, unit_features
 from .cutout import Boxes, cut, sample_boxes
 from .geometry import Crops, crop, sample_crops
 from .kernels import one_thread
@@ -60,12 +60,13 @@ class StrongDraws(NamedTuple):
         """Draw for raw images."""
         batch, height, width, device = *raw.shape[:3], raw.device
         crops = sample_crops(batch, height, width, device, flip)
-        return cls(crops, sample_plan(batch, device), sample_boxes(batch, height, width, device))
+        return cls(crops, sample_plan(batch), sample_boxes(batch, height, width, device))
 
     def at(self, rows: Rows) -> StrongDraws:
         """Those of some images."""
         crops, boxes = Crops(*(each[rows] for each in self.crops)), Boxes(*(each[rows] for each in self.boxes))
-        return StrongDraws(crops, Plan(*(each[:, rows] for each in self.plan)), boxes)
+        planned = rows if isinstance(rows, slice) else rows.cpu()
+        return StrongDraws(crops, Plan(*(each[:, planned] for each in self.plan)), boxes)
 
 
 class ImageViews(_Views):
@@ -156,7 +157,7 @@ class SlotRows:
 
     def at(self, slots: Tensor) -> Tensor:
         """One slot of each row."""
-        return torch.from_numpy(self.x[self.rows, slots.numpy()]).to(self.device)
+        return send(torch.from_numpy(self.x[self.rows, slots.numpy()]), self.device)
 
 
 class BankViews(_Views):
