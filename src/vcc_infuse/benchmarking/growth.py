@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
 from ..algorithms import FlexMatch
 from ..calibrators import VCC, Calibrator, RobustVCC
+from ..data.ssl_data import SSLData
 from ..models import Classifier, SmallConv
 from ..types import Task
 from .page import Part, Table
@@ -26,17 +29,17 @@ def measure_growth(rounds: int) -> Part:
         makers = {name: our_step(*_case(name, *point), calibrator=VCC()) for name, point in points.items()}
         part.comparisons.append(take_turns(f"A step of VCC-FlexMatch, SmallConv: {title}", makers, rounds))
     columns = ("calibrator", "classes", *(f"{pool:,} rows" for pool in POOLS))
-    rows = [
+    rows: list[Sequence[str | float]] = [
         (type(calibrator).__name__, count, *(round(pool_bytes(calibrator, count, pool), 1) for pool in POOLS))
         for calibrator in (VCC(), RobustVCC())
         for count in CLASSES
     ]
-    part.tables.append(Table("Bytes per pool row: FlexMatch's memory and the calibrator's history", columns, [*rows]))
+    part.tables.append(Table("Bytes per pool row: FlexMatch's memory and the calibrator's history", columns, rows))
     part.notes.append("results/select_stream.md has time and memory of ranking up to 10⁷ rows.")
     return part
 
 
-def _case(name: str, batch_size: int, side: int, classes: int) -> tuple[Case, object]:
+def _case(name: str, batch_size: int, side: int, classes: int) -> tuple[Case, SSLData]:
     data = random_images(side, classes, max(2000, 10 * classes))
     return Case(name, lambda: data, SmallConv, batch_size), data
 

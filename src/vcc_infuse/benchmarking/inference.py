@@ -8,7 +8,7 @@ from ..models import SmallConv, WideResNet
 from ..training.trainer import Trainer
 from ..utils.allocator import keep_freed_memory
 from .page import Part
-from .turns import Work, take_turns
+from .turns import Maker, Work, take_turns
 from .workloads import random_images
 
 
@@ -32,7 +32,7 @@ def measure_inference(rounds: int, images: int = 256) -> Part:
             keep_freed_memory()
             return lambda _: predict(raw)  # type: ignore[operator]
 
-        makers = {"bare forward": bare, "predict": whole}
+        makers: dict[str, Maker] = {"bare forward": bare, "predict": whole}
         part.comparisons.append(
             take_turns(f"{name}, {images} images of 32 px", makers, rounds, per="image", count=images)
         )

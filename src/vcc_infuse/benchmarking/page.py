@@ -25,7 +25,7 @@ class Table:
 
     title: str
     columns: Sequence[str]
-    rows: list[Sequence[str | float | int | None]]
+    rows: Sequence[Sequence[str | float]]
 
 
 @dataclass

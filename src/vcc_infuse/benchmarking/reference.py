@@ -57,7 +57,7 @@ class Reference:
         labels, mask = self.pseudo_labels(logits[1].detach(), torch.from_numpy(pool))
         loss = loss + (F.cross_entropy(logits[2], labels, reduction="none") * mask).mean()
         self.optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         self.optimizer.step()
         self.average()
 
@@ -76,8 +76,8 @@ class Reference:
         """Average the weights, copy the statistics."""
         for mean, now in zip(self.ema.parameters(), self.net.parameters(), strict=True):
             mean.copy_(0.999 * mean + 0.001 * now)
-        for mean, now in zip(self.ema.buffers(), self.net.buffers(), strict=True):
-            mean.copy_(now)
+        for copied, buffer in zip(self.ema.buffers(), self.net.buffers(), strict=True):
+            copied.copy_(buffer)
 
 
 def plain(backbone: nn.Module) -> nn.Module:

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -56,9 +56,11 @@ def take_turns(
     title: str, makers: Mapping[str, Maker], rounds: int, warmup: int = 1, per: str = "step", count: int = 1
 ) -> Comparison:
     """Time all variants in turns; the first is the base. What a turn returns, if it is a number, counts as its time."""
-    players = {name: Player(maker) for name, maker in makers.items()}
-    turns: dict[str, list[Turn]] = {name: [] for name in players}
+    players: dict[str, Player] = {}
+    turns: dict[str, list[Turn]] = {name: [] for name in makers}
     try:
+        for name, maker in makers.items():
+            players[name] = Player(maker)
         for number in range(warmup + rounds):
             for name, player in players.items():
                 turns[name].append(player.turn(number))
@@ -96,31 +98,36 @@ class Player:
         self.process = context.Process(target=play, args=(other, maker), daemon=True)
         self.process.start()
         other.close()
+        self.receive()
 
     def turn(self, number: int) -> Turn:
-        """One turn, or the traceback of what went wrong in it."""
+        """One turn."""
         self.pipe.send(number)
+        return cast(Turn, self.receive())
+
+    def receive(self) -> Turn | None:
+        """A turn, or None once the variant is made; a text is the traceback of what went wrong."""
         answer = self.pipe.recv()
-        if not isinstance(answer, Turn):
+        if isinstance(answer, str):
             raise RuntimeError(answer)
-        return answer
+        return cast(Turn | None, answer)
 
     def close(self) -> None:
-        """Let the process end."""
-        self.pipe.close()
+        """End the process; it holds nothing that would be lost."""
+        self.process.terminate()
         self.process.join()
+        self.pipe.close()
 
 
 def play(pipe: Connection, maker: Maker) -> None:
-    """The other end: make the variant, then answer each number with a turn until nobody asks."""
+    """The other end: make the variant, then answer each number with a turn."""
     torch.set_num_threads(1)
     try:
         work = maker()
         gc.collect()
+        pipe.send(None)
         while True:
             pipe.send(measured(work, pipe.recv()))
-    except EOFError:
-        return
     except Exception:
         pipe.send(traceback.format_exc())
 

@@ -59,7 +59,8 @@ def run_parts(argv: Sequence[str]) -> None:
     parser.add_argument("--size", type=integer(8), default=32, help="height and width of its images (32)")
     parser.add_argument("--out", default="results/bench", help="folder of the JSON and Markdown files (results/bench)")
     options = parser.read(argv)
-    command = " ".join(["vcc-infuse bench", *argv])
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    command = " ".join(["OMP_NUM_THREADS=1 vcc-infuse bench", *argv])
     for name in PARTS if "all" in options.parts else options.parts:
         print(write(PARTS[name](options), Path(options.out), command), flush=True)
 

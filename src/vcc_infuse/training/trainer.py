@@ -116,7 +116,7 @@ class Trainer:
         if memory is None:
             return None
         raw = self.batches_.rows(state.data.split.labeled[np.zeros(PROBE, dtype=np.int64)])
-        return fit_micro_batch(memory, state.model, state.views("plain", raw), state.task, state.optimizer)
+        return fit_micro_batch(memory, state.model, self.batches_.views("plain", raw), state.task, state.optimizer)
 
     def _run(self, start: int) -> dict[str, Any]:
         """The steps from `start` on."""
