@@ -79,8 +79,8 @@ def main():
     runs = json.loads(stored.read_text())["runs"] if stored.exists() else []
     runs = [r for r in runs if {name: r[name] for name in key} == key]
     done = {(r["method"], r["way"], r["seed"]) for r in runs}
-    for seed in range(options.seeds):
-        for method in METHODS:
+    for method in METHODS:
+        for seed in range(options.seeds):
             for way in WAYS:
                 if (method, way, seed) not in done:
                     runs.append(

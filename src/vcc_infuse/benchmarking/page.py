@@ -76,12 +76,12 @@ def markdown(part: Part, command: str) -> str:
 def compared(comparison: Comparison) -> list[str]:
     """A row per variant."""
     columns = ["", f"ms per {comparison.per}", f"time ÷ {comparison.base}", f"{comparison.base} ÷ time"]
-    columns += ["peak MB, of which imports"] if comparison.memory else []
+    columns += ["peak MB"] if comparison.memory else []
     found = []
     for name in comparison.seconds:
         ratio = comparison.ratios(name)
         row = [name, spread(comparison.times(name), 3), spread(ratio, 3), f"{1 / ratio[1]:.2f}"]
-        memory = [f"{comparison.memory[name]:.0f}, {comparison.imports:.0f}"] if comparison.memory else []
+        memory = [f"{comparison.memory[name]:.0f}"] if comparison.memory else []
         found.append([*row, *memory])
     return rows(columns, found)
 

@@ -26,7 +26,7 @@ class Comparison:
     """Seconds of every turn of every variant. `per` is what one turn does, `count` how many of it.
 
     Times are CPU seconds of the one thread that works: on a busy machine the wall clock measures the others. `wall` has
-    it too. `memory` is the peak in megabytes, of which `imports` were there before the variant was made.
+    it too. `memory` is the peak in megabytes, of which some 600 are imports and data.
     """
 
     title: str
@@ -34,7 +34,6 @@ class Comparison:
     seconds: dict[str, list[float]]
     wall: dict[str, list[float]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
-    imports: float = 0.0
     per: str = "step"
     count: int = 1
 
@@ -74,7 +73,8 @@ def take_turns(
         {name: [turn.cpu for turn in taken] for name, taken in kept.items()},
         {name: [turn.wall for turn in taken] for name, taken in kept.items()},
         {name: taken[-1].memory or 0.0 for name, taken in turns.items()},
-        peak_memory() or 0.0, per, count,
+        per,
+        count,
     )  # fmt: skip
 
 
