@@ -16,8 +16,7 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 
 bench: .venv/installed-dev
-	$(BIN)/python benchmarks/augment.py
-	$(BIN)/vcc-infuse bench --algorithm FlexMatch --calibrator VCC --batch_size 16 --rounds 5
+	OMP_NUM_THREADS=1 $(BIN)/vcc-infuse bench all
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

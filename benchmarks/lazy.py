@@ -11,40 +11,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vcc_infuse import FixMatch, Identity, SmallConv, SSLData, Trainer, WideResNet
-from vcc_infuse.benchmarking import WARMUP_ROUNDS, random_images
-from vcc_infuse.types import PseudoLabels
+from vcc_infuse import Identity, SmallConv, Trainer, WideResNet
+from vcc_infuse.benchmarking.timing import WARMUP_ROUNDS
+from vcc_infuse.benchmarking.workloads import Covered, random_images, random_vectors
 from vcc_infuse.utils.io import write_json, write_text
 
 COVERAGES = (1.0, 0.3, 0.05)
 OPTIONS = dict(steps=2**20, precision="fp32", device="cpu", progress=False)
 
 
-class Covered(FixMatch):
-    """FixMatch that selects a fixed share of every batch, at random."""
-
-    def __init__(self, coverage: float) -> None:
-        super().__init__()
-        self.coverage = coverage
-
-    def pseudo_label(self, calibrated, step):
-        rows = len(calibrated.labels)
-        chosen = torch.randperm(rows) < round(self.coverage * rows)
-        return PseudoLabels(calibrated.labels, chosen.float())
-
-
-def bank(rows: int, width: int, classes: int) -> SSLData:
-    """Noise in the shape of a bank: one plain, two weak and four strong views per row."""
-    x = np.random.default_rng(0).standard_normal((rows, 7, width)).astype(np.float16)
-    y = np.where(np.arange(rows) < 8 * classes, np.arange(rows) % classes, -1)
-    return SSLData.from_arrays(x, y, x[:classes], np.arange(classes), slots=(2, 4))
-
-
 # Data, model, labeled batch and rounds; seven unlabeled rows per labeled one.
 CASES = {
     "SmallConv, 16/112 images of 32 px": (lambda: random_images(32, 10, 2000), SmallConv, 16, 1.0),
     "WRN-10-1, 16/112 images of 32 px": (lambda: random_images(32, 10, 2000), lambda: WideResNet(10, 1), 16, 0.6),
-    "head 1280 → 10 on a bank, 32/224 rows": (lambda: bank(5000, 1280, 10), Identity, 32, 3.0),
+    "head 1280 → 10 on a bank, 32/224 rows": (lambda: random_vectors(5000, 1280, 10, (2, 4)), Identity, 32, 3.0),
 }
 
 
@@ -78,7 +58,7 @@ def page(found, versions):
         "    OMP_NUM_THREADS=1 python benchmarks/lazy.py --out results/lazy.md",
         "",
         "CPU milliseconds per training step (augmentation, forward, backward, optimizer, EMA), one thread, fp32:",
-        "median (quartiles) over rounds in which all variants take turns. FixMatch, with the given share of pseudo",
+        "median (quartiles) over rounds in which all variants take turns. FlexMatch, with the given share of pseudo",
         "labels chosen at random. Below each time its ratio to the eager step of the same round. The data are noise:",
         "the times say nothing about accuracy. Other work ran on the same machine: only ratios mean something.",
         "",

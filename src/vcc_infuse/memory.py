@@ -69,11 +69,14 @@ class ClassMemory(nn.Module):
         classes, size, _ = self.rows.shape
         own = F.one_hot(labels, classes)
         place = own.cumsum(0).gather(1, labels[:, None])[:, 0] - 1
-        count = own.sum(0)
-        stay = place >= count[labels] - size
-        slots = (self.pushed[labels] + place) % size
-        self.rows[labels[stay], slots[stay]] = rows[stay].detach().float()
-        self.pushed += count
+        slots = labels * size + (self.pushed[labels] + place) % size
+        # Rows that share a slot all write its last one: no order of writing matters, and no mask asks the device.
+        number = torch.arange(len(rows), device=rows.device)
+        last = torch.zeros(classes * size, dtype=torch.long, device=rows.device).scatter_reduce_(
+            0, slots, number, "amax"
+        )
+        self.rows.view(classes * size, -1)[slots] = rows.detach().float()[last[slots]]
+        self.pushed += own.sum(0)
 
     def means(self) -> Tensor:
         """The mean row of each class, zero for a class without rows."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..types import Calibrated, PseudoLabels, Step, Task
+from ..utils.numerics import class_counts
 from ..validation import check_range
 from .base import PseudoLabeling
 
@@ -59,7 +60,7 @@ class FreeMatch(PseudoLabeling):
         return PseudoLabels(labels, (confidence >= self.class_thresholds()[labels]).float())
 
     def _update(self, probs: Tensor, confidence: Tensor, labels: Tensor) -> None:
-        frequencies = torch.bincount(labels, minlength=probs.shape[1]).float() / len(labels)
+        frequencies = class_counts(labels, probs.shape[1]).float() / len(labels)
         self.global_threshold.lerp_(confidence.mean(), 1 - self.momentum)
         self.probs.lerp_(probs.mean(0), 1 - self.momentum)
         self.histogram.lerp_(frequencies, 1 - self.momentum)

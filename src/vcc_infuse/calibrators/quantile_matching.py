@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..memory import Memory
+from ..utils.numerics import class_counts
 
 _STRIDE, _UNIT = 2**32, 2.0**31
 
@@ -44,11 +45,6 @@ class ScaleMatching(nn.Module):
         elif self.match == "confidence":
             score = match_classwise(score, labels, own, reference, known, classes)
         return torch.where(enough, score, confidence)
-
-
-def class_counts(labels: Tensor, classes: int) -> Tensor:
-    """Number of examples per class; unlike bincount it does not synchronize with the device."""
-    return torch.zeros(classes, dtype=torch.long, device=labels.device).index_add_(0, labels, torch.ones_like(labels))
 
 
 def class_ranks(values: Tensor, labels: Tensor, queue: Tensor, queue_labels: Tensor, classes: int) -> Tensor:

@@ -1,17 +1,26 @@
-"""`vcc-infuse bench`: the cost of a calibrator and a selector, as ratios of step times on random images."""
+"""`vcc-infuse bench`: parts of the benchmark by name or, without a name, the cost of a calibrator and a selector."""
 
 from __future__ import annotations
 
 import statistics
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..algorithms import Algorithm
-from ..benchmarking import alternate, random_images, scan_seconds
+from ..benchmarking.augment import measure_augment
+from ..benchmarking.growth import measure_growth
+from ..benchmarking.inference import measure_inference
+from ..benchmarking.memory import measure_memory
+from ..benchmarking.page import Part, write
+from ..benchmarking.runs import measure_selection
+from ..benchmarking.startup import measure_startup
+from ..benchmarking.steps import measure_steps
+from ..benchmarking.timing import alternate, scan_seconds
+from ..benchmarking.workloads import random_images
 from ..calibrators import Calibrator
 from ..models import Backbone, SmallConv, WideResNet
 from ..runs.folder import versions
@@ -22,8 +31,41 @@ from .parsing import Parser, add_device, integer, number, one_of
 from .registry import find_class
 from .shared import add_output, check_output
 
+PARTS: dict[str, Callable[[Namespace], Part]] = {
+    "startup": lambda options: measure_startup(options.rounds),
+    "augment": lambda options: measure_augment(options.rounds),
+    "steps": lambda options: measure_steps(options.rounds, options.batch_size, options.size),
+    "selection": lambda options: measure_selection(options.rounds),
+    "inference": lambda options: measure_inference(options.rounds),
+    "memory": lambda options: measure_memory(),
+    "growth": lambda options: measure_growth(options.rounds),
+}
+
 
 def run(argv: Sequence[str]) -> None:
+    """Measure the named parts; without a name, the calibrator and selector that the options choose."""
+    if argv and not argv[0].startswith("-"):
+        run_parts(argv)
+    else:
+        run_cost(argv)
+
+
+def run_parts(argv: Sequence[str]) -> None:
+    """Measure parts one after the other, and write and print each as soon as it is there."""
+    parser = Parser("vcc-infuse bench PART", f"Measure parts of the benchmark: {', '.join(PARTS)}, or all.")
+    parser.add_argument("parts", nargs="+", **one_of(*PARTS, "all"), help="what to measure")
+    parser.add_argument("--rounds", type=integer(), default=5, help="turns of each variant (5)")
+    parser.add_argument("--batch_size", type=integer(), default=16, help="labeled images per step of `steps` (16)")
+    parser.add_argument("--size", type=integer(8), default=32, help="height and width of its images (32)")
+    parser.add_argument("--out", default="results/bench", help="folder of the JSON and Markdown files (results/bench)")
+    options = parser.read(argv)
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    command = " ".join(["OMP_NUM_THREADS=1 vcc-infuse bench", *argv])
+    for name in PARTS if "all" in options.parts else options.parts:
+        print(write(PARTS[name](options), Path(options.out), command), flush=True)
+
+
+def run_cost(argv: Sequence[str]) -> None:
     """Time steps with and without a calibrator in turns, and print the ratio of their times."""
     options = read(argv)
     check_output(options.output, options.overwrite)
@@ -44,7 +86,10 @@ def run(argv: Sequence[str]) -> None:
 
 def read(argv: Sequence[str]) -> Namespace:
     """The options, checked."""
-    parser = Parser("vcc-infuse bench", "Measure the time of a training step with a calibrator over that without.")
+    about = f"`bench PART` measures a part of the benchmark: {', '.join(PARTS)}, or all."
+    parser = Parser(
+        "vcc-infuse bench", f"Measure the time of a training step with a calibrator over that without. {about}"
+    )
     parser.add_argument("--algorithm", default="FixMatch", help="a method with pseudo labels (FixMatch)")
     parser.add_argument("--calibrator", default="Softmax", help="the calibrator to measure (Softmax)")
     parser.add_argument("--selector", help="also measure this selector, and estimate a whole run with it")

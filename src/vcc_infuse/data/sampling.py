@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..types import Batch, Coreset, LazyViews
+from ..utils.numerics import send
 from .augment.views import MakeRows, SlotRows
 from .ssl_data import SSLData
 
@@ -101,7 +102,7 @@ class Batches:
         ids = self._slice(self.labeled_stream, step, self.batch_size)
         raw = self.rows(self.data.split.labeled[ids])
         x = self.views("weak", raw)
-        y = torch.from_numpy(self.data.labeled_y[ids]).to(self.device)
+        y = self._send(self.data.labeled_y[ids])
         views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
         pool_ids = np.empty(0, dtype=np.int64)
         if self.names:
@@ -115,10 +116,12 @@ class Batches:
         if len(self.data.split.held_out):
             held = self._slice(self.held_out_stream, step, self.batch_size)
             views["held_out"] = self.views("weak", self.rows(held))
-            held_out_y = torch.from_numpy(self.data.dataset.train.y[held]).to(self.device)
-        pool = torch.from_numpy(pool_ids)
-        weights = self.pool_weights[pool].to(self.device)
-        return Batch(x, y, torch.from_numpy(ids).to(self.device), views, pool.to(self.device), weights, held_out_y)
+            held_out_y = self._send(self.data.dataset.train.y[held])
+        weights = send(self.pool_weights[torch.from_numpy(pool_ids)], self.device)
+        return Batch(x, y, self._send(ids), views, self._send(pool_ids), weights, held_out_y)
+
+    def _send(self, rows: np.ndarray) -> Tensor:
+        return send(torch.from_numpy(rows), self.device)
 
     def _pool_views(self, raw: Tensor | SlotRows, others: dict[str, Tensor]) -> dict[str, Tensor]:
         made, later = dict(others), {}
@@ -133,7 +136,7 @@ class Batches:
         """Raw training rows on the device; of views, a reference to them, because a view reads one slot of each."""
         if self.data.dataset.slots is not None:
             return SlotRows(self.data.dataset.train.x, rows, self.device)
-        return torch.from_numpy(np.ascontiguousarray(self.data.dataset.train.x[rows])).to(self.device)
+        return self._send(np.ascontiguousarray(self.data.dataset.train.x[rows]))
 
     def _slice(self, stream: Stream, step: int, count: int) -> np.ndarray:
         return stream.at(step * count, count)[self.rank :: self.world]

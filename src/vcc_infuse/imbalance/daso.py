@@ -10,6 +10,7 @@ from ..algorithms.base import PseudoLabeling
 from ..algorithms.projection import similarity
 from ..memory import ClassMemory
 from ..types import Calibrated, Step, Task
+from ..utils.numerics import class_counts
 from ..validation import check_integer, check_range
 from .plugin import Plugin, PluginStep
 
@@ -86,7 +87,7 @@ class DASO(Plugin):
             probs = calibrated.probs.float().lerp(self.prototype_logits(step.weak.features).softmax(1), weight)
             calibrated = Calibrated(probs, probs.amax(1), calibrated.loss)
         if self.training:
-            self.current_counts += torch.bincount(step.gather(calibrated.labels), minlength=len(self.current_counts))
+            self.current_counts += class_counts(step.gather(calibrated.labels), len(self.current_counts))
         return calibrated
 
     def plugin_losses(self, step: PluginStep) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ class SmallConv(Backbone):
     def _stage(self, in_channels: int, width: int, pool: bool) -> nn.Sequential:
         conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         norm = nn.BatchNorm2d(width, momentum=self.bn_momentum)
-        return nn.Sequential(conv, nn.MaxPool2d(2) if pool else nn.Identity(), norm, nn.LeakyReLU(0.1))
+        return nn.Sequential(conv, nn.MaxPool2d(2) if pool else nn.Identity(), norm, nn.LeakyReLU(0.1, inplace=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean of the last feature map."""

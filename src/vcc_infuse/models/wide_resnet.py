@@ -51,7 +51,7 @@ class WideResNet(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean of the last feature map."""
-        return F.leaky_relu(self.norm(self.groups(self.first(x))), SLOPE).mean((2, 3))
+        return leaky(self.norm(self.groups(self.first(x)))).mean((2, 3))
 
 
 class Block(nn.Module):
@@ -75,10 +75,15 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of both branches."""
-        active = x if self.norm1 is None else F.leaky_relu(self.norm1(x), SLOPE)
-        hidden = self.dropout(F.leaky_relu(self.norm2(self.conv1(active)), SLOPE))
-        out: Tensor = self.conv2(hidden) + (x if self.shortcut is None else self.shortcut(active))
-        return out
+        active = x if self.norm1 is None else leaky(self.norm1(x))
+        hidden = self.dropout(leaky(self.norm2(self.conv1(active))))
+        out: Tensor = self.conv2(hidden)
+        return out.add_(x if self.shortcut is None else self.shortcut(active))
+
+
+def leaky(normalized: Tensor) -> Tensor:
+    """Leaky ReLU in place: what it is given is a new tensor, which the backward pass of the norm does not need."""
+    return F.leaky_relu(normalized, SLOPE, inplace=True)
 
 
 def layout(depth: int) -> tuple[int, int]:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from ..algorithms import FixMatch
-from ..benchmarking import alternate, random_images
+from ..benchmarking.timing import alternate
+from ..benchmarking.workloads import random_images
 from ..data.bank import BankConfig
 from ..data.ssl_data import SSLData
 from ..training.frozen import head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import Any, Literal
@@ -56,6 +57,7 @@ class TrainConfig:
         head_init: "random", or "probe" to start the head at a logistic regression on the labeled images' features.
         head_scale: factor on the logits of a head that starts at the probe; more makes it more confident.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
+        memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
         lazy: make and compute strong views only where the pseudo label has weight; the same gradient, except that
             BatchNorm normalizes by fewer images.
@@ -95,6 +97,7 @@ class TrainConfig:
     head_init: Literal["random", "probe"] = "random"
     head_scale: float = 1.0
     micro_batch: int | None = None
+    memory: str | None = None
     joint_bn: bool = False
     lazy: bool = False
     on_nan: Literal["stop", "skip", "rollback"] = "stop"
@@ -130,6 +133,8 @@ class TrainConfig:
             raise OptionError(
                 "head_lr", self.head_lr, "needs an lr above 0", 'use freeze "backbone" to train only the head'
             )
+        if self.memory is not None:
+            memory_bytes(self.memory)
         check_range("layer_decay", self.layer_decay, 0, 1, open_low=True)
         check_integer("warmup_steps", self.warmup_steps, 0)
         if self.freeze not in ("none", "backbone"):
@@ -159,6 +164,19 @@ class TrainConfig:
         for name in options.keys() - known:
             raise UserError(f"{name} is not an option of TrainConfig{did_you_mean(name, known)}")
         return replace(self, **options)
+
+
+def memory_bytes(memory: str) -> int:
+    """The bytes of a size such as 4GB, 800 MB or 1.5GB.
+
+    Example:
+        >>> memory_bytes("1.5GB")
+        1500000000
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([MG])B", memory.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise OptionError("memory", memory, "must be a size such as 4GB or 800MB")
+    return round(float(found[1]) * {"M": 10**6, "G": 10**9}[found[2].upper()])
 
 
 def check_stages(freeze: int | str) -> None:

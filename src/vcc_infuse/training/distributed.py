@@ -89,6 +89,8 @@ def average_(tensors: Iterable[Tensor]) -> None:
 
 def average_gradients(modules: Iterable[nn.Module], model: nn.Module) -> None:
     """After backward: one mean over gradients and the model's BatchNorm statistics keeps every process identical."""
+    if not dist.is_initialized():
+        return
     gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
     layers = [layer for layer in batchnorms(model) if layer.running_mean is not None]
     statistics = [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]

@@ -70,7 +70,7 @@ class TrainState:
         self.ema = EMA(self.model, config.ema_decay)
         # A compiled model would be compiled again at every new momentum.
         self.bn_momentum = {} if config.compile else bn_momentum(self.model)
-        self.forward = cast(nn.Module, torch.compile(self.model)) if config.compile else self.model
+        self.forward = compiled(self.model) if config.compile else self.model
         optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
@@ -141,6 +141,14 @@ class TrainState:
         self.watch.reset()
         for name, values in state.get("normalization", {}).items():
             setattr(self.views, name, values)
+
+
+def compiled(model: Classifier) -> nn.Module:
+    """The model compiled; what cannot be, or all of it without a C++ compiler, runs as it is, with a warning."""
+    import torch._dynamo
+
+    torch._dynamo.config.suppress_errors = True
+    return cast(nn.Module, torch.compile(model))
 
 
 def check_divisible(task: Task, world: int) -> None:

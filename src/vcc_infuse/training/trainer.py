@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
 from ..utils.seeding import seed_step
+from .budget import PROBE, fit_micro_batch
 from .config import TrainConfig, check_compatible, check_lazy
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
@@ -120,7 +122,16 @@ class Trainer:
         )  # fmt: skip
         self.state_, self.recorder_ = state, RunRecorder(config.out, state, config.report)
         self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
+        self.micro_batch_ = config.micro_batch or self._fit_memory()
         self.last_metrics_: dict[str, Any] = {}
+
+    def _fit_memory(self) -> int | None:
+        """Examples per forward and backward that keep a step within `memory`; the whole batch without that option."""
+        state, memory = self.state_, self.config.memory
+        if memory is None:
+            return None
+        raw = self.batches_.rows(state.data.split.labeled[np.zeros(PROBE, dtype=np.int64)])
+        return fit_micro_batch(memory, state.model, self.batches_.views("plain", raw), state.task, state.optimizer)
 
     def _run(self, start: int) -> dict[str, Any]:
         """The steps from `start` on."""
@@ -183,7 +194,7 @@ class Trainer:
         set_learning_rate(state.optimizer, state.lr_scale * learning_rate(config, number, self.schedule_steps))
         step = Step(
             self.batches_.at(number), state.forward, state.ema.module, state.calibrator, number, self.steps,
-            config.joint_bn, gather, config.micro_batch, lazy=config.lazy,
+            config.joint_bn, gather, self.micro_batch_, lazy=config.lazy,
         )  # fmt: skip
         losses = state.algorithm.losses(step)
         before = self.recovery_.buffers() if config.on_nan == "skip" else None

@@ -27,9 +27,19 @@ def resolve_device(device: str) -> torch.device:
     return chosen
 
 
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on the device; a GPU fetches it while the CPU goes on, which takes pinned memory."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 def to_float64(numbers: Tensor) -> Tensor:
     """`numbers` in double precision, or in single precision on devices without it (Apple's MPS)."""
     return numbers.to(torch.float32 if numbers.device.type == "mps" else torch.float64)
+
+
+def class_counts(labels: Tensor, classes: int) -> Tensor:
+    """Number of examples per class; unlike bincount it does not synchronize with the device."""
+    return torch.zeros(classes, dtype=torch.long, device=labels.device).index_add_(0, labels, torch.ones_like(labels))
 
 
 def fast_bf16(device: torch.device) -> bool:

@@ -147,7 +147,7 @@ def one_by_one(images, plan):
 )
 def test_a_plan_equals_pil_one_after_the_other(images):
     torch.manual_seed(3)
-    plan = sample_plan(len(images), CPU)
+    plan = sample_plan(len(images))
     assert torch.equal(apply_plan(images, plan), one_by_one(images, plan))
 
 
@@ -156,7 +156,7 @@ def test_small_batches_and_absent_operations(size):
     torch.manual_seed(0)
     images = noise(3, 16, 16, 8)[-size:]
     for _ in range(40):
-        plan = sample_plan(size, CPU)
+        plan = sample_plan(size)
         assert torch.equal(apply_plan(images, plan), one_by_one(images, plan))
 
 
@@ -177,6 +177,6 @@ def test_strong_is_crop_then_plan_then_cutout():
     strong = views.strong(images.permute(0, 2, 3, 1).contiguous())
     torch.manual_seed(5)
     moved = crop(images, sample_crops(24, 32, 40, CPU))
-    expected = cut(one_by_one(moved, sample_plan(24, CPU)), sample_boxes(24, 32, 40, CPU))
+    expected = cut(one_by_one(moved, sample_plan(24)), sample_boxes(24, 32, 40, CPU))
     mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor([0.2, 0.25, 0.3]).view(3, 1, 1)
     torch.testing.assert_close(strong, (expected / 255 - mean) / std, atol=1e-5, rtol=1e-5)

@@ -11,7 +11,7 @@ NAMES = list(POOL)
 
 def test_operations_are_uniform_independent_and_repeat():
     torch.manual_seed(0)
-    plan = sample_plan(42000, CPU)
+    plan = sample_plan(42000)
     assert plan.operations.shape == plan.magnitudes.shape == (3, 42000)
     for draw in plan.operations:
         assert torch.bincount(draw, minlength=14).sub(3000).abs().max() < 270  # five standard deviations
@@ -23,7 +23,7 @@ def test_operations_are_uniform_independent_and_repeat():
 @pytest.mark.parametrize("name", [name for name in NAMES if POOL[name].high])
 def test_magnitudes_are_uniform_over_the_range(name):
     torch.manual_seed(0)
-    plan = sample_plan(42000, CPU)
+    plan = sample_plan(42000)
     low, high = POOL[name].low, POOL[name].high
     drawn = (plan.magnitudes[plan.operations == NAMES.index(name)] - low) / (high - low)
     assert drawn.min() >= 0
@@ -33,6 +33,6 @@ def test_magnitudes_are_uniform_over_the_range(name):
 
 def test_posterize_keeps_four_to_eight_bits():
     torch.manual_seed(0)
-    plan = sample_plan(42000, CPU)
+    plan = sample_plan(42000)
     bits = plan.magnitudes[plan.operations == NAMES.index("posterize")].long()
     assert bits.unique().tolist() == [4, 5, 6, 7, 8]

@@ -43,7 +43,7 @@ def dropout_samples(features: Tensor, count: int, rate: float) -> Tensor:
     size = count * features.numel()
     draws = torch.empty(math.ceil(size / 4), dtype=torch.long, device=features.device).random_(-(2**63), None)
     kept = draws.view(torch.int16)[:size] >= round(rate * 2**16) - 2**15
-    return kept.view(count, *features.shape).to(features.dtype).mul_(features / (1 - rate)).flatten(0, 1)
+    return torch.where(kept.view(count, *features.shape), features / (1 - rate), 0.0).flatten(0, 1)
 
 
 @torch.no_grad()

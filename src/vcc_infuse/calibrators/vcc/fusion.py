@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..quantile_matching import class_counts
+from ...utils.numerics import class_counts
 
 
 class Rows(NamedTuple):

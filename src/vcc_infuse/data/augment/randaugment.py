@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...utils.numerics import send
 from . import color, geometry
 
 
@@ -52,18 +53,22 @@ Changes = tuple[Change, ...]
 
 
 class Plan(NamedTuple):
-    """What happens to each image: draws×B indices into the changes to choose from, and their magnitudes."""
+    """What happens to each image: draws×B indices into the changes to choose from, and their magnitudes.
+
+    Both are on the CPU. The work is sorted there, so that nobody waits for a GPU to say how many images each operation
+    has.
+    """
 
     operations: Tensor
     magnitudes: Tensor
 
 
-def sample_plan(batch: int, device: torch.device, draws: int = 3, changes: Changes = EVERY) -> Plan:
+def sample_plan(batch: int, draws: int = 3, changes: Changes = EVERY) -> Plan:
     """Draw changes with replacement and magnitudes uniform over each one's range."""
-    operations = torch.randint(len(changes), (draws, batch), device=device)
-    ends = torch.tensor([(each.low, each.high) for each in changes]).to(device, non_blocking=True)
+    operations = torch.randint(len(changes), (draws, batch))
+    ends = torch.tensor([(each.low, each.high) for each in changes])
     low, high = ends[operations].unbind(-1)
-    return Plan(operations, low + (high - low) * torch.rand(draws, batch, device=device))
+    return Plan(operations, low + (high - low) * torch.rand(draws, batch))
 
 
 def apply_plan(images: Tensor, plan: Plan, changes: Changes = EVERY) -> Tensor:
@@ -71,14 +76,14 @@ def apply_plan(images: Tensor, plan: Plan, changes: Changes = EVERY) -> Tensor:
 
     Before each draw the images are sorted by operation, so that every operation runs once, on a slice.
     """
-    kinds = torch.arange(len(changes), device=images.device).view(-1, 1)
-    counts = (plan.operations.unsqueeze(1) == kinds).sum(2).tolist()  # the only synchronization with the device
-    home = torch.arange(len(images), device=images.device)
-    for operations, magnitudes, sizes in zip(plan.operations, plan.magnitudes, counts, strict=True):
+    home, device = torch.arange(len(images)), images.device
+    for operations, magnitudes in zip(*plan, strict=True):
         order = operations[home].argsort()
         home = home[order]
-        images = _apply_sorted(images.index_select(0, order), magnitudes[home], sizes, changes)
-    return images.index_select(0, home.argsort())
+        sizes = torch.bincount(operations, minlength=len(changes)).tolist()
+        images = images.index_select(0, send(order, device))
+        images = _apply_sorted(images, send(magnitudes[home], device), sizes, changes)
+    return images.index_select(0, send(home.argsort(), device))
 
 
 def _apply_sorted(images: Tensor, magnitudes: Tensor, sizes: list[int], changes: Changes) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...utils.numerics import unit_features
+from ...utils.numerics import send, unit_features
 from .cutout import Boxes, cut, sample_boxes
 from .geometry import Crops, crop, sample_crops, sample_turns, turn
 from .kernels import one_thread
@@ -64,16 +64,17 @@ class Draws(NamedTuple):
         return cls(
             sample_crops(batch, height, width, device, flip and recipe.flip, recipe.crop),
             sample_turns(batch, height, width, device) if recipe.turns else None,
-            sample_plan(batch, device, recipe.draws, recipe.changes) if recipe.changes else None,
+            sample_plan(batch, recipe.draws, recipe.changes) if recipe.changes else None,
             sample_boxes(batch, height, width, device, recipe.cutout) if recipe.cutout else None,
         )
 
     def at(self, rows: Rows) -> Draws:
         """Those of some images."""
+        planned = rows if isinstance(rows, slice) else rows.cpu()  # a plan stays on the CPU
         return Draws(
             Crops(*(each[rows] for each in self.crops)),
             None if self.turns is None else self.turns[rows],
-            None if self.plan is None else Plan(*(each[:, rows] for each in self.plan)),
+            None if self.plan is None else Plan(*(each[:, planned] for each in self.plan)),
             None if self.boxes is None else Boxes(*(each[rows] for each in self.boxes)),
         )
 
@@ -178,7 +179,7 @@ class SlotRows:
 
     def at(self, slots: Tensor) -> Tensor:
         """One slot of each row."""
-        return torch.from_numpy(self.x[self.rows, slots.numpy()]).to(self.device)
+        return send(torch.from_numpy(self.x[self.rows, slots.numpy()]), self.device)
 
 
 class BankViews(_Views):

@@ -5,21 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 
-import numpy as np
-
-from .data.ssl_data import SSLData
-from .selectors.pool import Pool
-from .training.trainer import Trainer
+from ..data.ssl_data import SSLData
+from ..selectors.pool import Pool
+from ..training.trainer import Trainer
 
 WARMUP_ROUNDS = 2
-
-
-def random_images(size: int, classes: int, count: int) -> SSLData:
-    """Noise in the shape of an image dataset, with eight labels per class."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (count, size, size, 3), dtype=np.uint8)
-    y = np.where(np.arange(count) < 8 * classes, np.arange(count) % classes, -1)
-    return SSLData.from_arrays(x, y, x[:classes], np.arange(classes))
 
 
 def alternate(trainers: dict[str, Trainer], data: SSLData, rounds: int) -> dict[str, list[float]]:

@@ -1,0 +1,51 @@
+"""Parts of the benchmark that need no clock, and their command."""
+
+import json
+
+import pytest
+
+from vcc_infuse import VCC, RobustVCC
+from vcc_infuse.benchmarking import steps, workloads
+from vcc_infuse.benchmarking.growth import pool_bytes, state_bytes
+from vcc_infuse.calibrators.vcc.history import History
+from vcc_infuse.cli import bench
+from vcc_infuse.cli.main import main
+
+
+@pytest.mark.parametrize("calibrator", [VCC(), RobustVCC()], ids=["VCC", "RobustVCC"])
+def test_memory_per_pool_row_at_a_thousand_classes(calibrator):
+    """Eight classes and probabilities in 16 bits each, a step number, a count, and FlexMatch's last label."""
+    assert pool_bytes(calibrator, 1000, 10**7) == pytest.approx(8 * (2 + 2) + 4 + 2 + 8)
+    assert pool_bytes(calibrator, 10, 10**6) == pytest.approx(10 * 2 + 4 + 2 + 8)
+
+
+def test_bytes_are_those_of_real_buffers():
+    real = sum(buffer.nbytes for buffer in History(500, 1000, 8).buffers())
+    assert state_bytes(VCC(), 1000, 501) - state_bytes(VCC(), 1000, 1) == real + 500 * 8
+
+
+def test_the_command_writes_tables(tmp_path, capsys, monkeypatch):
+    tiny = [case for case in workloads.cases(2, 8) if case.name.startswith("SmallConv")]
+    monkeypatch.setattr(steps, "cases", lambda batch_size, size: tiny)
+    assert main(["bench", "steps", "--rounds", "1", "--out", str(tmp_path / "new" / "folder")]) == 0
+    found = json.loads((tmp_path / "new" / "folder" / "steps.json").read_text())["comparisons"][0]
+    assert found["base"] == "reference"
+    assert {"ours", "ours, lazy, 5 %", "VCC", "RobustVCC"} <= found["seconds"].keys()
+    assert all(seconds[0] > 0 for seconds in found["seconds"].values())
+    assert (tmp_path / "new" / "folder" / "steps.md").read_text() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["step"], ["steps", "--rounds", "0"], ["steps", "--sizes", "3"]])
+def test_mistakes_cost_one_line(words, capsys):
+    assert main(["bench", *words]) == 2
+    line = capsys.readouterr().err
+    assert words[-2 if len(words) > 1 else 0] in line
+    assert line.count("\n") == 1
+
+
+def test_all_means_every_part(monkeypatch, tmp_path, capsys):
+    called = []
+    monkeypatch.setattr(bench, "PARTS", {name: lambda options, name=name: called.append(name) for name in bench.PARTS})
+    monkeypatch.setattr(bench, "write", lambda part, folder, command: "")
+    assert main(["bench", "all", "--out", str(tmp_path)]) == 0
+    assert called == list(bench.PARTS)
