@@ -2,11 +2,13 @@
 
 from .base import Calibrator, Softmax
 from .ensemble_ts import EnsembleTS
+from .evidence import Evidence
 from .hard_view_temperature import HardViewTemperature
 from .mmce import MMCE
 from .temperature import TemperatureScaling
 from .vcc import VCC, RobustVCC
 
 __all__ = [
-    "MMCE", "VCC", "Calibrator", "EnsembleTS", "HardViewTemperature", "RobustVCC", "Softmax", "TemperatureScaling",
+    "MMCE", "VCC", "Calibrator", "EnsembleTS", "Evidence", "HardViewTemperature", "RobustVCC", "Softmax",
+    "TemperatureScaling",
 ]  # fmt: skip

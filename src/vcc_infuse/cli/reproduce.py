@@ -31,7 +31,7 @@ def run(argv: Sequence[str]) -> int:
     chosen = within(tables(options.table, options.scale), "columns", options.columns)
     chosen = within(chosen, "rows", options.rows)
     chosen = [without_missing(table, options.data_root) for table in chosen]
-    cells = [cell for table in chosen for cell in table.cells(options.seeds)]
+    cells = [cell for table in chosen for cell in table.cells(options.seeds, options.first_seed)]
     check_available(cells, options.data_root)
     mine = list(dict.fromkeys(cells))[options.shard[0] :: options.shard[1]]
     folder = Path(options.cells)
@@ -60,6 +60,7 @@ def read(argv: Sequence[str]) -> Namespace:
         "--data-root", "--data_root", help="folder with cifar10.zip and the like, or torchvision's files"
     )
     parser.add_argument("--seeds", type=integer(), default=3, help="runs per cell, with the seeds 0, 1, 2, … (3)")
+    parser.add_argument("--first-seed", type=integer(0), default=0, help="the first of the seeds (0)")
     parser.add_argument("--jobs", type=integer(), default=1, help="runs at the same time, which share the cores (1)")
     parser.add_argument("--backend", **one_of(*BACKENDS), default="loky",
                         help="loky runs on this machine, ray and dask on a cluster (loky)")  # fmt: skip
@@ -96,12 +97,13 @@ def shard(text: str) -> tuple[int, int]:
 
 def write(table: Table, options: Namespace, cells: Path, command: str) -> None:
     """Write OUT/TABLE-SCALE.md, .html and .json."""
-    entries = collect(table, options.seeds, cells)
-    planned: list[Cell] = list(dict.fromkeys(table.cells(options.seeds)))
+    first = options.first_seed
+    entries = collect(table, options.seeds, cells, first)
+    planned: list[Cell] = list(dict.fromkeys(table.cells(options.seeds, first)))
     finished = sum(cell.summary(cells) is not None for cell in planned)
     facts = [
-        f"Scale: {options.scale}. Mean ± standard deviation over seeds 0 to {options.seeds - 1}; differences are "
-        f"paired, on the same seeds and splits. {finished} of {len(planned)} runs are finished.",
+        f"Scale: {options.scale}. Mean ± standard deviation over seeds {first} to {first + options.seeds - 1}; "
+        f"differences are paired, on the same seeds and splits. {finished} of {len(planned)} runs are finished.",
         "",
         f"    {command}",
         "",

@@ -25,7 +25,7 @@ from ..training.frozen import head
 from ..training.trainer import Trainer
 from ..utils.io import read_json
 from ..utils.serialization import from_config, to_config
-from .confidences import WatchedSoftmax
+from .confidences import Watched
 from .oracle import OracleINFUSE
 
 Options = Mapping[str, Any]
@@ -117,10 +117,10 @@ def fit(trainer: Trainer, data: SSLData, **options: Any) -> dict[str, Any]:
     """Train, with the truth shown to the parts that need it: an oracle, which no user has, and what only measures."""
     if isinstance(trainer.selector, OracleINFUSE):
         trainer.selector.attach(data.dataset)
-    if isinstance(trainer.calibrator, WatchedSoftmax):
+    if isinstance(trainer.calibrator, Watched):
         trainer.calibrator.attach(data)
     summary = trainer.fit(data, **options)
-    if isinstance(watched := trainer.state_.calibrator, WatchedSoftmax):
+    if isinstance(watched := trainer.state_.calibrator, Watched):
         summary["parts"] = watched.quality()
     trainer.close()
     return summary

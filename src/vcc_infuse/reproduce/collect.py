@@ -15,7 +15,8 @@ LABELS = {
     "error": "error %", "error_head": "head error %", "error_tail": "tail error %", "ece": "ECE of softmax",
     "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio, median",
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
-    "least_coverage": "least covered class %", "seconds_train": "training s, median",
+    "least_coverage": "least covered class %", "trusted_and_wrong": "wrong in the pool %",
+    "seconds_train": "training s, median",
     "seconds_select": "selection s, median", "seconds": "seconds, median", "steps": "steps",
     "passes": "network passes %",
     **{f"{name}_{moment}": f"{label}, {moment}" for name, label in
@@ -68,24 +69,25 @@ class Entry:
         }
 
 
-def collect(table: Table, seeds: int, cells: Path) -> list[Entry]:
-    """The entries of all planned cells, column by column."""
+def collect(table: Table, seeds: int, cells: Path, first: int = 0) -> list[Entry]:
+    """The entries of all planned cells, column by column; `first` is the first of the seeds."""
     entries: list[Entry] = []
     for column in table.columns:
-        found = {row.name: read(table, row, column, seeds, cells) for row in table.rows}
+        found = {row.name: read(table, row, column, range(first, first + seeds), cells) for row in table.rows}
         entries += [entry(table, row, column, found) for row in table.rows if table.cell(row, column, 0) is not None]
     return entries
 
 
-def read(table: Table, row: Row, column: TableColumn, seeds: int, cells: Path) -> Summaries:
-    """The summaries of the finished seeds, with three metrics computed from them."""
+def read(table: Table, row: Row, column: TableColumn, seeds: range, cells: Path) -> Summaries:
+    """The summaries of the finished seeds, with four metrics computed from them."""
     summaries = {}
-    for seed in range(seeds):
+    for seed in seeds:
         cell = table.cell(row, column, seed)
         summary = cell.summary(cells) if cell else None
         if cell is not None and summary is not None:
             hours = (summary["seconds_train"] + summary["seconds_select"]) / 3600
             more = {"least_coverage": least_coverage(summary), "passes": passes(cell.options, summary)}
+            more["trusted_and_wrong"] = trusted_and_wrong(summary)
             own = summary.get("parts", {}).get(row.part, {})
             summaries[seed] = {**summary, "hours": hours, **more, **own}
     return summaries
@@ -108,6 +110,12 @@ def least_coverage(summary: dict[str, Any]) -> float | None:
     """Coverage of the class with the lowest pseudo-label coverage: it drops first when a class is starved."""
     known = [value for value in summary.get("pseudo_label_coverage_per_class") or [] if value is not None]
     return min(known, default=None)
+
+
+def trusted_and_wrong(summary: dict[str, Any]) -> float | None:
+    """The part of the pool that was trained on with a wrong pseudo label."""
+    coverage, precision = summary.get("pseudo_label_coverage"), summary.get("pseudo_label_precision")
+    return None if coverage is None or precision is None else coverage * (1 - precision)
 
 
 def entry(table: Table, row: Row, column: TableColumn, found: dict[str, Summaries]) -> Entry:

@@ -1,17 +1,21 @@
 """How well a confidence tells right pseudo labels from wrong ones, measured inside a run that none of them changes.
 
-The softmax selects. Beside it the scores of VCC, its target, its VAE, an MLP and RobustVCC are computed and trained on
-the same batches, and each pool row's last values in three windows of the run are kept.
+The softmax selects. Beside it other confidences are computed and trained on the same batches, and each pool row's last
+values in three windows of the run are kept: the scores of VCC, its target, its VAE, an MLP and RobustVCC; or Evidence
+and what it is made of.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from .. import metrics
-from ..calibrators import VCC, RobustVCC, Softmax
+from ..calibrators import VCC, Evidence, RobustVCC, Softmax
 from ..calibrators.vcc.fusion import Rows, interpolate
+from ..calibrators.vcc.history import History
 from ..calibrators.vcc.reconstruction import MLPReconstruction
 from ..data.ssl_data import SSLData
 from ..types import Calibrated, Outputs, Step, Task
@@ -23,27 +27,52 @@ SCORES = ("ensemble", "temporal", "view")
 CONFIDENCES = (
     "softmax", *SCORES, "target", "target, printed", "VAE", "MLP", "temperature", "RobustVCC",
 )  # fmt: skip
+EVIDENCE_PARTS = ("softmax", "visits", "neighbors", "witness", "Evidence")
 
 
-class WatchedSoftmax(Softmax):
-    """The softmax confidence, with all others measured beside it; `attach` the data before training.
+class Watched(Softmax):
+    """The softmax confidence, with others measured beside it; `attach` the data before training."""
 
-    They have the default options of `VCC` and `RobustVCC`. Their losses do not reach the classifier.
-    """
-
-    labeled_views = ("strong",)  # RobustVCC learns its temperature from them
+    names: ClassVar[tuple[str, ...]]
+    """What is measured."""
     truth: Tensor
     kept: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.vcc, self.robust = VCC(), RobustVCC()
 
     def attach(self, data: SSLData) -> None:
         """Show it the labels of the pool that the method does not see."""
         self.register_buffer("truth", torch.as_tensor(data.hidden_truth), persistent=False)
-        size = (len(MOMENTS), 1 + len(CONFIDENCES), len(data.split.pool))
+        size = (len(MOMENTS), 1 + len(self.names), len(data.split.pool))
         self.register_buffer("kept", torch.full(size, torch.nan))
+
+    def quality(self) -> dict[str, dict[str, float]]:
+        """The metrics of each confidence: AUROC, ECE and the precision of the most trusted, at each moment."""
+        found: dict[str, dict[str, float]] = {name: {} for name in self.names}
+        for moment, kept in zip(MOMENTS, self.kept.cpu(), strict=True):
+            for name, values in zip(self.names, kept[1:], strict=True):
+                known = ~(values.isnan() | kept[0].isnan())
+                measured = measure(values[known], kept[0][known] == 1, name not in SCORES)
+                found[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
+        return found
+
+    def _keep(self, step: Step, values: dict[str, Tensor], labels: Tensor) -> None:
+        """Store the values of a batch, over those of an earlier visit in the same window."""
+        truth = self.truth[step.batch.pool_ids]
+        right = torch.where(truth >= 0, (labels == truth).float(), torch.nan)
+        rows = torch.stack([right, *(values[name] for name in self.names)])
+        for place, end in enumerate(MOMENTS.values()):
+            if end - max(WINDOW, 1 / step.steps) <= step.progress < end:
+                self.kept[place][:, step.batch.pool_ids] = rows
+
+
+class WatchedSoftmax(Watched):
+    """Measures the parts of VCC and RobustVCC, with their default options. Their losses do not reach the classifier."""
+
+    names = CONFIDENCES
+    labeled_views = ("strong",)  # RobustVCC learns its temperature from them
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vcc, self.robust = VCC(), RobustVCC()
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Set up what is measured."""
@@ -66,16 +95,6 @@ class WatchedSoftmax(Softmax):
         losses = [self.vcc.loss(constant, target), robust.loss, self._mlp_loss(constant, plain.probs, target)]
         return plain._replace(loss=torch.stack([loss for loss in losses if loss is not None]).sum())
 
-    def quality(self) -> dict[str, dict[str, float]]:
-        """The metrics of each confidence: AUROC, ECE and the precision of the most trusted, at each moment."""
-        found: dict[str, dict[str, float]] = {name: {} for name in CONFIDENCES}
-        for moment, kept in zip(MOMENTS, self.kept.cpu(), strict=True):
-            for name, values in zip(CONFIDENCES, kept[1:], strict=True):
-                known = ~(values.isnan() | kept[0].isnan())
-                measured = measure(values[known], kept[0][known] == 1, name not in SCORES)
-                found[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
-        return found
-
     def _printed(self, scored: Rows) -> Tensor:
         memory = self.vcc.score_memory
         return interpolate(scored, memory.queue(), memory.classes + 1, "printed", memory.min_per_class)
@@ -92,14 +111,45 @@ class WatchedSoftmax(Softmax):
         with torch.autocast(target.device.type, enabled=False):
             return self.mlp.loss(probs, outputs.features.float(), target)
 
-    def _keep(self, step: Step, values: dict[str, Tensor], labels: Tensor) -> None:
-        """Store the values of a batch, over those of an earlier visit in the same window."""
-        truth = self.truth[step.batch.pool_ids]
-        right = torch.where(truth >= 0, (labels == truth).float(), torch.nan)
-        rows = torch.stack([right, *(values[name] for name in CONFIDENCES)])
-        for place, end in enumerate(MOMENTS.values()):
-            if end - max(WINDOW, 1 / step.steps) <= step.progress < end:
-                self.kept[place][:, step.batch.pool_ids] = rows
+
+class WatchedEvidence(Watched):
+    """Measures Evidence with its default options and what it is made of. Its loss does not reach the classifier."""
+
+    names = EVIDENCE_PARTS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evidence = Evidence()
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Set up what is measured."""
+        self.evidence.setup(model, task)
+        self.visits = History(task.pool, task.classes, window=8)
+
+    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+        """The softmax; in training mode with the loss of Evidence."""
+        plain = super().forward(step, images, outputs)
+        if not self.training:
+            return plain
+        support, ids = self.evidence.support(step, plain.probs), step.batch.pool_ids
+        past, known = self.visits.read(ids, step.number)
+        both = torch.where(known[:, None], (past + plain.probs) / 2, plain.probs)
+        values = {"softmax": plain.confidence, "neighbors": support[:, 1], "visits": own(both, plain.labels)}
+        values["witness"] = own(self._witness(outputs, plain.probs), plain.labels)
+        values["Evidence"] = self.evidence.reliability(self.evidence.moments(support), plain.labels)
+        self._keep(step, values, plain.labels)
+        self.visits.write(ids, plain.probs, step.number)
+        return plain._replace(loss=self.evidence(step, images, outputs).loss)
+
+    @torch.no_grad()
+    def _witness(self, outputs: Outputs, probs: Tensor) -> Tensor:
+        honest = self.evidence.honest
+        return probs if honest is None else honest.heads(outputs.features.detach().float()).softmax(2).mean(1)
+
+
+def own(probs: Tensor, labels: Tensor) -> Tensor:
+    """The probability of each row's label."""
+    return probs.gather(1, labels[:, None])[:, 0]
 
 
 def measure(values: Tensor, right: Tensor, probability: bool = True) -> dict[str, float]:

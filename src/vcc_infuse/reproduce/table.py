@@ -74,9 +74,9 @@ class Table:
             options["eval_every"] = math.ceil(options["eval_every"] * options.get("selector.keep", 1))
         return Cell(options)
 
-    def cells(self, seeds: int) -> Iterator[Cell]:
+    def cells(self, seeds: int, first: int = 0) -> Iterator[Cell]:
         """Every run of the table, seed by seed: a half-finished grid is a complete table of fewer seeds."""
-        for seed in range(seeds):
+        for seed in range(first, first + seeds):
             for column in self.columns:
                 for row in self.rows:
                     cell = self.cell(row, column, seed)

@@ -10,6 +10,7 @@ from ..table import Table
 from . import (
     ablation_scores,
     ablation_vae,
+    beyond,
     calibration,
     calibrators,
     confidence,
@@ -31,6 +32,8 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
     "ablation-vae": ablation_vae.table,
     "imbalance": imbalance.table,
     "confidence": confidence.table,
+    "beyond-confidence": beyond.confidence,
+    "beyond-error": beyond.error,
 }
 
 

@@ -1,0 +1,5 @@
+"""Evidence for a pseudo label from neighbors, earlier views and heads that never saw a part of the labels."""
+
+from .calibrator import Evidence
+
+__all__ = ["Evidence"]

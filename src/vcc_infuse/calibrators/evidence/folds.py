@@ -1,0 +1,69 @@
+"""Heads that were never shown a part of the labels, so that what they say about that part is honest.
+
+A classifier is right on the labels it was trained on, which proves nothing. The labels are divided into folds. For each
+fold there is a linear head of its own, trained by the labels of all other folds and by its own confident predictions,
+as the classifier is. On a trained network the features themselves have seen all labels: then the heads are honest about
+the last layer only. On frozen features they are honest altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+THRESHOLD = 0.95  # of the pseudo labels that a head learns from
+
+
+class FoldHeads(nn.Module):
+    """One linear head per fold; a label's fold is decided when it is first seen, in turns within its class."""
+
+    fold: Tensor
+    counts: Tensor
+
+    def __init__(self, classes: int, width: int, labeled: int, folds: int) -> None:
+        super().__init__()
+        self.classes, self.folds = classes, folds
+        self.linear = nn.Linear(width, folds * classes)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.register_buffer("fold", torch.full((labeled,), -1))
+        self.register_buffer("counts", torch.zeros(classes, dtype=torch.long))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits, rows × folds × classes."""
+        logits: Tensor = self.linear(features)
+        return logits.view(len(features), self.folds, self.classes)
+
+    @torch.no_grad()
+    def assign(self, ids: Tensor, y: Tensor) -> None:
+        """Decide the folds of labels that have none yet."""
+        for row in (self.fold[ids] < 0).nonzero()[:, 0].tolist():
+            if self.fold[ids[row]] < 0:  # an image can be twice in a batch
+                self.fold[ids[row]] = self.counts[y[row]] % self.folds
+                self.counts[y[row]] += 1
+
+    def loss(
+        self, labeled: Tensor, y: Tensor, gather: Callable[[Tensor], Tensor], ids: Tensor, weak: Tensor, strong: Tensor
+    ) -> Tensor:
+        """Cross entropy of the labels outside the fold, and of strong views with a head's own pseudo labels.
+
+        The inputs are features; `weak` and `strong` are of the same pool rows. Means are over whole batches, so that
+        several processes can average them.
+        """
+        self.assign(gather(ids), gather(y))
+        logits = self(torch.cat([labeled, strong]))
+        shown = self.fold[ids][:, None] != torch.arange(self.folds, device=ids.device)
+        supervised = cross_entropy(logits[: len(y)], y[:, None].expand(-1, self.folds)) * shown
+        with torch.no_grad():
+            confidence, pseudo = self(weak).softmax(2).max(2)
+        consistent = cross_entropy(logits[len(y) :], pseudo) * (confidence >= THRESHOLD)
+        share = self.folds / (self.folds - 1)  # of the labels, one fold is hidden
+        return share * supervised.sum() / max(1, len(y)) + consistent.sum() / max(1, len(pseudo))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of each row and head."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none").view(targets.shape)

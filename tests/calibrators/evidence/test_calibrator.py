@@ -1,0 +1,147 @@
+"""Evidence as a whole: on a pool of clusters whose neighbors know better than the classifier."""
+
+import copy
+
+import pytest
+import torch
+from tests.helpers.tiny import buffers, same
+from torch import nn
+
+from vcc_infuse.calibrators import Calibrator, Evidence
+from vcc_infuse.errors import OptionError
+from vcc_infuse.metrics import auroc, ece
+from vcc_infuse.models import Classifier
+from vcc_infuse.types import Batch, Outputs, Step, Task
+from vcc_infuse.utils.serialization import from_config, to_config
+
+POOL, LABELED, WIDTH, CLASSES, STEPS, SIZE = 400, 40, 16, 4, 60, 80
+
+
+class Clusters:
+    """Features in four clusters, and a classifier whose predictions for single images are noisy and overconfident."""
+
+    def __init__(self, calibrator: Evidence, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        centers = 2.2 * torch.eye(CLASSES, WIDTH)
+        self.truth = torch.arange(POOL) % CLASSES
+        self.x = centers[self.truth] + 0.9 * torch.randn(POOL, WIDTH)
+        self.model = Classifier(nn.Identity(), nn.Linear(WIDTH, CLASSES))
+        self.model.head.weight.data = 2 * centers[:, :WIDTH] + 2.0 * torch.randn(CLASSES, WIDTH)
+        self.model.head.bias.data.zero_()
+        self.calibrator = calibrator
+        counts = torch.full((CLASSES,), LABELED // CLASSES)
+        calibrator.setup(self.model, Task(CLASSES, LABELED, POOL, counts, STEPS, 16, SIZE))
+        calibrator.train()
+        self.optimizer = torch.optim.Adam(calibrator.parameters(), lr=0.05)
+
+    def step(self, number: int) -> Step:
+        torch.manual_seed(1000 + number)
+        ids, rows = torch.randint(LABELED, (16,)), torch.randperm(POOL)[:SIZE]
+        views = {"weak": self.x[rows], "strong": self.x[rows] + 0.3 * torch.randn(SIZE, WIDTH)}
+        batch = Batch(self.x[ids], self.truth[ids], ids, views, rows, torch.ones(SIZE))
+        return Step(batch, self.model, self.model, self.calibrator, number, STEPS)
+
+    def run(self, number: int):
+        step = self.step(number)
+        weak = step.batch.views["weak"]
+        out = step.confidence(weak, step.forward_weak(weak))
+        if out.loss is not None:
+            self.optimizer.zero_grad()
+            out.loss.backward()
+            self.optimizer.step()
+        return step, out
+
+    def train(self, steps: int = STEPS - 1):
+        for number in range(steps):
+            self.run(number)
+        return self
+
+    def judged(self):
+        """The probability and the softmax confidence of pool rows without labels, and whether the label is right."""
+        step = self.step(STEPS - 1)
+        step.batch = step.batch._replace(pool_ids=torch.arange(LABELED, POOL))
+        self.calibrator.eval()
+        probs = self.model(self.x[LABELED:]).logits.detach().softmax(1)
+        support = self.calibrator.support(step, probs)
+        score = self.calibrator.reliability(self.calibrator.moments(support), probs.argmax(1))
+        return score, probs.amax(1), probs.argmax(1) == self.truth[LABELED:]
+
+
+def test_neighbors_rank_better_and_honest_labels_calibrate():
+    score, softmax, right = Clusters(Evidence(every=1)).train().judged()
+    assert 0.5 < right.float().mean() < 0.95
+    assert auroc(score, right) > auroc(softmax, right) + 0.03
+    assert ece(score, right) < ece(softmax, right) / 2 + 0.03
+
+
+def test_probability_at_inference_uses_the_neighbors_too():
+    world = Clusters(Evidence(every=1)).train()
+    new = world.x[LABELED:] + 0.05
+    outputs = Outputs(*(part.detach() for part in world.model(new)))
+    right = outputs.logits.argmax(1) == world.truth[LABELED:]
+    assert (
+        auroc(world.calibrator.eval().predict(outputs), right) > auroc(outputs.logits.softmax(1).amax(1), right) + 0.03
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"match": "none"}, {"match": "confidence"}, {"max_label_error": 0.1}], ids=str)
+def test_label_stays_and_only_memories_of_the_calibrator_change(options):
+    world = Clusters(Evidence(every=2, min_per_class=1, **options)).train(20)
+    before = buffers(world.model)
+    step, out = world.run(30)
+    assert torch.equal(out.labels, step.weak.logits.argmax(1))
+    assert torch.equal(out.confidence, out.probs.amax(1))
+    assert same(before, buffers(world.model))
+    assert all(p.grad is None for p in world.model.parameters())
+    if "max_label_error" in options:
+        assert world.calibrator.thresholds.isfinite().any()
+        assert (out.confidence == 1).any()
+        assert (out.confidence < 0.95).any()
+
+
+def test_without_matching_the_confidence_is_the_probability():
+    world = Clusters(Evidence(every=2, min_per_class=1, match="none")).train()
+    world.calibrator.eval()
+    step, out = world.run(STEPS - 1)
+    probs = step.weak.logits.softmax(1)
+    support = world.calibrator.support(step, probs)
+    score = world.calibrator.reliability(world.calibrator.moments(support), probs.argmax(1))
+    free = score > 0.5  # below one half the runner-up may bound it
+    assert free.sum() > 10
+    torch.testing.assert_close(out.confidence[free], score[free], atol=1e-5, rtol=0)
+
+
+def test_softmax_selects_in_the_warm_up_and_neighbors_are_unknown_before_a_pass():
+    world = Clusters(Evidence(warmup_fraction=0.2, min_per_class=1, every=2))
+    step, out = world.run(0)
+    assert torch.equal(out.probs, step.weak.logits.softmax(1))
+    assert world.calibrator.support(step, out.probs)[:, 1].isnan().all()
+    world.train(30)
+    step, out = world.run(30)
+    assert not torch.allclose(out.probs, step.weak.logits.softmax(1))
+    assert world.calibrator.support(step, out.probs)[:, 1].isfinite().float().mean() > 0.5
+
+
+def test_a_class_with_one_label_leaves_the_weights_alone():
+    world = Clusters(Evidence(every=1))
+    counts = torch.tensor([1, 13, 13, 13])
+    world.calibrator.setup(world.model, Task(CLASSES, LABELED, POOL, counts, STEPS, 16, SIZE))
+    _, out = world.run(0)
+    assert out.loss is None
+    assert world.calibrator.honest is None
+    assert not list(world.calibrator.parameters())
+
+
+def test_state_round_trip_gives_the_same_next_step():
+    world = Clusters(Evidence(every=2, min_per_class=1)).train(25)
+    other = Clusters(from_config(to_config(world.calibrator), Calibrator))
+    other.calibrator.load_state_dict(copy.deepcopy(world.calibrator.state_dict()))
+    (_, one), (_, two) = world.run(26), other.run(26)
+    assert torch.equal(one.probs, two.probs)
+    assert torch.equal(one.loss, two.loss)
+
+
+@pytest.mark.parametrize("options", [{"max_label_error": 0.0}, {"match": "x"}, {"folds": 1}, {"refreshes": 0}], ids=str)
+def test_errors_name_the_option(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        Evidence(**options)

@@ -1,0 +1,110 @@
+"""The fit against a general optimizer, and thresholds against the definition of conformal risk control."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from vcc_infuse.calibrators.evidence.reliability import (
+    BIAS,
+    BIAS_SD,
+    CLASS_SD,
+    WEIGHT,
+    WEIGHT_SD,
+    Moments,
+    Reliability,
+    log_odds,
+)
+from vcc_infuse.calibrators.evidence.thresholds import class_thresholds, risk_threshold
+
+
+def rows(weights, count=300, classes=3, seed=0):
+    """Evidence, labels, and whether they are right, by a model with these weights."""
+    generator = torch.Generator().manual_seed(seed)
+    evidence = torch.randn(count, len(weights), generator=generator)
+    labels = torch.randint(classes, (count,), generator=generator)
+    logits = evidence @ torch.tensor(weights) + 1 + torch.tensor([0.0, 1.0, -1.0])[labels]
+    return evidence, labels, torch.rand(count, generator=generator) < logits.sigmoid()
+
+
+@pytest.mark.parametrize("weights", [[1.0, 2.0], [-2.0, 1.0]], ids=["free", "at the bound"])
+def test_fit_is_the_most_probable_monotone_model(weights):
+    evidence, labels, right = rows(weights)
+    model = Reliability(2, 3)
+    model.fit(evidence, labels, right, rounds=200)
+    x, y, own = evidence.double().numpy(), right.double().numpy(), labels.numpy()
+
+    def loss(at):
+        logits = x @ at[:2] + at[2] + at[3:][own]
+        prior = ((at[:2] - WEIGHT / 2) / WEIGHT_SD) ** 2
+        priors = prior.sum() + ((at[2] - BIAS) / BIAS_SD) ** 2 + ((at[3:] / CLASS_SD) ** 2).sum()
+        return (np.logaddexp(0, logits) - y * logits).sum() + priors / 2
+
+    bounds = [(0, None)] * 2 + [(None, None)] * 4
+    best = minimize(loss, np.zeros(6), bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9})
+    found = torch.cat([model.weights, model.bias[None], model.offsets]).numpy()
+    np.testing.assert_allclose(found, best.x, atol=2e-3)
+    assert (found[:2] >= 0).all()
+
+
+def test_more_evidence_never_lowers_the_probability():
+    model = Reliability(2, 3)
+    model.fit(*rows([-2.0, 1.0]))
+    evidence, labels = torch.randn(50, 2), torch.zeros(50, dtype=torch.long)
+    assert (model(evidence + torch.rand(50, 2), labels) >= model(evidence, labels)).all()
+
+
+def test_moments_scale_the_pool_and_unknown_evidence_follows_the_first_column():
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(4000, 2, generator=generator)
+    probs[::3, 1] = torch.nan
+    moments = Moments(2)
+    moments.observe(probs)
+    scaled = moments(probs)
+    known = ~probs[:, 1].isnan()
+    assert scaled[:, 0].mean().abs() < 1e-3
+    assert scaled[known, 1].mean().abs() < 1e-3
+    for column in (scaled[:, 0], scaled[known, 1]):
+        assert abs(column.std() - 1) < 2e-3
+    assert torch.equal(scaled[~known, 1], scaled[~known, 0])
+    expected = (log_odds(probs[1, 0]) - log_odds(probs[:, 0]).mean()) / log_odds(probs[:, 0]).std()
+    torch.testing.assert_close(scaled[1, 0], expected, atol=1e-3, rtol=0)
+
+
+def test_threshold_is_the_lowest_that_keeps_the_promise():
+    generator = torch.Generator().manual_seed(0)
+    for count, max_error in ((100, 0.05), (40, 0.1), (30, 0.5)):
+        scores = torch.rand(count, generator=generator)
+        right = torch.rand(count, generator=generator) < scores
+        found = risk_threshold(scores, right, max_error)
+
+        def risk(threshold, scores=scores, right=right, count=count):
+            return (((scores > threshold) & ~right).sum() + 1) / (count + 1)
+
+        assert risk(found) <= max_error
+        lower = torch.cat([scores[scores < found], torch.tensor([-1.0])])
+        assert all(risk(value) > max_error for value in lower) or found == -torch.inf
+    assert risk_threshold(torch.rand(10), torch.ones(10, dtype=torch.bool), 0.05) == torch.inf
+    assert risk_threshold(torch.rand(40), torch.ones(40, dtype=torch.bool), 0.05) == -torch.inf
+
+
+def test_the_promise_holds_on_average_for_examples_drawn_alike():
+    generator = torch.Generator().manual_seed(0)
+    risks = []
+    for _ in range(400):
+        scores = torch.rand(40, generator=generator)
+        right = torch.rand(40, generator=generator) < scores
+        threshold = risk_threshold(scores, right, 0.1)
+        risks.append((1 - threshold.clamp(0, 1)) ** 2 / 2)  # ∫ (1 − s) ds above the threshold
+    assert 0.07 < torch.stack(risks).mean() < 0.1
+
+
+def test_classes_with_many_labels_have_thresholds_of_their_own():
+    scores, labels = torch.rand(120), torch.tensor([0] * 60 + [1] * 50 + [2] * 10)
+    right = torch.rand(120) < scores
+    found = class_thresholds(scores, labels, right, 4, 0.1)
+    for label in (0, 1):
+        own = labels == label
+        assert found[label] == risk_threshold(scores[own], right[own], 0.1)
+    rest = labels == 2
+    assert found[2] == found[3] == risk_threshold(scores[rest], right[rest], 0.1)
