@@ -136,7 +136,7 @@ class WatchedEvidence(Watched):
         both = torch.where(known[:, None], (past + plain.probs) / 2, plain.probs)
         values = {"softmax": plain.confidence, "neighbors": support[:, 1], "visits": own(both, plain.labels)}
         values["witness"] = own(self._witness(outputs, plain.probs), plain.labels)
-        values["Evidence"] = self.evidence.reliability(self.evidence.moments(support), plain.labels)
+        values["Evidence"] = self.evidence.probability(support, plain.labels)
         self._keep(step, values, plain.labels)
         self.visits.write(ids, plain.probs, step.number)
         return plain._replace(loss=self.evidence(step, images, outputs).loss)

@@ -63,7 +63,7 @@ class Clusters:
         self.calibrator.eval()
         probs = self.model(self.x[LABELED:]).logits.detach().softmax(1)
         support = self.calibrator.support(step, probs)
-        score = self.calibrator.reliability(self.calibrator.moments(support), probs.argmax(1))
+        score = self.calibrator.probability(support, probs.argmax(1))
         return score, probs.amax(1), probs.argmax(1) == self.truth[LABELED:]
 
 
@@ -105,7 +105,7 @@ def test_without_matching_the_confidence_is_the_probability():
     step, out = world.run(STEPS - 1)
     probs = step.weak.logits.softmax(1)
     support = world.calibrator.support(step, probs)
-    score = world.calibrator.reliability(world.calibrator.moments(support), probs.argmax(1))
+    score = world.calibrator.probability(support, probs.argmax(1))
     free = score > 0.5  # below one half the runner-up may bound it
     assert free.sum() > 10
     torch.testing.assert_close(out.confidence[free], score[free], atol=1e-5, rtol=0)

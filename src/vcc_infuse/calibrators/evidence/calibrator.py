@@ -59,7 +59,7 @@ class Evidence(Calibrator):
         max_label_error: float | None = None,
         neighbors: int = 10,
         code_size: int = 64,
-        refreshes: int = 2,
+        refreshes: int = 3,
         folds: int = 4,
         every: int = 4,
         min_per_class: int = 16,
@@ -93,10 +93,8 @@ class Evidence(Calibrator):
         self.reliability = Reliability(2, classes)
         self.scale = ScaleMatching(self.match, classes, 128 * classes, self.min_per_class)
         self.register_buffer("thresholds", torch.full((classes,), torch.inf))
-        self.first = min(one_pass, math.ceil(task.steps / 4))
-        self.refresh_steps = {
-            self.first + i * (task.steps - self.first) // self.refreshes for i in range(self.refreshes)
-        }
+        first = min(one_pass, math.ceil(task.steps / 4))
+        self.refresh_steps = {first + i * (task.steps - first) // self.refreshes for i in range(self.refreshes)}
 
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
         """The confidence that selects; in training mode, after learning from the batch."""
@@ -104,7 +102,7 @@ class Evidence(Calibrator):
         with torch.autocast(probs.device.type, enabled=False):
             support = self.support(step, probs)
             (confidence, labels), loss = probs.max(1), None
-            score = self.reliability(self.moments(support), labels)
+            score = self.probability(support, labels)
             if self.training:
                 columns = {"score": score, "confidence": confidence, "labels": labels}
                 self.scale.memory.push(**{name: step.gather(column) for name, column in columns.items()})
@@ -119,7 +117,12 @@ class Evidence(Calibrator):
         """The probability that the label of each image is right; its neighbors are looked up in the pool."""
         probs = outputs.logits.float().softmax(1)
         near = mean_over(self.memory.look_up(outputs.features.float()), self.history)
-        return self.reliability(self.moments(support_of(probs, near)), probs.argmax(1))
+        return self.probability(support_of(probs, near), probs.argmax(1))
+
+    def probability(self, support: Tensor, labels: Tensor) -> Tensor:
+        """The probability that labels with such support are right."""
+        found: Tensor = self.reliability(self.moments(support), labels)
+        return found
 
     @torch.no_grad()
     def support(self, step: Step, probs: Tensor) -> Tensor:
@@ -130,14 +133,14 @@ class Evidence(Calibrator):
     def _selection(self, score: Tensor, confidence: Tensor, labels: Tensor) -> Tensor:
         if self.max_label_error is not None:
             return (score > self.thresholds[labels]).float()
-        return self.scale(score, confidence, labels)
+        matched: Tensor = self.scale(score, confidence, labels)
+        return matched
 
     def _remember(self, step: Step, probs: Tensor, features: Tensor) -> None:
-        """Store the predictions and, as often as needed, the features of the batch."""
+        """Store the predictions and the features of the batch, and find neighbors if it is time."""
         ids = step.gather(step.batch.pool_ids)
         self.history.write(ids, step.gather(probs), step.number)
-        if step.number <= self.first or step.number % self.every == 0:
-            self.memory.write(ids, step.gather(features))
+        self.memory.write(ids, step.gather(features))
         if step.number in self.refresh_steps:
             self.memory.find_neighbors()
 

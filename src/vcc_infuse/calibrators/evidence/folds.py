@@ -61,7 +61,8 @@ class FoldHeads(nn.Module):
             confidence, pseudo = self(weak).softmax(2).max(2)
         consistent = cross_entropy(logits[len(y) :], pseudo) * (confidence >= THRESHOLD)
         share = self.folds / (self.folds - 1)  # of the labels, one fold is hidden
-        return share * supervised.sum() / max(1, len(y)) + consistent.sum() / max(1, len(pseudo))
+        total: Tensor = share * supervised.sum() / max(1, len(y)) + consistent.sum() / max(1, len(pseudo))
+        return total
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

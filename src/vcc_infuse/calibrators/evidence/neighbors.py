@@ -56,7 +56,7 @@ class FeatureMemory(nn.Module):
         rows = self.seen.nonzero()[:, 0]
         if int(self.seen[: self.pool].sum()) < self.neighbors + 2:
             return
-        for some in rows.split(CHUNK):
+        for some in torch.split(rows, CHUNK):
             own = torch.where(some < self.pool, some, -1)
             self.nearest[some] = self._nearest(F.normalize(self.codes[some].float()), own).int()
         self.found[rows] = True

@@ -22,8 +22,9 @@ WATCHED = {"algorithm": "FixMatch", "calibrator": "vcc_infuse.reproduce.confiden
 MAX_ERRORS = (0.05, 0.1)
 REMARK = (
     "All rows of a column come from the same runs of FixMatch, in which the softmax selects and the others are only "
-    "measured, on the weak views of pool rows whose label the method never saw, as in the table `confidence`. "
-    f"Precision is that of the {COVERAGE:.0%} most trusted. Differences are of the AUROC at the end, where more is better."
+    "measured, on the weak views of pool rows whose label the method never saw. "
+    f"Precision is that of the {COVERAGE:.0%} most trusted."
+    " Differences are of the AUROC at the end, where more is better."
 )
 ERROR_REMARK = (
     "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; the last rows "
