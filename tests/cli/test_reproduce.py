@@ -47,6 +47,17 @@ def test_dry_run_lists_cells_and_writes_nothing(tmp_path: Path, capsys: pytest.C
     assert list(tmp_path.iterdir()) == []
 
 
+def test_seeds_start_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("ablation-vae", "--scale", "smoke", "--seeds", "2", "--first-seed", "5", "--rows", "MLP")
+    assert reproduce(*command, "--dry-run", where=tmp_path) == 0
+    *cells, _ = capsys.readouterr().out.splitlines()
+    assert [cell.split("-")[-2] for cell in cells] == ["s5", "s6"]
+    assert reproduce(*command, where=tmp_path) == 0
+    (written,) = tmp_path.rglob("ablation-vae-smoke.md")
+    assert "over seeds 5 to 6; differences are paired" in written.read_text()
+    assert "2 of 2 runs are finished" in written.read_text()
+
+
 def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = ("coreset", "--seeds", "1", "--dry-run", "--columns", "STL-10, 40 labels, 10 % kept")
     (tmp_path / "stl10").mkdir()

@@ -11,10 +11,10 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from vcc_infuse.reproduce import Cell, run_grid
 from vcc_infuse.reproduce.cell import build_trainer, fit, load_data
-from vcc_infuse.reproduce.collect import collect
-from vcc_infuse.reproduce.confidences import CONFIDENCES, MOMENTS, SCORES, WatchedSoftmax, measure
+from vcc_infuse.reproduce.collect import collect, trusted_and_wrong
+from vcc_infuse.reproduce.confidences import CONFIDENCES, EVIDENCE_PARTS, MOMENTS, SCORES, WatchedSoftmax, measure
 from vcc_infuse.reproduce.scales import run_options
-from vcc_infuse.reproduce.tables import tables
+from vcc_infuse.reproduce.tables import beyond, tables
 from vcc_infuse.reproduce.tables.confidence import WATCHED
 
 
@@ -110,3 +110,22 @@ def test_rows_of_the_table_share_one_run(tmp_path: Path) -> None:
     assert entries["softmax"].ours["auroc_end"].mean == pytest.approx(parts["softmax"]["auroc_end"])
     change = parts["VAE"]["auroc_end"] - parts["softmax"]["auroc_end"]
     assert entries["VCC: r of the VAE"].difference.mean == pytest.approx(change)
+
+
+def test_measuring_evidence_trains_as_fixmatch_alone(options: dict[str, object]) -> None:
+    runs = []
+    for row in (beyond.WATCHED, {"algorithm": "FixMatch"}):
+        trainer = build_trainer({**options, **row, "progress": False})
+        runs.append(fit(trainer, load_data(options, trainer)))
+    watched, plain = runs
+    for name in ("error", "nll", "ece", "pseudo_label_coverage", "loss_unlabeled"):
+        assert watched.get(name) == pytest.approx(plain.get(name), rel=1e-5), name
+    assert tuple(watched["parts"]) == EVIDENCE_PARTS
+    ends = [found["auroc_end"] for found in watched["parts"].values()]
+    assert len(set(ends)) == len(EVIDENCE_PARTS)  # each is a confidence of its own
+
+
+def test_trusted_and_wrong_is_a_part_of_the_whole_pool() -> None:
+    known = {"pseudo_label_coverage": 0.5, "pseudo_label_precision": 0.8}
+    assert trusted_and_wrong(known) == pytest.approx(0.1)
+    assert trusted_and_wrong({}) is None
