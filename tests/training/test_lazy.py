@@ -98,8 +98,13 @@ def test_in_micro_batches():
 
 
 def test_only_rows_that_count_are_augmented(monkeypatch):
-    made, make = [], ImageViews._strong
-    monkeypatch.setattr(ImageViews, "_strong", lambda *args: made.append(len(args[1])) or make(*args))
+    made, make = [], ImageViews._made
+
+    def count(views, raw, draws, recipe):
+        made.append(len(raw) if recipe == views.recipes.strong else 0)
+        return make(views, raw, draws, recipe)
+
+    monkeypatch.setattr(ImageViews, "_made", count)
     run = trained("images", FixMatch(0.36), lazy=True)
     assert sum(made) == pytest.approx(ROWS * RUN["steps"] * run.last_metrics_["pseudo_label_coverage"])
     assert 0 < sum(made) < ROWS * RUN["steps"]
