@@ -132,7 +132,7 @@ def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
 def complain(line: str, status: int) -> int:
     """Print one line to stderr, from the first process only."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"vcc-infuse: {line}", file=sys.stderr)
+        print(f"vcc-infuse: {' '.join(line.splitlines())}", file=sys.stderr)  # a file name may hold line breaks
     return status
 
 
