@@ -116,6 +116,10 @@ FILES = [
 SLOW = ["embed.open_bank", "reproduce.run_grid", "export.export_model", "plan.open_bank", "bench.alternate"]
 
 
+class TimeUpError(Exception):
+    """The time for one kind of case is used up."""
+
+
 class HangError(BaseException):
     """A case took too long."""
 
@@ -217,7 +221,7 @@ class Counts:
     def run(self, kind: str, words: list[str], real: bool = False) -> None:
         """One case, if there is time for it."""
         if time.monotonic() > self.end:
-            return
+            raise TimeUpError
         out, err = io.StringIO(), io.StringIO()
         self.cases[f"{kind} {words[0]}"] += 1
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
@@ -337,7 +341,8 @@ def search(counts: Counts, sandbox: Path, cases: int, number: int, minutes: floa
 
     for part in (lists, files, folders):
         counts.end = time.monotonic() + 60 * minutes / 3
-        part()
+        with contextlib.suppress(TimeUpError):
+            part()
 
 
 def stop(*_: Any) -> None:

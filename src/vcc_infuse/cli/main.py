@@ -149,7 +149,7 @@ def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
 def complain(line: str, status: int, every: bool = False) -> int:
     """Print one line to stderr, from the first process only unless `every` one has something to say."""
     if every or os.environ.get("RANK", "0") == "0":
-        print(f"vcc-infuse: {line}", file=sys.stderr)
+        print(f"vcc-infuse: {' '.join(line.splitlines())}", file=sys.stderr)  # a file name may hold line breaks
     return status
 
 

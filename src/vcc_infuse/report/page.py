@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jinja2 import UndefinedError
+
 from ..errors import OptionError
 from ..utils.io import MALFORMED, nan_to_none, reading, write_text
 from .charts.chart import COLORS
@@ -58,10 +60,13 @@ def safe_page(runs: Sequence[Run]) -> str:
     """The page; values that no chart can show, because a file was changed, are blamed on the run that holds them."""
     try:
         return page(runs)
-    except MALFORMED:
+    except (*MALFORMED, UndefinedError):
         for run in runs:
             with reading(run.name, "some of its metrics are not those of a run; restore its files from a copy"):
-                page([run])
+                try:
+                    page([run])
+                except UndefinedError as fault:  # a template met a number where it expected a table
+                    raise TypeError(str(fault)) from fault
         raise
 
 

@@ -7,7 +7,7 @@ import functools
 import hashlib
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 @functools.cache
@@ -33,7 +33,4 @@ def policy_hash(text: str) -> str:
 
 def render(template_name: str, **values: Any) -> str:
     """The text of a template with its values filled in."""
-    try:
-        return environment().get_template(template_name).render(**values)
-    except UndefinedError as fault:
-        raise TypeError(f"a value is not of the kind that the page shows: {fault}") from fault
+    return environment().get_template(template_name).render(**values)
