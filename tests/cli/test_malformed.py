@@ -17,6 +17,7 @@ from PIL import Image
 
 from vcc_infuse.cli.main import main
 from vcc_infuse.runs.checkpoint import digest
+from vcc_infuse.utils.manifest import publish
 
 TRAIN = "train --data digits --labels 20 --preset scratch --model MLP --batch_size 2 --unlabeled_ratio 1".split()
 QUICK = [*TRAIN, "--steps", "2", "--progress", "false"]
@@ -85,7 +86,7 @@ WORDS = {
     "--bins=1000000000": "--bins must be at most 100000, got 1000000000",
     "--on_nan=hope": "--on_nan must be one of stop, skip, rollback, got 'hope'",
     "--model.hidden=[1000000000000]": "there is not enough memory",
-    "--algorithm=.X": "--algorithm .X cannot be imported",
+    "--algorithm=.X": "--algorithm '.X' is not the import path of a class",
     "--labels=1430 --include_labeled=false --lr=0.1": "--labels must be at most",
 }
 
@@ -161,13 +162,14 @@ def test_malformed_predictions_are_one_line(run, capsys):
 def test_metrics_that_no_chart_can_show_are_blamed_on_the_run(run, capsys):
     summary = json.loads((run / "summary.json").read_text())
     for key, value in (("reliability", [1]), ("classes", 3), ("versions", 7)):
-        (run / "summary.json").write_text(json.dumps({**summary, key: value}))
+        publish(run, {"summary.json": json.dumps({**summary, key: value}).encode()})
         one_line(["report", "run"], capsys, "run is damaged")
 
 
 def test_damaged_lines_are_counted_on_the_page_and_when_a_run_goes_on(run):
     lines = (run / "metrics.jsonl").read_bytes().split(b"\n")
-    (run / "metrics.jsonl").write_bytes(b"\n".join([lines[0].replace(b"{", b"\xff", 1), *lines[1:], b'{"step": "x"}']))
+    damaged = b"\n".join([lines[0].replace(b"{", b"\xff", 1), *lines[1:], b'{"step": "x"}'])
+    publish(run, {"metrics.jsonl": damaged}, ["metrics.jsonl"])  # as if it had been written so
     assert main(["report", "run"]) == 0
     said = "2 lines are damaged and left out (line 1, 4)"
     assert f"metrics.jsonl: {said}" in (run / "report.html").read_text()
@@ -184,7 +186,8 @@ def test_damaged_lines_are_counted_on_the_page_and_when_a_run_goes_on(run):
 def test_a_foreign_checkpoint_with_a_right_checksum_is_one_line(state, run, capsys):
     for path in (run / "checkpoints").glob("*.pt"):
         torch.save(state, path)
-        path.with_suffix(".json").write_text(json.dumps({"step": 1, "sha256": digest(path)}))
+        record = json.loads(path.with_suffix(".json").read_text())
+        path.with_suffix(".json").write_text(json.dumps({**record, "sha256": digest(path)}))
     (run / "summary.json").unlink()
     one_line(["train", "--resume", "run"], capsys, "run/checkpoints is damaged")
 
@@ -192,8 +195,8 @@ def test_a_foreign_checkpoint_with_a_right_checksum_is_one_line(state, run, caps
 @pytest.mark.parametrize("target", ["/", ".", ""])
 def test_output_that_is_a_folder_is_one_line(target, run, capsys):
     if target:
-        one_line(["report", "run", "-o", target], capsys, "--output must be a file")
-    one_line(["evaluate", "run", "-o", target or "/"], capsys, "Is a directory")
+        one_line(["report", "run", "-o", target], capsys, "is a folder; give the name of a file")
+    one_line(["evaluate", "run", "-o", target or "/"], capsys, "is a folder; give the name of a file")
 
 
 OWN = """
@@ -249,7 +252,8 @@ def test_a_class_folder_whose_name_is_not_utf8_trains_predicts_and_resumes(tmp_p
 
 def test_ctrl_c_before_training_is_one_line_and_status_130(tmp_path):
     code = (
-        "import sys, vcc_infuse.cli.train as t\n"
+        "import signal, sys, vcc_infuse.cli.train as t\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores the signal
         "def wait(*a, **k):\n    import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(60)\n"
         "t.load_data = wait\nfrom vcc_infuse.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     )

@@ -213,7 +213,7 @@ def test_a_full_disk_costs_one_line_and_the_temporary_file_is_gone(tmp_path, mon
     monkeypatch.setattr(Path, "write_bytes", full)
     words = "train --data digits --labels 40 --steps 2 --batch_size 2 --unlabeled_ratio 1 --progress false --out"
     assert main([*words.split(), str(tmp_path / "run")]) == 2
-    remedy = "free some space, then continue with --resume"
+    remedy = "free some space, then continue with --resume, or start again if there is no checkpoint yet"
     assert capsys.readouterr().err == f"vcc-infuse: No space left on device; {remedy}\n"
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 

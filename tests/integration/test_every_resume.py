@@ -50,7 +50,7 @@ def compare(straight, resumed, whole, cut):
     assert differences(straight.state_.state_dict(), resumed.state_.state_dict()) == []
     assert differences(*(load_file(run / "model.safetensors") for run in (whole, cut))) == []
     for file in ("metrics.jsonl", "selections.jsonl"):
-        lines = [read_jsonl(run / file) if (run / file).exists() else [] for run in (whole, cut)]
+        lines = [read_jsonl(run / file).values if (run / file).exists() else [] for run in (whole, cut)]
         assert differences(*lines) == []
 
 
@@ -75,7 +75,7 @@ def test_a_run_without_steps_finishes_when_resumed(key, place, data, tmp_path):
     assert not (cut / "summary.json").exists()
     resumed = trainer(SmallConv(4), CASES[key], out=str(cut))
     assert resumed.fit(data, resume=True)["error"] == json.loads((whole / "summary.json").read_text())["error"]
-    assert len(read_jsonl(cut / "metrics.jsonl")) == 1
+    assert len(read_jsonl(cut / "metrics.jsonl").values) == 1
     compare(straight, resumed, whole, cut)
 
 
@@ -85,7 +85,7 @@ FOLLOWERS = [kind for kind in ALGORITHMS if kind.on_coreset_change is not Algori
 @pytest.mark.parametrize("kind", FOLLOWERS, ids=name)
 def test_counts_that_follow_the_core_set_resume_in_mid_interval(kind, data, tmp_path):
     straight = check((lively(kind), lively(VCC), lively(INFUSE)), data, tmp_path)
-    assert [line["step"] for line in read_jsonl(tmp_path / "cut" / "selections.jsonl")] == [0, 2, 4]
+    assert [line["step"] for line in read_jsonl(tmp_path / "cut" / "selections.jsonl").values] == [0, 2, 4]
     assert straight.state_.coreset_scheduler.coreset_start == 4
 
 
@@ -99,4 +99,4 @@ def test_a_core_set_that_is_resampled_after_each_pass_resumes(data, tmp_path):
     straight = check((lively(FixMatch), None, selector), data, tmp_path)
     # Two batches make a pass, so there is one draw before the interruption and one after.
     assert straight.state_.coreset_scheduler.coreset_start == 4
-    assert len(read_jsonl(tmp_path / "cut" / "selections.jsonl")) == 1
+    assert len(read_jsonl(tmp_path / "cut" / "selections.jsonl").values) == 1

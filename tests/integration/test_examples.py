@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,11 @@ def test_the_walk_through_works(tmp_path, monkeypatch, capsys):
     said = {}
     for command in commands_of("docs/walk-through.md"):
         short = " --preset scratch --size 24 --steps 4 --batch_size 4 --device cpu" if " train " in command else ""
-        assert main(shlex.split(command + short)[1:]) == 0
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            assert main(shlex.split(command + short)[1:]) == 0
         captured = capsys.readouterr()
-        said[command.split()[1]] = captured.out + captured.err
+        said[command.split()[1]] = "\n".join([captured.out, captured.err, *(str(each.message) for each in warned)])
     assert list(said) == ["train", "report", "predict", "export"]
     assert (
         "40 images, 24 labels, 2 classes, 6 more labels kept for validation, 2 skipped, cpu; training" in said["train"]

@@ -267,5 +267,5 @@ def test_killed_at_any_moment_it_ends_with_the_same_cells(root: Path, tmp_path: 
     assert 5 <= len(errors(killed)) < 14
     assert start(root, killed).wait() == 0
     assert errors(killed) == errors(whole)
-    assert len(errors(killed)) == 14  # seven rows, two seeds
+    assert len(errors(killed)) == 16  # eight rows, two seeds
     assert len(list(killed.glob("cache/banks/*"))) == 1

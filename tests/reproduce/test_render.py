@@ -72,7 +72,8 @@ def test_page_escapes_names_and_facts(cells: Path) -> None:
     assert "<p>x &lt; y</p>" in text
     assert "VCC-<b>" not in text
     assert "VCC-&lt;b&gt;&amp;|" in text
-    assert "http" not in text  # nothing is fetched
+    assert "http:" not in text  # nothing is fetched
+    assert "https:" not in text
 
 
 class TableCells(HTMLParser):

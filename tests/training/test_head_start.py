@@ -108,7 +108,7 @@ def test_a_resumed_run_does_not_start_at_the_probe_again(data, tmp_path):
     again = Trainer(Timm("test_resnet", weights="none"), FixMatch(), **options)
     summary = again.fit(data, resume=True)
     assert torch.equal(again.state_.model.head.weight, weight)
-    assert summary["error"] == read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["error"]
+    assert summary["error"] == read_jsonl(tmp_path / "run" / "metrics.jsonl").values[-1]["error"]
     assert summary["error_probe"] == trainer.state_.probe_error
 
 

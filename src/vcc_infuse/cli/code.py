@@ -6,9 +6,12 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from .parsing import Parser
+
+if TYPE_CHECKING:  # it imports torch, for which `--help` should not wait
+    from .parsing import Parser
 
 IMPORT, TRUST = "--import", "--trust-code"
 

@@ -206,7 +206,7 @@ def check_options(folder: str, extended: bool, force: bool) -> None:
     before = checkpoint.identity(RunFolder(folder).checkpoints)
     if before and not force:
         now = options_of(read_config(Path(folder) / "config.yaml"))
-        steps = {"steps": now.get("steps")} if extended or before["step"] == before["total"] else {}
+        steps = {"steps": now.get("steps")} if extended or before["step"] == before.get("total") else {}
         remedy = "put it back, start a new run with --config, or add --force"
         refuse(changed_options({**before["config"], **steps}, now), folder, False, remedy)
 

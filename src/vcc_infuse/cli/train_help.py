@@ -50,8 +50,9 @@ COMMON = {
     "data": ("data", "labels", "label_file", "validation", "size", "flip", "augment"),
     "method": ("preset", "algorithm", "calibrator", "selector", "model"),
     "training": ("steps", "batch_size", "lr", "init", "device", "seed"),
-    "run folder": ("out", "config", "resume", "force", "trust-code", "import", "dry_run", "print_config"),
+    "run folder": ("out", "config", "resume", "dry_run", "print_config"),
 }
+SELDOM = ("force", "trust-code", "import")
 LEFT, SECTIONS = 22, re.compile(r"^(Args|Attributes|Example|Returns):$", re.M)
 OFTEN_PRESET = {*FROZEN, *FINETUNE, *SCRATCH}
 
@@ -78,7 +79,7 @@ def overview() -> str:
 def everything() -> str:
     """All options, grouped by what they are about."""
     train = [name for name in types_of(TrainConfig) if name != "preset"]
-    run = [name for name in COMMON["run folder"] if name != "out"]
+    run = [*(name for name in COMMON["run folder"] if name != "out"), *SELDOM]
     groups = {"data": list(DATA_OPTIONS), "method": COMMON["method"], "training": train, "run folder": run}
     shown = [group(title, {name: text_of(name) for name in names}) for title, names in groups.items()]
     bank = group("the bank of --preset frozen", class_options("bank", BankConfig))

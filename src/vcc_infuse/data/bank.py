@@ -267,7 +267,7 @@ class Bank:
         recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, CHUNK, self.views.flip]
         recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]  # by what it means, however written
         options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
-        digest = hashlib.blake2b(repr([recipe, options, self.encoder]).encode(), digest_size=16)
+        digest = hashlib.blake2b(repr([recipe, options, nn.Module.__repr__(self.encoder)]).encode(), digest_size=16)
         for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         for part, images in self.images.items():

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from ..utils.io import in_words, read_json, write_atomic, write_json
+from ..utils.io import in_words, read_json, reading, write_atomic, write_json
 
 NAME = re.compile(r"step-(\d+)\.pt")
 
@@ -55,8 +55,12 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
 def identity(folder: Path) -> dict[str, Any]:
     """What run the newest undamaged checkpoint belongs to, and its step; empty without one."""
     path = next(undamaged(folder), None)
-    record = read_json(path.with_suffix(".json")) if path else None
-    return {**(record.get("identity") or {}), "step": record["step"]} if record else {}
+    if path is None:
+        return {}
+    with reading(folder, "restore them from a copy, or start again with a new --out"):
+        record = read_json(path.with_suffix(".json")) or {}
+        found: dict[str, Any] = record["identity"]
+        return {**found, "step": record["step"]} if found else {}
 
 
 def undamaged(folder: Path) -> Iterator[Path]:

@@ -88,7 +88,7 @@ class RunRecorder:
         if not before:
             return  # nothing was trained yet
         old, now = before["config"], self.identity["config"]
-        if before["step"] == before["total"]:  # a run that is complete may get more steps
+        if before["step"] == before.get("total"):  # a run that is complete may get more steps
             old = {**old, "steps": now["steps"]}
         found = compare({**before, "config": old}, self.identity, (folder.rows(), rows))
         said = refuse(found, folder.path, force, "put it back as it was, start a new run, or add --force")

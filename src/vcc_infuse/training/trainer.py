@@ -88,8 +88,7 @@ class Trainer:
             self.prepare(data, resume)
             with closing(self.recorder_):
                 start = self.recorder_.open(config or self._config_yaml(), resume, force)
-                if self.state_.main:
-                    self.state_.warn(*about_data(self.state_.data, self.config.out))
+                self.state_.warn(*about_data(self.state_.data, self.config.out))
                 if self.config.on_nan == "rollback" and self.recorder_.last_checkpoint() is None:
                     self.recorder_.checkpoint(start)
                 return self._run(start)

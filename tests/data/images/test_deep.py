@@ -285,7 +285,7 @@ def test_without_the_extra_the_remedy_is_named(tmp_path, monkeypatch):
     with_extra = load_folder(tmp_path / "d")
     monkeypatch.setattr(deep, "read_heif", lambda: False)
     monkeypatch.setattr("vcc_infuse.data.sources.folder.read_heif", lambda: False)
-    monkeypatch.setattr(Image, "ID", [kind for kind in Image.ID if kind not in ("HEIF", "AVIF")])
+    monkeypatch.setattr(deep, "formats", lambda: ("PNG",))
     without = load_folder(tmp_path / "d")
     assert (len(with_extra.train), len(without.train)) == (10, 9)
     assert without.skipped == (("unlabeled/photo.HEIC", "HEIC or AVIF, which needs: pip install 'vcc-infuse[heif]'"),)

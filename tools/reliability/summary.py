@@ -1,0 +1,85 @@
+"""Write results/reliability.md from the JSON files of the other scripts in this folder.
+
+    python tools/reliability/summary.py
+
+Every number is that of a file; a goal that was not reached stands beside what was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vcc_infuse.utils.io import write_text
+
+RESULTS = Path(__file__).parents[2] / "results"
+Found = dict[str, Any]
+HEAD = """# Reliability
+
+Made by `python tools/reliability/summary.py` from `results/reliability/*.json`, which hold the commands, and the counts
+by kind. A goal in brackets was not reached in the time at hand; the scripts take a larger `--count` or `--cases`.
+
+| what is tried | cases (goal) | result |
+|---|---|---|
+"""
+
+
+def kills(found: Found) -> tuple[str, int, int, str]:
+    """Training killed at random moments."""
+    done = f"{found['identical']} of {found['runs']} runs bit-identical, {found['tracebacks']} tracebacks"
+    wait = found.get("longest_wait_of_the_other_process_s")
+    done += f"; the other of two processes lived on for up to {wait:.0f} s" if wait else ""
+    return "`kill -9` at random moments, one and two processes", found["kills"], 200, done
+
+
+def damage(found: Found) -> tuple[str, int, int, str]:
+    """Files damaged at random."""
+    text = "{detected} detected, {harmless} harmless, {SILENT} silent, {traceback} tracebacks, {hang} hangs"
+    return "bits flipped and files cut, in every kind of file", found["damages"], 1000, text.format(**found)
+
+
+def arguments(found: Found) -> tuple[str, int, int, str]:
+    """Generated argument lists and files."""
+    text = "{tracebacks} tracebacks, {hangs} hangs, {written_outside} files written outside"
+    return "generated arguments, configuration files and run folders", found["cases"], 10000, text.format(**found)
+
+
+def hostile(found: Found) -> tuple[str, int, int, str]:
+    """Files made to do harm."""
+    text = (
+        "{executed} executed, {outside} reached outside, {traceback} tracebacks, up to {peak_mb_above_normal} MB more"
+    )
+    return "hostile files, folders, models and configurations", found["cases"], 200, text.format(**found)
+
+
+def broken_images(found: Found) -> tuple[str, int, int, str]:
+    """A folder with broken images."""
+    text = f"exit status {found['exit_status']}, {found['listed']} of {found['broken']} broken ones listed"
+    return "images, one in a hundred broken", found["images"], 1, text
+
+
+def soak(found: Found) -> tuple[str, int, int, str]:
+    """Many small steps."""
+    return "small steps in one process", found["steps"], 20000, f"memory grew by {100 * found['growth']:.2f} %"
+
+
+PARTS: dict[str, Callable[[Found], tuple[str, int, int, str]]] = {
+    "kills": kills, "damage": damage, "arguments": arguments, "hostile": hostile, "broken_images": broken_images,
+    "soak": soak,
+}  # fmt: skip
+
+
+def rows() -> Iterator[str]:
+    """One line per file that is there."""
+    for name, describe in PARTS.items():
+        path = RESULTS / "reliability" / f"{name}.json"
+        if path.is_file():
+            what, count, goal, result = describe(json.loads(path.read_text("utf-8")))
+            missed = f" ({goal:,})" if count < goal else ""
+            yield f"| {what} (`{name}.json`) | {count:,}{missed} | {result} |\n"
+
+
+if __name__ == "__main__":
+    write_text(RESULTS / "reliability.md", HEAD + "".join(rows()))
