@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from vcc_infuse import Predictor, Timm, UserError
 from vcc_infuse.cli.main import main
 from vcc_infuse.data.sources.label_file import read_label_file
 from vcc_infuse.utils.io import table_cell
+from vcc_infuse.utils.manifest import publish
 
 SMALL = "--steps 2 --batch_size 4 --unlabeled_ratio 1 --progress false"
 TRAIN = f"--data digits --labels 40 --preset scratch {SMALL}".split()
@@ -55,6 +57,12 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trust") / "run"
     assert main(["train", *TRAIN, "--out", str(folder)]) == 0
     return folder
+
+
+def rewrite(folder, **changes):
+    """Change model.json and its checksum, as somebody who means harm would."""
+    card = json.loads((folder / "model.json").read_text())
+    publish(folder, {"model.json": json.dumps(card | changes).encode()})
 
 
 def one_line(capsys):
@@ -143,11 +151,10 @@ def test_a_model_opens_and_runs_nothing(command, backbone, run, tmp_path, monkey
 
     monkeypatch.setattr("socket.socket.connect", refuse)
     shutil.copytree(run, tmp_path / "run")
-    card = json.loads((tmp_path / "run" / "model.json").read_text())
-    (tmp_path / "run" / "model.json").write_text(json.dumps(card | {"backbone": backbone}))
+    rewrite(tmp_path / "run", backbone=backbone)
     words = {"predict": [str(tmp_path)], "select": ["--pool", str(tmp_path)], "calibrate": ["--data", "digits"]}
     assert main([command, str(tmp_path / "run"), *words.get(command, [])]) == 2
-    one_line(capsys)
+    assert re.search("is code outside|must be a network of timm|must hold arguments of the network", one_line(capsys))
     assert "antigravity" not in sys.modules
 
 
@@ -172,9 +179,7 @@ def test_other_cells_stay(text):
 
 def test_predictions_are_marked_and_their_numbers_stay(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
-    card = json.loads((tmp_path / "run" / "model.json").read_text())
-    card["classes"] = [f"={name}" for name in card["classes"]]
-    (tmp_path / "run" / "model.json").write_text(json.dumps(card))
+    rewrite(tmp_path / "run", classes=[f"={number}" for number in range(10)])
     (tmp_path / "images").mkdir()
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "images" / "+1.png")
     out = tmp_path / "out.csv"

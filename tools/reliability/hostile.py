@@ -2,6 +2,7 @@
 
     python tools/reliability/hostile.py [--only WORD] [--every N] [--out results/reliability/hostile.json]
 
+The checksums of a changed run are made to fit: a case that they stop would show nothing, and counts as a failure.
 Each case runs in a process of its own, forked after the library is loaded. An audit hook watches what Python opens,
 starts and connects to; a payload that runs creates a file. Memory is the peak of a case above that of a harmless one.
 """
@@ -10,6 +11,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -20,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hostile_cases import Case, Place, copy_run, every_case, images
+from hostile_cases import Case, Place, copy_run, every_case, images, seal
 
 from vcc_infuse.cli.main import main as command
 from vcc_infuse.errors import UserError
@@ -28,7 +30,7 @@ from vcc_infuse.errors import UserError
 SECONDS = 120
 STARTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "pty.spawn")
 CONNECTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request")
-PARTS = "executed", "outside", "traceback", "hang"
+PARTS = "executed", "outside", "traceback", "hang", "stopped_by_checksum"
 
 
 def watch(place: Place, seen: list[str]) -> None:
@@ -55,6 +57,7 @@ def in_child(case: Case, place: Place, output: Path) -> None:
     os.dup2(log, 2)
     seen: list[str] = []
     words = case[2](place)
+    seal(place.run)
     sys.path.append(str(place.folder / "lib"))
     watch(place, seen)
     try:
@@ -169,6 +172,7 @@ def main() -> int:
         cases = [case for case in every_case() if options.only in f"{case[0]} {case[1]}"][:: options.every]
         for case in cases:
             seen, peak, log = run_case(case, run)
+            seen += ["stopped_by_checksum"] if re.search("damaged or was changed|checksum differs", log) else []
             above = max(0, peak - normal)
             highest = max(highest, above)
             count = kinds.setdefault(case[0], Counter())

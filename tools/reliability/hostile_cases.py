@@ -3,6 +3,7 @@
 `Place.canary` is the file that a payload creates when it runs; `Place.outside` is a folder that nothing may open.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tifffile
 from PIL import Image
+
+from vcc_infuse.utils.manifest import NAME, publish
 
 GIGA = 2**30
 HTML = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -95,7 +98,7 @@ def configs() -> Iterator[Case]:
             key = filled.partition(":")[0]
             kept = "".join(line for line in old.splitlines(True) if not line.startswith(f"{key}:"))
             (place.run / "config.yaml").write_text(f"{filled}\n" if number % 2 else f"{kept}\n{filled}\n")
-            return ["train", "--resume", str(place.run), "--steps", "3"]
+            return ["train", "--resume", str(place.run), "--steps", "3", "--force"]
 
         yield "config.yaml", f"train {number}", train
         if number % 3 == 0:
@@ -216,13 +219,12 @@ def pickles() -> Iterator[Case]:
         yield "pickle", f"weights{suffix}", weights
 
     def checkpoint(place: Place) -> list[str]:
-        import hashlib
-
         (place.run / "summary.json").unlink(missing_ok=True)
         for file in list((place.run / "checkpoints").glob("step-*.pt")):
             file.write_bytes(pickle.dumps(Payload(place.canary)))
-            for other in file.parent.glob(f"{file.name}.*"):
-                other.write_text(hashlib.sha256(file.read_bytes()).hexdigest())
+            record = json.loads(file.with_suffix(".json").read_text())
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            file.with_suffix(".json").write_text(json.dumps(record | {"sha256": digest}))
         return ["train", "--resume", str(place.run)]
 
     yield "pickle", "checkpoint with a right checksum", checkpoint
@@ -482,6 +484,14 @@ def modules() -> Iterator[Case]:
             return ["-m", "vcc_infuse", "list"]
 
         yield "module in the working directory", name, make
+
+
+def seal(run: Path) -> None:
+    """Write checksums that fit the changed files, as somebody who means harm would: they must not be what protects."""
+    known = json.loads((run / NAME).read_text())["files"]
+    there = {name: entry for name, entry in known.items() if (run / name).is_file()}
+    logs = [name for name, entry in there.items() if entry.get("grows")]
+    publish(run, {}, logs, existing=[name for name in there if name not in logs], dropped=known.keys() - there.keys())
 
 
 def copy_run(run: Path, target: Path) -> Path:
