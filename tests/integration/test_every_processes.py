@@ -58,7 +58,8 @@ def test_both_hold_the_same_numbers(two, key, kind):
     """Weights, averages, memories, optimizer and core sets, bit for bit."""
     one, other = ended(two, key, kind)
     assert one[".world"] == other[".world"] == 2
-    assert differences(one, other) == []
+    # The user is warned by the first process, which alone has evaluated.
+    assert [path for path in differences(one, other) if "warnings" not in path] == []
 
 
 @pytest.mark.parametrize("kind", SELECTORS, ids=name)
@@ -78,12 +79,10 @@ def test_both_hold_the_numbers_of_one_process(two, data, key):
     if differences(alone, run(key, data, fixed=True, shift=1)):
         pytest.skip("it draws at random, and each process has its own stream")
     found, _ = ended(two, key, "fixed")
-    assert found.keys() == alone.keys()
-    for path in found.keys() - {".world"}:
-        if isinstance(found[path], str):
-            assert found[path] == alone[path]
-        else:
-            torch.testing.assert_close(found[path], alone[path], rtol=1e-5, atol=1e-6, equal_nan=True, msg=path)
+    numbers = {path for path in found if "warnings" not in path}
+    assert numbers == {path for path in alone if "warnings" not in path}
+    for path in numbers - {".world"}:
+        torch.testing.assert_close(found[path], alone[path], rtol=1e-5, atol=1e-6, equal_nan=True, msg=path)
 
 
 def test_the_global_batch_is_that_of_one_process(two, data):

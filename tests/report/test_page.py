@@ -5,6 +5,7 @@ import json
 from html.parser import HTMLParser
 
 import pytest
+from jinja2 import UndefinedError
 
 from tests.helpers.folders import NASTY, make_run
 from vcc_infuse.report import write_report
@@ -87,7 +88,7 @@ def test_a_name_in_template_syntax_is_only_a_name(tmp_path):
 
 def test_every_template_escapes_and_knows_its_values():
     assert environment().autoescape is True
-    with pytest.raises(TypeError, match="'script' is undefined"):
+    with pytest.raises(UndefinedError, match="'script' is undefined"):
         render("page.html", colors=[], title="", heading="", style="")
 
 

@@ -69,7 +69,7 @@ def read_words(argv: Sequence[str]) -> dict[str, str | None]:
 def check_keys(options: Mapping[str, Any], path: str) -> None:
     """Refuse what a configuration file cannot hold where it holds objects; `path` is that of the file."""
     for name, value in options.items():
-        if name in COMMAND_LINE and value is not None:  # --print_config shows them as null
+        if name in COMMAND_LINE:
             raise UserError(f"--{name} belongs on the command line; remove it from {path}")
         if isinstance(value, Mapping):
             chooses = "class_path" in value or "init_args" in value

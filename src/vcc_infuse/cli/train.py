@@ -27,6 +27,7 @@ from ..utils.manifest import settle
 from .console import summary_table
 from .options import (
     CLASSES,
+    COMMAND_LINE,
     NOT_DATA,
     TRUST_CODE,
     Given,
@@ -127,6 +128,7 @@ def parse(words: Words) -> tuple[ArgumentParser, Namespace]:
     """The options of the preset, of the configuration file and of the command line; the later one wins."""
     path = words.get("config")
     config = read_config(path, "--config ") if path else {}
+    config = {name: value for name, value in config.items() if value is not None or name not in COMMAND_LINE}
     check_keys(config, str(path))
     check_code(config, str(path), trusts_code(words))
     base = preset_options(words, config)

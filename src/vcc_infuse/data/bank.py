@@ -267,7 +267,9 @@ class Bank:
         recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, CHUNK, self.views.flip]
         recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]  # by what it means, however written
         options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
-        digest = hashlib.blake2b(repr([recipe, options, nn.Module.__repr__(self.encoder)]).encode(), digest_size=16)
+        # Its layers, not its own repr, which names the file of the weights.
+        layers = [type(self.encoder).__name__, *self.encoder.children()]
+        digest = hashlib.blake2b(repr([recipe, options, layers]).encode(), digest_size=16)
         for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         for part, images in self.images.items():

@@ -28,6 +28,7 @@ class FeatureMemory(nn.Module):
     def __init__(self, pool: int, labeled: int, width: int, code_size: int, neighbors: int) -> None:
         super().__init__()
         self.pool, self.neighbors, size = pool, neighbors, min(code_size, width)
+        self.based = False
         self.register_buffer("basis", torch.zeros(width, size))
         self.register_buffer("center", torch.zeros(width))
         self.register_buffer("codes", torch.zeros(pool + labeled, size, dtype=torch.float16))
@@ -38,8 +39,10 @@ class FeatureMemory(nn.Module):
     @torch.no_grad()
     def write(self, ids: Tensor, features: Tensor) -> None:
         """Add the features of one visit."""
-        if not self.basis.any():
-            self._choose_basis(features)
+        if not self.based:  # asked once per process, because the answer makes a GPU wait
+            self.based = True
+            if not self.basis.any():
+                self._choose_basis(features)
         codes = F.normalize((features - self.center) @ self.basis)
         before = self.codes[ids].float()
         self.codes[ids] = torch.where(self.seen[ids][:, None], (before + codes) / 2, codes).half()
