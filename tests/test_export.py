@@ -127,7 +127,12 @@ def test_a_gray_run_by_the_command(tmp_path, digits, capsys):
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == [str(i) for i in range(10)]
     x = digits.dataset.test.x[:9]
     np.testing.assert_allclose(session.run(None, {"images": x})[0], predictor.predict(x).probs, atol=1e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {"model.json", "model.safetensors", "own.onnx"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "manifest.json",
+        "model.json",
+        "model.safetensors",
+        "own.onnx",
+    }
 
 
 def vectors(**options):
@@ -188,7 +193,7 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"model.json", "model.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "model.json", "model.safetensors"}
 
 
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch):

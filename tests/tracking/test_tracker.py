@@ -46,7 +46,7 @@ class Stopping(FixMatch):
 
 def train(run, data, method=None, resume=False, **options):
     trainer = Trainer(SmallConv(4), method or FixMatch(), Doubtful(), out=str(run), **{**SMALL, **options})
-    return trainer.fit(data, resume=resume)
+    return trainer.fit(data, resume=resume, force=resume)  # the interrupting method is another class
 
 
 def lines(run):
