@@ -171,6 +171,7 @@ def main() -> int:
         normal = run_case(("harmless", "predict", harmless), run)[1]
         cases = [case for case in every_case() if options.only in f"{case[0]} {case[1]}"][:: options.every]
         for case in cases:
+            print(f"{len(failures)} {case[0]}: {case[1]}", file=sys.stderr, flush=True)
             seen, peak, log = run_case(case, run)
             seen += ["stopped_by_checksum"] if re.search("damaged or was changed|checksum differs", log) else []
             above = max(0, peak - normal)
