@@ -51,9 +51,9 @@ def kl(p, q):
 
 @torch.no_grad()
 def consistency_scores(model, ema, images, probs, features, last_probs, visited):
-    # Ensemble: entropy of the mean prediction of the head under dropout.
-    copies = F.dropout(features.repeat(MC_SAMPLES, 1), DROPOUT)
-    mean = model.head(copies).softmax(1).view(MC_SAMPLES, *probs.shape).mean(0)
+    # Ensemble: entropy of the mean prediction of the head under dropout, the same for all rows of a sample.
+    kept = F.dropout(torch.ones(MC_SAMPLES, 1, features.shape[1]), DROPOUT)
+    mean = model.head(kept * features).softmax(2).mean(0)
     ensemble = -(mean * mean.clamp_min(TINY).log()).sum(1)
     # Temporal: divergence from the last prediction for the same example; NaN, which means no score, if there is none.
     temporal = torch.where(visited, kl(probs, last_probs), torch.nan)

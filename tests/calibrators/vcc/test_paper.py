@@ -46,8 +46,8 @@ class Paper:
     def __init__(self, fusion):
         self.fusion, self.last, self.queue = fusion, {}, []
 
-    def scores(self, world, step, dropped):
-        """(ensemble, temporal, view, confidence, label) of each example."""
+    def scores(self, world, step, kept):
+        """(ensemble, temporal, view, confidence, label) of each example; `kept` has what dropout left, per sample."""
         images = step.batch.views["weak"]
         with torch.no_grad():
             world.model.eval()
@@ -56,7 +56,7 @@ class Paper:
         features, ema_features = features.double().numpy(), ema_features.double().numpy()
         probs = softmax(linear(world.model.head, features))
         y, y_ema = softmax(linear(world.ema.head, features)), softmax(linear(world.model.head, ema_features))
-        copies = softmax(linear(world.model.head, dropped.double().numpy())).reshape(SAMPLES, len(images), -1)
+        copies = np.stack([softmax(linear(world.model.head, features * row)) for row in kept.double().numpy()[:, 0]])
         rows = []
         for i, number in enumerate(step.batch.pool_ids.tolist()):
             mean = copies[:, i].sum(0) / SAMPLES
@@ -115,13 +115,15 @@ def test_scores_target_reconstruction_and_loss_are_those_of_the_paper(fusion, jo
     world.perturb_network()
     noise = torch.randn(SIZE, LATENT)
     monkeypatch.setattr(torch, "randn_like", lambda tensor: noise)
-    world.model.head.register_forward_hook(lambda module, inputs, output: dropped.append(inputs[0].detach().clone()))
+    dropout = F.dropout
+    monkeypatch.setattr(F, "dropout", lambda x, rate: dropped.append(dropout(x, rate)) or dropped[-1])
     for number in range(4):
         step = world.step(number)
         dropped.clear()
         out = world.run(step)
-        (copies,) = (x for x in dropped if len(x) == SAMPLES * SIZE)
-        rows, probs, features = paper.scores(world, step, copies)
+        (kept,) = dropped
+        assert ((kept == 0) | kept.isclose(torch.tensor(1 / 0.7))).all()
+        rows, probs, features = paper.scores(world, step, kept)
         targets = paper.targets(rows)
         memory = vcc.score_memory.memory
         newest = memory["scores"][(memory.cursor - SIZE + torch.arange(SIZE)) % memory.size].numpy()

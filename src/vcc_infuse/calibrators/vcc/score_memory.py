@@ -33,11 +33,12 @@ class ScoreMemory(nn.Module):
     def observe(self, step: Step, images: Tensor, outputs: Outputs, rows: Tensor | slice = slice(None)) -> Rows:
         """Score the examples `rows` of a batch and add them to the queue; add the whole batch to the history."""
         probs, ids = outputs.logits.detach().float().softmax(1), step.batch.pool_ids
-        head = cast(Head, step.model.head)
         columns = [probs.new_empty(len(probs[rows]), 0)]
         for name in self.scores:
             if name == "ensemble":
-                score = ensemble_score(head, outputs.features[rows], self.mc_samples, self.dropout)
+                score = ensemble_score(
+                    cast(nn.Linear, step.model.head), outputs.features[rows], self.mc_samples, self.dropout
+                )
             elif name == "temporal":
                 score = temporal_score(probs[rows], *self.history.read(ids[rows], step.number))
             else:
