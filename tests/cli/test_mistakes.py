@@ -219,12 +219,16 @@ def test_a_full_disk_costs_one_line_and_the_temporary_file_is_gone(tmp_path, mon
 
 
 def test_broken_images_are_skipped_counted_and_listed(tmp_path, monkeypatch):
+    import csv
     import json
 
     monkeypatch.chdir(tmp_path)
     root = folder(tmp_path / "data", images=6)
     (root / "train" / "cat" / "3.png").write_bytes(b"not a picture")
+    (root / "train" / "cat" / "4\t5\n.png").write_bytes(b"nor this")
     words = "train --data data --labels 4 --steps 2 --batch_size 2 --unlabeled_ratio 1 --progress false --out run"
     assert main(words.split()) == 0
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["skipped_images"] == 1
-    assert (tmp_path / "run" / "skipped.tsv").read_text().startswith("train/cat/3.png\t")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["skipped_images"] == 2
+    with open(tmp_path / "run" / "skipped.tsv", newline="") as handle:
+        listed = list(csv.reader(handle, "excel-tab"))
+    assert [name for name, _ in listed] == ["train/cat/3.png", "train/cat/4\t5\n.png"]

@@ -25,7 +25,8 @@ from pathlib import Path
 from vcc_infuse.cli.main import main
 
 CONFIDENT = ["FixMatch", "FlexMatch", "FreeMatch", "SoftMatch", "UDA", "PseudoLabel"]  # a calibrator can change them
-METHODS = [*CONFIDENT, "Dash", "CoMatch", "SimMatch", "MPL", "MeanTeacher", "PiModel", "VAT", "MixMatch", "ReMixMatch"]
+OTHERS = ["Adsh", "Dash", "CoMatch", "SimMatch", "MPL", "MeanTeacher", "PiModel", "VAT", "MixMatch", "ReMixMatch"]
+PLUGINS = ["ABC", "Balance", "DARP", "DASO", "DebiasPL"]  # around a confident method
 CALIBRATORS = ["Softmax", "VCC", "RobustVCC", "MMCE", "HardViewTemperature"]
 SELECTORS = ["", "INFUSE", "RobustINFUSE", "GradMatch", "RETRIEVE", "EL2N", "Random", "RandomOnline", "FullShort"]
 REFRESHED = [*SELECTORS[1:6], "RandomOnline"]  # at intervals
@@ -36,8 +37,9 @@ PATIENCE = 60.0
 
 def words(rng: random.Random) -> list[str]:
     """A combination."""
-    method = rng.choice(METHODS)
-    found = ["--algorithm", method]
+    method, plugin = rng.choice([*CONFIDENT, *OTHERS]), rng.choice(PLUGINS)
+    wrapped = method in CONFIDENT[:4] and rng.random() < 0.5
+    found = ["--algorithm", plugin, "--algorithm.base", method] if wrapped else ["--algorithm", method]
     found += ["--calibrator", rng.choice(CALIBRATORS)] if method in CONFIDENT else []
     selector = rng.choice(SELECTORS)
     found += ["--selector", selector, "--selector.keep", "0.5"] if selector else []

@@ -53,6 +53,13 @@ def set_up(backbone: Any, shape: tuple[int, ...]) -> int:
         return feature_width(backbone, shape)
     backbone.setup(shape)
     features: int = backbone.features
+    name = type(backbone)
+    if name.__module__.partition(".")[0] != __package__.partition(".")[0]:
+        found = feature_width(backbone, shape)
+        if found != features:
+            raise UserError(
+                f"{name.__name__}.features is {features}, but the network returns {found} features; set it to {found}"
+            )
     return features
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -131,9 +133,10 @@ class RunRecorder:
 
     def _create(self, folder: RunFolder, config: str, rows: Columns) -> None:
         folder.check_free()
-        skipped = self.state.data.dataset.skipped
-        listed = "".join(f"{table_cell(path)}\t{table_cell(reason)}\n" for path, reason in skipped)
-        folder.create(config, rows, listed)
+        listed = io.StringIO()  # names with tabs or line ends are quoted
+        cells = ((table_cell(path), table_cell(reason)) for path, reason in self.state.data.dataset.skipped)
+        csv.writer(listed, "excel-tab", lineterminator="\n").writerows(cells)
+        folder.create(config, rows, listed.getvalue())
 
     def evaluation(self, metrics: dict[str, Any]) -> None:
         """Record one evaluation."""

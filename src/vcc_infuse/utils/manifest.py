@@ -73,20 +73,23 @@ def settle(folder: Path) -> None:
 
 
 def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
-    """Refuse files that are not those which were written; names that the manifest does not know are not checked.
+    """Refuse files that are not those which were written. Of those that the manifest does not know, links are refused.
 
+    A link could show a file from anywhere; the checksum of one that is vouched for says that its content is known.
     `required`: refuse a folder without a manifest.
     """
     settle(folder)
     entries = _entries(folder)
-    if entries is None:
-        if required:
-            raise UserError(f"{folder}/{NAME} is missing, so nothing shows whether the files are whole; {RESTORE}")
-        return
+    if entries is None and required:
+        raise UserError(f"{folder}/{NAME} is missing, so nothing shows whether the files are whole; {RESTORE}")
+    known = entries or {}
     for name in names:
-        fault = _fault(folder / name, entries[name]) if name in entries else None
+        path = folder / name
+        if name not in known and path.is_symlink():
+            raise UserError(f"{path} is a link that {NAME} does not know; put the file itself in its place")
+        fault = _fault(path, known[name]) if name in known else None
         if fault is not None:
-            raise UserError(f"{folder / name} {fault}; {RESTORE}")
+            raise UserError(f"{path} {fault}; {RESTORE}")
 
 
 def listed(folder: Path) -> set[str]:
