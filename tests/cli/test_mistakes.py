@@ -1,5 +1,7 @@
 """A user's mistake: one line that names the option, the value and the remedy, exit status 2, nothing half-written."""
 
+import warnings
+
 import pytest
 from PIL import Image
 
@@ -232,3 +234,24 @@ def test_broken_images_are_skipped_counted_and_listed(tmp_path, monkeypatch):
     with open(tmp_path / "run" / "skipped.tsv", newline="") as handle:
         listed = list(csv.reader(handle, "excel-tab"))
     assert [name for name, _ in listed] == ["train/cat/3.png", "train/cat/4\t5\n.png"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("stop", "vcc-infuse: the loss is not finite in step 1 (labeled nan, unlabeled nan): the learning rate is too"),
+        ("skip", "; 3 batches in a row were left out in vain"),
+        ("rollback", "or clip_grad 1, also with lr × 0.03125"),
+    ],
+)
+def test_a_learning_rate_far_too_high_is_one_line_whatever_is_to_be_done_about_it(answer, said, tmp_path, capsys):
+    words = (
+        "train --data digits --labels 40 --preset scratch --model SmallConv --model.width 4 --steps 8 --eval_every 4 "
+        "--batch_size 8 --unlabeled_ratio 1 --progress false --lr 1e30"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main([*words.split(), "--on_nan", answer, "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("vcc-infuse: ") == 1
+    assert said in error

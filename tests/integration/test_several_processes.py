@@ -57,3 +57,14 @@ def test_damages_are_noticed(tmp_path):
     assert done.returncode == 0, (done.stderr[-2000:], found["faults"])
     assert found["detected"] > 2
     assert found["SILENT"] == found["traceback"] == found["hang"] == 0
+
+
+def test_two_processes_roll_back_together(tmp_path):
+    words = (
+        "--data digits --labels 40 --preset scratch --model MLP --steps 4 --batch_size 8 --unlabeled_ratio 1 --lr 1e30 "
+        f"--on_nan rollback --progress false --out {tmp_path}/run"
+    )
+    done = python("-m", "torch.distributed.run", "--nproc_per_node", 2, "-m", "vcc_infuse", "train", *words.split())
+    assert done.returncode == 1
+    assert done.stderr.count("went back to step 0, and lr is × 0.5 from there on") == 1, done.stderr[-3000:]
+    assert "also with lr × 0.03125" in done.stderr

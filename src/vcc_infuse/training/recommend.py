@@ -65,7 +65,8 @@ def embedding_cost(bank: Bank) -> Cost:
 def training_cost(trainer: Trainer, data: SSLData, steps: int = 2) -> Cost:
     """Time for all steps of a run, from a few of them on a trainer that is thrown away."""
     trial = Trainer(
-        trainer.model, trainer.algorithm, trainer.calibrator, None, trainer.config, out=None, tracker="none"
+        trainer.model, trainer.algorithm, trainer.calibrator, None, trainer.config,
+        out=None, tracker="none", on_nan="stop",
     )  # fmt: skip
     trial.prepare(data)
     seconds: list[float] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -73,8 +75,19 @@ class Recovery:
             buffer.copy_(old)
         state.skipped, state.skipped_in_row = state.skipped + 1, state.skipped_in_row + 1
         if state.skipped_in_row >= PATIENCE:
-            cause = self._cause(number, {})
-            raise UserError(f"{diverged(number, {}, cause)}; {PATIENCE} batches in a row were left out in vain")
+            raise self._given_up(number)
+
+    @contextmanager
+    def in_vain(self, number: int) -> Iterator[None]:
+        """What a measurement says about a network whose batches are left out is blamed on what made it so."""
+        try:
+            yield
+        except UserError as fault:
+            raise (self._given_up(number) if self.state.skipped_in_row else fault) from fault.__cause__
+
+    def _given_up(self, number: int) -> UserError:
+        left_out = f"{self.state.skipped_in_row} batches in a row were left out in vain"
+        return UserError(f"{diverged(number, {}, self._cause(number, {}))}; {left_out}")
 
     def warn_at_the_end(self, last: dict[str, Any]) -> None:
         """What the last evaluation and the run folder give reason to warn of."""

@@ -233,7 +233,8 @@ class Trainer:
 
     def _evaluate(self, done: int) -> dict[str, Any]:
         """Measure, record, save."""
-        self.last_metrics_ = collect_metrics(self.state_, done, self.config)
+        with self.recovery_.in_vain(done - 1):
+            self.last_metrics_ = collect_metrics(self.state_, done, self.config)
         self.recorder_.evaluation(self.last_metrics_)
         self.recorder_.checkpoint(done)
         return self.last_metrics_
