@@ -7,6 +7,7 @@ without z. With `residual` both start at the softmax confidence and learn a corr
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -44,9 +45,13 @@ class MLPReconstruction(nn.Module):
         self.normalize = nn.LayerNorm(features, elementwise_affine=False)
         self.decoder = layers(classes + features + latent_dim, 1 if output == "scalar" else classes)
 
-    def decode(self, probs: Tensor, inputs: Tensor) -> Tensor:
-        """Logits; with `residual`, a learned correction of the softmax's logits."""
-        change: Tensor = self.decoder(inputs)
+    def decode(self, probs: Tensor, inputs: Tensor, z: Tensor | None = None) -> Tensor:
+        """Logits at z, or at the prior's mean; with `residual`, a learned correction of the softmax's logits."""
+        first, width = cast(nn.Linear, self.decoder[0]), inputs.shape[1]
+        # Apart from each other, because z has a gradient, and that of the features would cost as much as all the rest.
+        hidden = F.linear(inputs, first.weight[:, :width], first.bias)
+        hidden = hidden if z is None else hidden + F.linear(z, first.weight[:, width:])
+        change: Tensor = self.decoder[1:](hidden)
         if not self.residual:
             return change.squeeze(1) if self.output == "scalar" else change
         if self.output == "distribution":
@@ -55,8 +60,7 @@ class MLPReconstruction(nn.Module):
 
     def forward(self, probs: Tensor, features: Tensor) -> Tensor:
         """Deterministic logits: z, if there is one, is at the prior's mean."""
-        inputs = self._condition(probs, features)
-        return self.decode(probs, F.pad(inputs, (0, self.latent_dim)))
+        return self.decode(probs, self._condition(probs, features))
 
     def confidence(self, probs: Tensor, features: Tensor) -> Tensor:
         """Reconstructed confidence in the classifier's label."""
@@ -93,4 +97,4 @@ class VAEReconstruction(MLPReconstruction):
         mean, log_var = self.encoder(inputs).chunk(2, 1)
         log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far beyond any use and still safe from overflow
         z = mean + torch.randn_like(mean) * (log_var / 2).exp()
-        return self._nll(self.decode(probs, torch.cat([inputs, z], 1)), target) + kl_to_prior(mean, log_var).mean()
+        return self._nll(self.decode(probs, inputs, z), target) + kl_to_prior(mean, log_var).mean()
