@@ -4,13 +4,14 @@ from .base import Selector
 from .controls import EarlyStop, FullShort, Random, RandomOnline
 from .el2n import EL2N
 from .gradmatch import GradMatch
-from .infuse import INFUSE, RobustINFUSE
+from .infuse import INFUSE, AlignedINFUSE, RobustINFUSE
 from .retrieve import RETRIEVE
 
 __all__ = [
     "EL2N",
     "INFUSE",
     "RETRIEVE",
+    "AlignedINFUSE",
     "EarlyStop",
     "FullShort",
     "GradMatch",

@@ -99,6 +99,16 @@ class Pool:
         for number, piece in enumerate(self._pieces(ids)):
             yield self._evaluate(piece, SAMPLE, number)
 
+    @torch.no_grad()
+    def sample_weak(self, count: int) -> Outputs:
+        """The model's outputs for weak views of random examples, in float32, the same in every process."""
+        ids, outputs = self.rng(SAMPLE).permutation(self.size)[:count], []
+        for number, piece in enumerate(self._pieces(ids)):
+            seed_chunk(self.seed, self.number, SAMPLE, number)
+            with self.autocast():
+                outputs.append(self.model(self.views(piece, ("weak",))["weak"]))
+        return Outputs(*(torch.cat(part).float() for part in zip(*outputs, strict=True)))
+
     def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
         """Rows, weak views and labels of the labeled set, repeated `views` times with different views.
 

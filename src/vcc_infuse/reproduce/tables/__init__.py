@@ -34,6 +34,7 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
     "confidence": confidence.table,
     "beyond-confidence": beyond.confidence,
     "beyond-error": beyond.error,
+    "beyond-selection": beyond.selection,
 }
 
 

@@ -1,12 +1,14 @@
-"""Tables the paper does not have: Evidence, its parts, and thresholds with a promise."""
+"""Tables the paper does not have: Evidence, its parts, thresholds with a promise, and AlignedINFUSE."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..confidences import COVERAGE, EVIDENCE_PARTS
 from ..scales import Scale, column, default_column
 from ..table import Row, Table, TableColumn
+from . import coreset
 from .confidence import METRICS
 
 SETTINGS = (
@@ -29,6 +31,11 @@ REMARK = (
 ERROR_REMARK = (
     "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; the last rows "
     "promise that it is at most 5 or 10 %."
+)
+SELECTORS = ("FullShort", "INFUSE", "RobustINFUSE", "AlignedINFUSE")
+SELECTION_REMARK = (
+    "Balance gives pseudo labels the shares of the labels, as AlignedINFUSE tries to by its choice of examples: its "
+    "rows show how much of a gain is that. " + coreset.REMARK
 )
 
 
@@ -61,3 +68,26 @@ def error(scale: Scale) -> Table:
     )
     metrics = ("error", "ece_calibrated", "ece", "pseudo_label_coverage", "pseudo_label_precision", "trusted_and_wrong")
     return Table("beyond-error", "Error with Evidence", rows, columns(scale), metrics, ERROR_REMARK)
+
+
+def selection(scale: Scale) -> Table:
+    """AlignedINFUSE, the paper's INFUSE, and what needs no scores; differences are to RandomOnline."""
+
+    def row(selector: str, algorithm: str = "FixMatch", **more: Any) -> Row:
+        own = coreset.selector_options(selector, scale)
+        name = "OracleINFUSE" if selector == coreset.ORACLE else selector
+        title = coreset.title("Balance-FixMatch" if more else algorithm, name)
+        return Row(title, {"algorithm": algorithm, **own, **more}, None if title == control else control)
+
+    control = coreset.title("FixMatch", "RandomOnline")
+    balance = {"algorithm": "Balance", "algorithm.base": "FixMatch"}
+    rows = (
+        Row("FixMatch, full", {"algorithm": "FixMatch"}, control),
+        Row("Balance-FixMatch, full", balance, control),
+        row("RandomOnline"), *(row(name) for name in SELECTORS),
+        *(row(name, **balance) for name in ("RandomOnline", "AlignedINFUSE")), row(coreset.ORACLE),
+    )  # fmt: skip
+    every = (coreset.frozen_column(*pair, keep) for pair in SETTINGS for keep in coreset.KEEPS)
+    found = tuple(replace(one, rows=None) for one in every) if scale == "frozen" else coreset.columns("smoke")
+    title = "Error with a part of the unlabeled examples, chosen by AlignedINFUSE"
+    return Table("beyond-selection", title, rows, found, ("error", "passes"), SELECTION_REMARK)

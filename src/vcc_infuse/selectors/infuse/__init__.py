@@ -1,6 +1,7 @@
 """INFUSE: influence of unlabeled examples on the support loss."""
 
+from .aligned import AlignedINFUSE
 from .robust import RobustINFUSE
 from .selector import INFUSE
 
-__all__ = ["INFUSE", "RobustINFUSE"]
+__all__ = ["INFUSE", "AlignedINFUSE", "RobustINFUSE"]

@@ -92,13 +92,17 @@ class INFUSE(ScoredSelector):
 
     def direction(self, pool: Pool) -> Tensor:
         """H⁻¹∇L(V) of the head, classes × (width + 1). It is computed once; each chunk is then one matrix product."""
-        direction = self.support(pool).head
+        direction = self.gradient(pool)
         if self.curvature == "identity":
             return direction
         factors = GaussNewton(
             (chunk.outputs.logits.softmax(1), chunk.outputs.features, chunk.weights) for chunk in pool.sample(4096)
         )
         return factors.solve(direction, self.damping)
+
+    def gradient(self, pool: Pool) -> Tensor:
+        """∇L(V) of the head, classes × (width + 1)."""
+        return self.support(pool).head
 
     def support(self, pool: Pool) -> SupportGradient:
         """∇L(V): the gradient of the loss on Mixup of the labeled examples."""

@@ -1,0 +1,79 @@
+"""AlignedINFUSE: the projection onto class shares, its gradient against autograd, and what it chooses."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+from vcc_infuse.errors import OptionError
+from vcc_infuse.selectors import INFUSE, AlignedINFUSE
+from vcc_infuse.selectors.infuse.aligned import aligned
+from vcc_infuse.selectors.pool import SAMPLE
+from vcc_infuse.utils.seeding import seed_chunk
+
+
+def rows(count, classes, seed=0):
+    return (2 * torch.randn(count, classes, generator=torch.Generator().manual_seed(seed))).softmax(1)
+
+
+def projected(probs, shares):
+    """The same by its dual: one offset per class, found by scipy."""
+
+    def dual(offsets):
+        logits = np.log(probs) + offsets
+        return np.log(np.exp(logits).sum(1)).mean() - shares @ offsets
+
+    found = minimize(dual, np.zeros(len(shares)), tol=1e-10)
+    return softmax(np.log(probs) + found.x, axis=1)
+
+
+@pytest.mark.parametrize("counts", [[4, 4, 4], [10, 3, 1]])
+def test_aligned_is_the_nearest_with_these_shares(counts):
+    probs, counts = rows(40, 3), torch.tensor(counts).float()
+    found, shares = aligned(probs, counts), counts / counts.sum()
+    torch.testing.assert_close(found.mean(0), shares, atol=2e-3, rtol=0)
+    torch.testing.assert_close(found.sum(1), torch.ones(40))
+    expected = projected(probs.double().numpy(), shares.double().numpy())
+    np.testing.assert_allclose(found.numpy(), expected, atol=5e-3)
+
+
+def test_predictions_with_the_right_shares_stay_and_certain_ones_are_finite():
+    probs = torch.eye(3).repeat(5, 1)
+    torch.testing.assert_close(aligned(probs, torch.ones(3)), probs)
+    never = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert aligned(never, torch.tensor([1.0, 1.0])).isfinite().all()
+
+
+def test_gradient_is_that_of_both_losses(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
+    found = AlignedINFUSE(0.3, sample=100, mixup_draws=3).gradient(pool)
+    ids = pool.rng(SAMPLE).permutation(pool.size)[:100]
+    seed_chunk(pool.seed, pool.number, SAMPLE, 0)
+    logits = pool.model(pool.views(ids, ("weak",))["weak"]).logits
+    goal = aligned(logits.detach().softmax(1), pool.task.label_counts.float())
+    head = pool.model.head
+    shares = torch.cat(
+        [g.reshape(10, -1) for g in torch.autograd.grad(F.cross_entropy(logits, goal), head.parameters())], 1
+    )
+    labels = INFUSE(0.3, mixup_draws=3).gradient(pool)
+    torch.testing.assert_close(found, shares / shares.norm() + labels / labels.norm(), atol=1e-4, rtol=1e-3)
+
+
+def test_a_class_that_is_named_too_often_is_chosen_less(make_pool, eval_mode, monkeypatch):
+    """The classifier is made to name class 3 too often; here the labels take no part."""
+    monkeypatch.setattr(INFUSE, "gradient", lambda self, pool: torch.zeros(10, pool.model.head.in_features + 1))
+    pool = eval_mode(make_pool())
+    pool.model.head.bias.data[3] += 6
+    chosen = AlignedINFUSE(0.3).choose(pool, 60)
+    rows = chosen.rows
+    before = (rows.labels[rows.selected] == 3).mean()
+    after = (rows.labels[np.isin(rows.ids, chosen.coreset.ids)] == 3).mean()
+    assert before > 0.2
+    assert after < 0.2 * before
+
+
+def test_a_sample_without_examples_is_refused():
+    with pytest.raises(OptionError, match="sample"):
+        AlignedINFUSE(sample=0)
