@@ -1,8 +1,8 @@
 """`vcc-infuse select RUN --pool IMAGES`: rank images by INFUSE in a stream; memory does not grow with their number.
 
-A run trained with INFUSE or RobustINFUSE stores the gradient of its labeled set (VCC-INFUSE, IJCAI 2024). An image
-scores high if a step on its pseudo label would lower the loss there. Images below the confidence threshold come last,
-by confidence.
+A run trained with INFUSE, RobustINFUSE or AlignedINFUSE stores the gradient that it ranks by (VCC-INFUSE, IJCAI 2024).
+An image scores high if a step on its pseudo label would lower the loss there. Images below the confidence threshold
+come last, by confidence.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def run(argv: Sequence[str]) -> None:
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """The options, checked before anything is loaded."""
-    parser = Parser("vcc-infuse select", "Rank a pool of images with a run trained with INFUSE or RobustINFUSE.")
+    parser = Parser(
+        "vcc-infuse select", "Rank a pool of images with a run trained with INFUSE, RobustINFUSE or AlignedINFUSE."
+    )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("--pool", required=True, help="a folder or zip of images")
     parser.add_argument("--keep", type=number(0, 1, open_low=True), default=0.1, help="fraction to keep (0.1)")
