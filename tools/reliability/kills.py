@@ -46,11 +46,15 @@ def words(rng: random.Random) -> list[str]:
     return found + (["--selector.every", "4"] if selector in REFRESHED else [])
 
 
-def start(argv: Sequence[str], world: int, log: Path) -> list[int]:
-    """Start a command in one or two processes; returns their ids."""
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+def start(argv: Sequence[str], world: int, log: Path, port: int) -> list[int]:
+    """Start a command in one or two processes that meet at a port; returns their ids."""
     found = []
     for rank in range(world):
         pid = os.fork()
@@ -75,6 +79,17 @@ def start(argv: Sequence[str], world: int, log: Path) -> list[int]:
 def wait(pids: Sequence[int]) -> list[int]:
     """The exit statuses; negative is a signal."""
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def wait_until_met(world: int, port: int, patience: float = 20.0) -> None:
+    """Wait until the processes have found each other: one that waits for a dead one would cost a minute."""
+    began = time.monotonic()
+    while world > 1 and time.monotonic() - began < patience:
+        tables = (Path("/proc/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+        rows = (line.split() for lines in tables for line in lines)
+        if sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows) >= world:
+            return
+        time.sleep(0.02)
 
 
 def kill_after(pids: Sequence[int], seconds: float, victim: int) -> tuple[bool, float]:
@@ -111,21 +126,23 @@ def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = (1,
     whole, cut, log = home / "whole", home / "cut", home / "log"
     train = ["train", *OPTIONS.split(), *chosen]
     began = time.monotonic()
-    status = wait(start([*train, "--out", str(whole)], world, log))
+    status = wait(start([*train, "--out", str(whole)], world, log, free_port()))
     took, killed, longest = time.monotonic() - began, 0, 0.0
     found: dict[str, object] = {"words": " ".join(chosen), "processes": world}
     if any(status):
         return {**found, "kills": 0, "result": "failed", "said": log.read_text()[-2000:]}
     argv = [*train, "--out", str(cut)]
     for _ in range(kills):
-        pids = start(argv, world, log)
-        alive, waited = kill_after(pids, rng.uniform(0.05, 0.8) * took, rng.randrange(world))
+        port = free_port()
+        pids = start(argv, world, log, port)
+        wait_until_met(world, port)
+        alive, waited = kill_after(pids, rng.uniform(0.05, 0.8) / world**2 * took, rng.randrange(world))
         killed, longest = killed + alive, max(longest, waited)
         if (cut / "summary.json").is_file():
             break
         argv = ["train", "--resume", str(cut)] if (cut / "config.yaml").is_file() else argv
     if not (cut / "summary.json").is_file():
-        status = wait(start(argv, world, log))
+        status = wait(start(argv, world, log, free_port()))
     same = digest(whole) == digest(cut)
     result = "identical" if same else "different"
     said = "" if same else log.read_text()[-2000:]
@@ -175,6 +192,7 @@ def warm_up() -> None:
     """Import everything before the first fork, without computing: torch's threads do not survive a fork."""
     import accelerate  # noqa: F401
     import sklearn.datasets  # noqa: F401
+    import torch._dynamo  # noqa: F401 - what the first optimizer imports, which takes longer than a whole run
 
     import vcc_infuse.cli.train  # noqa: F401
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +78,8 @@ def _read(path: Path, config: Path, name: str, number: int) -> Run:
     damage = [
         lines.complaint(Path(name)) for lines, name in ((metrics, "metrics.jsonl"), (selections, "selections.jsonl"))
     ]
+    for words in filter(None, damage):  # the page says so, too, but it may be read much later
+        warnings.warn(f"{path}: {words}", stacklevel=2)
     classes = class_names(summary or read_json(path / "model.json"), metrics.values)
     return Run(
         name=name,
