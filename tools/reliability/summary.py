@@ -30,7 +30,7 @@ def kills(found: Found) -> tuple[str, int, int, str]:
     """Training killed at random moments."""
     done = f"{found['identical']} of {found['runs']} runs bit-identical, {found['tracebacks']} tracebacks"
     wait = found.get("longest_wait_of_the_other_process_s")
-    done += f"; the other of two processes lived on for up to {wait:.0f} s" if wait else ""
+    done += f"; the other of two processes, once they had met, ended after {wait:.1f} s at most" if wait else ""
     return "`kill -9` at random moments, one and two processes", found["kills"], 200, done
 
 
