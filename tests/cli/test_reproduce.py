@@ -17,7 +17,7 @@ def test_all_tables_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture
     names = {path.name for path in tmp_path.glob("*-smoke.*")}
     stems = (
         "main", "stl10", "calibration", "coreset", "efficiency", "calibrators", "ablation-scores", "ablation-vae",
-        "imbalance", "confidence", "beyond-confidence", "beyond-error",
+        "imbalance", "confidence", "beyond-confidence", "beyond-error", "beyond-selection",
     )  # fmt: skip
     assert names == {f"{stem}-smoke.{kind}" for stem in stems for kind in ("md", "html", "json")}
     for stem in stems:

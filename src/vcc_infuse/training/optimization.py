@@ -21,12 +21,11 @@ Group = dict[str, Any]
 def make_optimizer(model: Classifier, others: Iterable[nn.Module], config: TrainConfig) -> torch.optim.Optimizer:
     """SGD or AdamW over the model and the `others` (heads of a method or calibrator)."""
     groups = parameter_groups(model, others, config)
-    # One kernel for all of a step is three times as fast as one per operation; Apple's MPS may not have it.
-    fused = model.head.weight.device.type in ("cpu", "cuda")
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.lr, fused=fused)
-    nesterov = config.momentum > 0
-    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
+        # One kernel for all of a step is three times as fast as one per operation; Apple's MPS may not have it. That of
+        # SGD fails on a parameter whose first gradient comes after the first step.
+        return torch.optim.AdamW(groups, lr=config.lr, fused=model.head.weight.device.type in ("cpu", "cuda"))
+    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0)
 
 
 def parameter_groups(model: Classifier, others: Iterable[nn.Module], config: TrainConfig) -> list[Group]:
