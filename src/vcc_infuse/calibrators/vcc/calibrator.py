@@ -27,7 +27,7 @@ class VCC(ConsistencyCalibrator):
         fusion: "corrected", or "printed", which trusts uncertain predictions more.
         output: the network gives a "scalar" confidence, or a class "distribution".
         joint: the loss of the VAE also trains the classifier, through its probabilities and features; else these are
-            constants to it. The paper does not say, and no evidence decides the default (docs/paper-notes.md).
+            constants to it. The paper does not say; where it was tried it gained nothing (docs/paper-notes.md).
         residual: the network starts at the softmax confidence instead of at 1/2.
         mc_samples: dropout samples of the head for the ensemble score.
         dropout: their dropout rate.
