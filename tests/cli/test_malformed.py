@@ -148,7 +148,7 @@ def test_malformed_predictions_are_one_line(run, capsys, tmp_path):
     columns = dict(np.load(run / "predictions.npz"))
     other = tmp_path / "other.npz"
     huge_npy(other)
-    malformed = [(other.read_bytes(), "MemoryError|allocate"), (b"\x93NUMPY\x01\x00", "")]
+    malformed = [(other.read_bytes(), "MemoryError|allocate"), (b"\x93NUMPY\x01\x00", "ValueError|EOF|zip|pickle")]
     for change, reason in (
         ({"truth": columns["truth"] + 10**9}, "truth does not hold class numbers below 10"),
         ({"truth": columns["truth"][:3]}, "differ in length"),
@@ -160,19 +160,28 @@ def test_malformed_predictions_are_one_line(run, capsys, tmp_path):
     malformed.append((other.read_bytes(), "predicted"))
     for content, reason in malformed:
         publish(run, {"predictions.npz": content})
-        one_line(["report", "run"], capsys, f"run/predictions.npz is damaged.*({reason})")
+        one_line(["report", "run"], capsys, f"run/predictions.npz is damaged: .*({reason})")
 
 
-@pytest.mark.parametrize("command", ["report", "predict"])
-def test_a_link_that_nothing_vouches_for_is_not_followed(run, capsys, tmp_path, command):
-    """Else somebody's folder could put a file of yours into a page."""
-    name = {"report": "gallery.npz", "predict": "summary.json"}[command]
-    (tmp_path / "secret").write_bytes((run / name).read_bytes() if (run / name).is_file() else b"")
-    (run / name).unlink(missing_ok=True)
+LINKED = {"report": "gallery.npz", "predict": "summary.json", "evaluate": "config.yaml"}
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("command", LINKED)
+def test_a_link_that_nothing_vouches_for_is_not_followed(run, capsys, tmp_path, command, known):
+    """Else somebody's folder could put a file of yours into a page; `known`: the manifest has another checksum."""
+    name = LINKED[command]
+    (tmp_path / "secret").write_bytes((run / name).read_bytes())
+    (run / name).unlink()
     (run / name).symlink_to(tmp_path / "secret")
-    publish(run, {}, dropped=[name])
-    words = {"report": ["report", "run"], "predict": ["predict", "run", str(tmp_path)]}[command]
-    one_line(words, capsys, f"run/{name} is a link that manifest.json does not know; put the file itself")
+    words = {"predict": ["predict", "run", str(tmp_path)]}.get(command, [command, "run"])
+    if command == "report":
+        assert main(words) == 0  # what it leads to is what was written
+    if known:
+        (tmp_path / "secret").write_bytes(b"something else")
+    else:
+        publish(run, {}, dropped=[name])
+    one_line(words, capsys, f"run/{name} is a link to what manifest.json does not know; put the file itself")
 
 
 def test_metrics_that_no_chart_can_show_are_blamed_on_the_run(run, capsys):

@@ -26,7 +26,7 @@ from ..utils.manifest import publish
 from .code import add_trust
 from .console import two_columns
 from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
-from .shared import add_output, check_config, config_of, labels_as_test, load_like, measured_on, read_config
+from .shared import add_output, check_config, config_of, labels_as_test, load_like, measured_on, own_config
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
 
@@ -94,8 +94,7 @@ def run(argv: Sequence[str]) -> None:
 
 def refuse_training_images(run: Path, data: str, split: str) -> None:
     """A model is too confident on the images it was trained on, so they cannot show how to calibrate it."""
-    config = run / "config.yaml"
-    if split == "train" and config.is_file() and read_config(config).get("data") == data:
+    if split == "train" and (run / "config.yaml").is_file() and own_config(run).get("data") == data:
         raise UserError(
             f"--split train: the run was trained on these images of {data}; give --split test or other data"
         )

@@ -22,7 +22,7 @@ from ..predictor import Predictor
 from ..runs.folder import RunFolder
 from ..runs.identity import changed_options, options_of, refuse
 from ..utils.io import in_words, write_atomic
-from ..utils.manifest import NAME, listed
+from ..utils.manifest import NAME, check_links, listed
 from .parsing import Parser
 
 LARGEST = 10**6  # characters of a configuration file
@@ -96,10 +96,16 @@ def labels_as_test(dataset: Dataset) -> Dataset:
     return replace(dataset, test=Examples(dataset.train.x[known], dataset.train.y[known]))
 
 
+def own_config(run: str | Path) -> dict[str, Any]:
+    """The config.yaml in a run folder, which somebody else may have filled."""
+    check_links(Path(run), ["config.yaml"])
+    return read_config(Path(run) / "config.yaml")
+
+
 def config_of(run: str, data: str | None) -> dict[str, Any]:
     """The options of the run, if `data` is not given or the run's own."""
-    path = Path(run) / "config.yaml"
-    config = read_config(path) if data is None or path.is_file() else {}
+    there = data is None or (Path(run) / "config.yaml").is_file()
+    config = own_config(run) if there else {}
     return config if data in (None, config.get("data")) else {}
 
 
@@ -108,7 +114,7 @@ def check_config(predictor: Predictor, run: str, force: bool) -> None:
     path = Path(run) / "config.yaml"
     if predictor.identity is None or not path.is_file():
         return
-    now = options_of(read_config(path))
+    now = options_of(own_config(run))
     said = refuse(changed_options(predictor.identity["config"], now), path, force, "put it back, or add --force")
     if said:
         print(said, file=sys.stderr)

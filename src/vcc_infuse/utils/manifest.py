@@ -73,23 +73,27 @@ def settle(folder: Path) -> None:
 
 
 def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
-    """Refuse files that are not those which were written. Of those that the manifest does not know, links are refused.
+    """Refuse files that are not those which were written; of those that the manifest does not know, only links.
 
-    A link could show a file from anywhere; the checksum of one that is vouched for says that its content is known.
     `required`: refuse a folder without a manifest.
     """
     settle(folder)
-    entries = _entries(folder)
+    entries, names = _entries(folder), list(names)
     if entries is None and required:
         raise UserError(f"{folder}/{NAME} is missing, so nothing shows whether the files are whole; {RESTORE}")
-    known = entries or {}
+    check_links(folder, names)
     for name in names:
-        path = folder / name
-        if name not in known and path.is_symlink():
-            raise UserError(f"{path} is a link that {NAME} does not know; put the file itself in its place")
-        fault = _fault(path, known[name]) if name in known else None
+        fault = _fault(folder / name, entries[name]) if entries and name in entries else None
         if fault is not None:
-            raise UserError(f"{path} {fault}; {RESTORE}")
+            raise UserError(f"{folder / name} {fault}; {RESTORE}")
+
+
+def check_links(folder: Path, names: Iterable[str]) -> None:
+    """Refuse links, which could show a file from anywhere, unless the manifest knows what they lead to."""
+    for path in (folder / name for name in names if (folder / name).is_symlink()):
+        entry = (_entries(folder) or {}).get(path.name)
+        if entry is None or _fault(path, entry) is not None:
+            raise UserError(f"{path} is a link to what {NAME} does not know; put the file itself in its place")
 
 
 def listed(folder: Path) -> set[str]:
