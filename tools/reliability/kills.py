@@ -85,7 +85,7 @@ def wait_until_met(world: int, port: int, patience: float = 20.0) -> None:
     """Wait until the processes have found each other: one that waits for a dead one would cost a minute."""
     began = time.monotonic()
     while world > 1 and time.monotonic() - began < patience:
-        tables = (Path("/proc/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+        tables = (path.read_text().splitlines()[1:] for path in Path("/proc/net").glob("tcp*"))
         rows = (line.split() for lines in tables for line in lines)
         if sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows) >= world:
             return
