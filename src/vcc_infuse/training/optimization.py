@@ -22,8 +22,8 @@ def make_optimizer(model: Classifier, others: Iterable[nn.Module], config: Train
     """SGD or AdamW over the model and the `others` (heads of a method or calibrator)."""
     groups = parameter_groups(model, others, config)
     if config.optimizer == "adamw":
-        # One kernel for all of a step is three times as fast as one per operation; Apple's MPS may not have it. That of
-        # SGD fails on a parameter whose first gradient comes after the first step.
+        # One kernel for all of a step instead of one per operation; Apple's MPS may not have it. That of SGD fails on a
+        # parameter whose first gradient comes after the first step.
         return torch.optim.AdamW(groups, lr=config.lr, fused=model.head.weight.device.type in ("cpu", "cuda"))
     return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0)
 
