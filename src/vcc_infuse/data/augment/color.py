@@ -38,31 +38,32 @@ def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
     # PIL's operations in PIL's order, as their rounding shows; `255 / tensor` would multiply by a reciprocal.
     scale = ramp[255] / (high - low).clamp(min=1)
     table = (ramp * scale + -low * scale).clamp_(0, 255)
-    return look_up(images, torch.where(high > low, table, ramp))
+    return look_up(values.long(), torch.where(high > low, table, ramp)).view(images.shape)
 
 
 def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Flatten every channel's histogram."""
-    counts = histogram(images)
-    top = images.flatten(2).amax(2, keepdim=True).long()
+    values = images.flatten(2).long()
+    counts = histogram(values)
+    top = values.amax(2, keepdim=True)
     step = ((counts.sum(2, keepdim=True) - counts.gather(2, top)) / 255).floor_()
     below = counts.cumsum(2) - counts
     table = ((below + (step / 2).floor_()) / step.clamp(min=1)).clamp_(max=255)
-    ramp = to_float64(torch.arange(256, device=images.device))
-    return look_up(images, torch.where(step > 0, table, ramp))
+    ramp = torch.arange(256, device=images.device, dtype=table.dtype)
+    return look_up(values, torch.where(step > 0, table, ramp)).view(images.shape)
 
 
-def histogram(images: Tensor) -> Tensor:
-    """How often each of the 256 values occurs in each channel: B,C,256, whole numbers held as floats."""
-    values = images.flatten(2).long()
-    counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=images.device)
-    one = torch.ones(1, dtype=torch.int32, device=images.device)
-    return to_float64(counts.scatter_add_(2, values, one.expand(values.shape)))
+def histogram(values: Tensor) -> Tensor:
+    """How often each of the 256 values occurs in each channel: B,C,256 of B,C,pixels, whole numbers held as floats."""
+    counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=values.device)
+    one = torch.ones(1, dtype=torch.int32, device=values.device)
+    counts.scatter_add_(2, values, one.expand(values.shape))
+    return counts.float() if values.shape[2] < 2**24 else to_float64(counts)  # quotients of these are exact
 
 
-def look_up(images: Tensor, table: Tensor) -> Tensor:
-    """Replace every value by the entry of its channel's table (B,C,256), truncated."""
-    return to_bytes(table).gather(2, images.flatten(2).long()).view(images.shape)
+def look_up(values: Tensor, table: Tensor) -> Tensor:
+    """Replace every value by the entry of its channel's table (B,C,256), truncated to bytes."""
+    return to_bytes(table).gather(2, values)
 
 
 def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -72,15 +73,19 @@ def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
 
 def contrast(images: Tensor, magnitude: Tensor) -> Tensor:
     """Blend with the image's mean gray."""
-    gray = luma(images)
+    values = images.float()
+    gray = luma(values).int()
     pixels = gray[0].numel()
     mean = (2 * gray.sum((1, 2, 3)) + pixels) // (2 * pixels)
-    return blend(per_image(mean.float()), images.float(), magnitude)
+    return blend(per_image(mean.float()), values, magnitude)
 
 
 def color(images: Tensor, magnitude: Tensor) -> Tensor:
     """Blend with the gray image; images that are not RGB stay as they are."""
-    return images if images.shape[1] != 3 else blend(luma(images).float(), images.float(), magnitude)
+    if images.shape[1] != 3:
+        return images
+    values = images.float()
+    return blend(luma(values), values, magnitude)
 
 
 def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -113,9 +118,13 @@ def blend(poor: Tensor, values: Tensor, factor: Tensor) -> Tensor:
     return to_bytes((values - poor).mul_(per_image(factor.float())).add_(poor).clamp_(0, 255))
 
 
-def luma(images: Tensor) -> Tensor:
-    """The gray version B,1,H,W in PIL's 16-bit fixed point, as int32; the mean of channels that are not RGB."""
-    if images.shape[1] != 3:
-        return images.int().sum(1, keepdim=True, dtype=torch.int32) // images.shape[1]
-    red, green, blue = torch.split(images.int(), 1, dim=1)
-    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+def luma(values: Tensor) -> Tensor:
+    """The gray version B,1,H,W of images held as floats, in PIL's 16-bit fixed point; the mean of channels not RGB.
+
+    Every number on the way is whole and below 2²⁴, hence exact in single precision.
+    """
+    if values.shape[1] != 3:
+        return values.sum(1, keepdim=True).div_(values.shape[1]).floor_()
+    red, green, blue = torch.split(values, 1, dim=1)
+    total = (red * 19595).add_(green, alpha=38470).add_(blue, alpha=7471)
+    return total.add_(0x8000).mul_(2**-16).floor_()

@@ -54,16 +54,28 @@ def _displaced(place: int, values: Tensor) -> Tensor:
 
 
 def warp(images: Tensor, matrix: Tensor) -> Tensor:
-    """Sample the images through matrices B,6 in the 16.16 fixed point that PIL uses."""
+    """Show the images through matrices B,6."""
+    return sample(images, fixed_point(matrix))
+
+
+def fixed_point(matrix: Tensor) -> Tensor:
+    """Matrices …,6 as the whole numbers of PIL's 16.16 fixed point, from pixels instead of their centers: …,2,3."""
+    numbers = to_float64(matrix).clone().view(*matrix.shape[:-1], 2, 3)
+    numbers[..., 2] += (numbers[..., 0] + numbers[..., 1]) / 2
+    return numbers.mul_(65536.0).add_(0.5).floor_().to(torch.int32)
+
+
+def sample(images: Tensor, numbers: Tensor) -> Tensor:
+    """For every pixel the one at the place that its image's numbers (B,2,3, see `fixed_point`) say; black outside."""
     height, width = images.shape[2:]
-    a, b, c, d, e, f = to_float64(matrix).unbind(-1)
-    numbers = torch.stack([a, b, c + (a + b) / 2, d, e, f + (d + e) / 2]).mul_(65536.0).add_(0.5).floor_()
-    a, b, c, d, e, f = numbers.to(torch.int32)[:, :, None, None].unbind()
     x = torch.arange(width, device=images.device, dtype=torch.int32)
     y = torch.arange(height, device=images.device, dtype=torch.int32).unsqueeze(1)
-    column = ((c + y * b) + x * a).bitwise_right_shift_(16).clamp_(-1, width)
-    row = ((f + y * e) + x * d).bitwise_right_shift_(16).clamp_(-1, height)
-    return pick(pad(images, (1, 1, 1, 1)), row.add_(1), column.add_(1))  # positions outside fall on the black frame
+    by_x, by_y, start = numbers[..., None, None].unbind(-3)
+    place = ((start + y * by_y) + x * by_x).bitwise_right_shift_(16)
+    column, row = place.unbind(1)
+    column.clamp_(-1, width).add_(1)
+    row.clamp_(-1, height).add_(1)
+    return pick(pad(images, (1, 1, 1, 1)), row, column)  # places outside fall on the black frame
 
 
 def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:

@@ -74,28 +74,42 @@ def sample_plan(batch: int, draws: int = 3, changes: Changes = EVERY) -> Plan:
 def apply_plan(images: Tensor, plan: Plan, changes: Changes = EVERY) -> Tensor:
     """Apply the plan to uint8 images B,C,H,W, one draw after the other; warps must be the last of the changes.
 
-    Before each draw the images are sorted by operation, so that every operation runs once, on a slice.
+    Before each draw the images are sorted by operation, so that every operation runs once, on a slice. What can be
+    computed for all draws is computed first: small batches are mostly overhead.
     """
-    home, device = torch.arange(len(images)), images.device
-    for operations, magnitudes in zip(*plan, strict=True):
-        order = operations[home].argsort()
-        home = home[order]
-        sizes = torch.bincount(operations, minlength=len(changes)).tolist()
-        images = images.index_select(0, send(order, device))
-        images = _apply_sorted(images, send(magnitudes[home], device), sizes, changes)
-    return images.index_select(0, send(home.argsort(), device))
+    device, draws = images.device, len(plan.operations)
+    order = plan.operations.argsort(1)
+    back = order.argsort(1)
+    moves = send(torch.cat([order[:1], back[:-1].gather(1, order[1:]), back[-1:]]), device)
+    magnitudes = send(plan.magnitudes.gather(1, order), device)
+    numbers = send(_warp_numbers(plan, changes, *images.shape[2:])[torch.arange(draws).unsqueeze(1), order], device)
+    kinds = torch.arange(draws).unsqueeze(1) * len(changes) + plan.operations
+    sizes = torch.bincount(kinds.flatten(), minlength=draws * len(changes)).view(draws, -1).tolist()
+    for draw in range(draws):
+        images = images.index_select(0, moves[draw])
+        images = _apply_sorted(images, magnitudes[draw], numbers[draw], sizes[draw], changes)
+    return images.index_select(0, moves[-1])
 
 
-def _apply_sorted(images: Tensor, magnitudes: Tensor, sizes: list[int], changes: Changes) -> Tensor:
+def _warp_numbers(plan: Plan, changes: Changes, height: int, width: int) -> Tensor:
+    """The numbers of `geometry.sample` for every draw and image, draws×B,2,3; zeros where there is no warp."""
+    matrices = torch.zeros(*plan.operations.shape, 6, dtype=torch.float64)
+    for number, change in enumerate(changes):
+        matrix = POOL[change.name].matrix
+        if matrix is not None:
+            here = (plan.operations == number).nonzero(as_tuple=True)
+            matrices[here] = matrix(plan.magnitudes[here], height, width)
+    return geometry.fixed_point(matrices)
+
+
+def _apply_sorted(
+    images: Tensor, magnitudes: Tensor, numbers: Tensor, sizes: list[int], changes: Changes
+) -> Tensor:  # fmt: skip
     """Apply each operation to its slice; the warps share one call."""
-    height, width = images.shape[2:]
     parts, strengths = torch.split(images, sizes), torch.split(magnitudes, sizes)
-    done, matrices = [], []
+    done = []
     for change, part, strength in zip(changes, parts, strengths, strict=True):
-        operation = POOL[change.name]
-        if operation.matrix is not None:
-            matrices.append(operation.matrix(strength, height, width))
-        elif len(part):
-            done.append(operation.apply(part, strength))
-    matrix = torch.cat(matrices) if matrices else magnitudes.new_zeros(0, 6)
-    return torch.cat([*done, geometry.warp(images[len(images) - len(matrix) :], matrix)])
+        if len(part) and POOL[change.name].matrix is None:
+            done.append(POOL[change.name].apply(part, strength))
+    first = sum(map(len, done))
+    return torch.cat([*done, geometry.sample(images[first:], numbers[first:])])
