@@ -5,8 +5,9 @@ import json
 import pytest
 
 from vcc_infuse import VCC, RobustVCC
-from vcc_infuse.benchmarking import steps, workloads
+from vcc_infuse.benchmarking import processes, runs, steps, workloads
 from vcc_infuse.benchmarking.growth import pool_bytes, state_bytes
+from vcc_infuse.benchmarking.startup import make_photos
 from vcc_infuse.calibrators.vcc.history import History
 from vcc_infuse.cli import bench
 from vcc_infuse.cli.main import main
@@ -33,6 +34,40 @@ def test_the_command_writes_tables(tmp_path, capsys, monkeypatch):
     assert {"ours", "ours, lazy, 5 %", "VCC", "RobustVCC"} <= found["seconds"].keys()
     assert all(seconds[0] > 0 for seconds in found["seconds"].values())
     assert (tmp_path / "new" / "folder" / "steps.md").read_text() in capsys.readouterr().out
+
+
+def test_one_network_of_the_steps(monkeypatch):
+    seen = []
+    monkeypatch.setattr(steps, "take_turns", lambda title, *_: seen.append(title))
+    monkeypatch.setattr(steps, "variants", lambda case, data: {})
+    steps.measure_steps(1, 2, 8, "SmallConv")
+    assert seen == ["SmallConv, 2/14 images of 8 px"]
+    steps.measure_steps(1, 2, 8)
+    assert [any(title.startswith(name) for title in seen[1:]) for name in workloads.NETWORKS] == [True] * 4
+
+
+def test_enlarged_digits_are_the_digits():
+    small, large = runs.digits(), runs.digits(enlarge=4)
+    assert large.dataset.shape == (32, 32, 3)
+    for corner in range(4):
+        assert (large.dataset.train.x[:, corner::4, corner::4] == small.dataset.train.x).all()
+    assert (large.split.labeled == small.split.labeled).all()
+
+
+def test_a_run_of_the_reference_has_as_many_steps(monkeypatch):
+    taken = []
+    monkeypatch.setattr(runs, "reference_step", lambda case, data: lambda: taken.append)
+    work = runs.reference_run(None, None, 3)()
+    work(0)
+    work(1)
+    assert taken == [0, 1, 2, 3, 4, 5]
+
+
+def test_seconds_of_two_processes(tmp_path):
+    photos = make_photos(tmp_path / "photos", side=32)
+    seconds = processes.run(tmp_path, photos, 2, processes=2, threads=1)()(0)
+    summary = json.loads((tmp_path / "run2-1-0" / "summary.json").read_text())
+    assert (summary["steps"], summary["seconds_train"]) == (2, seconds)
 
 
 @pytest.mark.parametrize("words", [["step"], ["steps", "--rounds", "0"], ["steps", "--sizes", "3"]])

@@ -16,10 +16,10 @@ from .page import Part
 from .turns import Maker, Work, take_turns
 
 
-def measure_augment(rounds: int, images: int = 112) -> Part:
-    """Small and medium images."""
+def measure_augment(rounds: int) -> Part:
+    """Small and medium images, in the batches of 16 and 64 labeled images."""
     part = Part("augment", "Strong views of a batch: crop, flip, three random operations, Cutout, normalization")
-    for size in (32, 96):
+    for images, size in ((112, 32), (448, 32), (112, 96)):
         raw = torch.randint(0, 256, (images, size, size, 3), dtype=torch.uint8)
         title = f"{images} images of {size} px"
         part.comparisons.append(take_turns(title, variants(raw), 3 * rounds, per="image", count=images))

@@ -39,13 +39,13 @@ def measure_startup(rounds: int) -> Part:
     return part
 
 
-def make_photos(folder: Path) -> Path:
+def make_photos(folder: Path, side: int = 16) -> Path:
     """Two classes of noise."""
     rng = np.random.default_rng(0)
     for number in range(400):
         path = folder / f"class{number % 2}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
+        Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(path)
     return folder
 
 

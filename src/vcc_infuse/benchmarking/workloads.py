@@ -18,6 +18,7 @@ from ..types import Calibrated, PseudoLabels, Step
 from ..utils.allocator import keep_freed_memory
 from .turns import Maker
 
+NETWORKS = ("WRN-28-2", "SmallConv", "MLP", "head")
 STEPS = 2**20  # steps are numbered from the middle of such a run, after every warm-up of a method
 
 

@@ -16,11 +16,12 @@ from ..benchmarking.growth import measure_growth
 from ..benchmarking.inference import measure_inference
 from ..benchmarking.memory import measure_memory
 from ..benchmarking.page import Part, write
+from ..benchmarking.processes import measure_processes
 from ..benchmarking.runs import measure_selection
 from ..benchmarking.startup import measure_startup
 from ..benchmarking.steps import measure_steps
 from ..benchmarking.timing import alternate, scan_seconds
-from ..benchmarking.workloads import random_images
+from ..benchmarking.workloads import NETWORKS, random_images
 from ..calibrators import Calibrator
 from ..models import Backbone, SmallConv, WideResNet
 from ..runs.folder import versions
@@ -34,11 +35,12 @@ from .shared import add_output, check_output
 PARTS: dict[str, Callable[[Namespace], Part]] = {
     "startup": lambda options: measure_startup(options.rounds),
     "augment": lambda options: measure_augment(options.rounds),
-    "steps": lambda options: measure_steps(options.rounds, options.batch_size, options.size),
+    "steps": lambda options: measure_steps(options.rounds, options.batch_size, options.size, options.network),
     "selection": lambda options: measure_selection(options.rounds),
     "inference": lambda options: measure_inference(options.rounds),
     "memory": lambda options: measure_memory(),
     "growth": lambda options: measure_growth(options.rounds),
+    "processes": lambda options: measure_processes(options.rounds),
 }
 
 
@@ -57,6 +59,7 @@ def run_parts(argv: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=integer(), default=5, help="turns of each variant (5)")
     parser.add_argument("--batch_size", type=integer(), default=16, help="labeled images per step of `steps` (16)")
     parser.add_argument("--size", type=integer(8), default=32, help="height and width of its images (32)")
+    parser.add_argument("--network", **one_of(*NETWORKS), help="only this network of `steps` (all of them)")
     parser.add_argument("--out", default="results/bench", help="folder of the JSON and Markdown files (results/bench)")
     options = parser.read(argv)
     Path(options.out).mkdir(parents=True, exist_ok=True)
