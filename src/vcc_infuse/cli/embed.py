@@ -133,5 +133,5 @@ def finish(bank: Bank, views: int, seconds: float) -> None:
         raise UserError(f"{left:,} views are not embedded; run the same command again")
     if views:
         print(f"embedded {views:,} views in {duration(seconds)}: {views / seconds:,.0f} per second")
-    size = sum(file.path.stat().st_size for file in bank.files.values())
+    size = sum(stored.file.path.stat().st_size for stored in bank.stored.values())
     print(f"bank: {bank.folder} ({size / 1e6:,.1f} MB)")

@@ -12,12 +12,9 @@ import hashlib
 import json
 import math
 import time
-import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,15 +24,16 @@ from torch import Tensor, nn
 from ..utils.io import read_json
 from ..utils.progress import Progress
 from ..validation import check_choice, check_integer, check_range
-from .array_file import ArrayFile, write_once
+from . import bank_files
+from .array_file import write_once
 from .augment.recipe import read_augment
 from .augment.views import ImageViews
+from .bank_files import StoredViews
 from .cache import cache_folder
 from .dataset import Dataset, channel_mean_std
 from .frozen_network import FrozenNetwork, Plan, fastest_plan
 
 FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
-CHUNK = 256
 BLOCK = 2**22  # bytes of images that are read at a time for the key
 MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
 NATURAL = read_augment("natural")
@@ -75,16 +73,6 @@ class BankConfig:
     def names(self) -> tuple[str, ...]:
         """The view in each slot of a row."""
         return ("plain", *["weak"] * self.weak, *["strong"] * self.strong)
-
-
-def checksum(rows: np.ndarray) -> int:
-    """CRC-32 of the values, above 0."""
-    return zlib.crc32(np.ascontiguousarray(rows).data) + 1
-
-
-def warn_damaged(folder: Path, count: int, what: str) -> None:
-    """Say that a part of a bank is made again."""
-    warnings.warn(f"{count} {what} of the bank {folder} were damaged and are embedded again", stacklevel=2)
 
 
 class Job(NamedTuple):
@@ -136,19 +124,15 @@ class Bank:
             self.images["test"] = dataset.test.x
         self.folder = cache_folder(cache) / "banks" / self._key()
         width = int(self.encoder_output(1).shape[1])
-        self.files = {part: self._file(part, width) for part in self.images}
-        self.features = {part: file.array for part, file in self.files.items()}
-        self.done = {part: self._marks(part) for part in self.images}
-        self.sums = {part: self._checksums(part) for part in self.images}
-        for part in self.images:
-            self._verify(part)
+        self.stored = {part: self._stored(part, width) for part in self.images}
+        self.features = {part: stored.features for part, stored in self.stored.items()}
 
     # --- what is still to be done, and doing it
 
     def jobs(self, part: Part, rank: int = 0, world: int = 1) -> Iterator[Job]:
         """Chunks that are not embedded yet and belong to process `rank`; of a lazy bank only the plain views."""
         for number in self._missing(part, rank, world):
-            yield Job(part, number, self._chunk(part, number), self._names(part))
+            yield Job(part, number, self.stored[part].chunk(number), self._names(part))
 
     def missing(self, rank: int = 0, world: int = 1) -> int:
         """Views that process `rank` has to embed."""
@@ -156,8 +140,7 @@ class Bank:
 
     def _missing(self, part: Part, rank: int, world: int) -> list[int]:
         # By the number of the chunk, because others may be finished while a process looks for its own.
-        found: list[int] = np.flatnonzero(self.done[part].array == 0).tolist()
-        return [number for number in found if number % world == rank]
+        return [number for number in self.stored[part].missing() if number % world == rank]
 
     def build(self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map) -> Bank:
         """Embed what is missing; process `rank` of `world` takes every world-th chunk.
@@ -177,18 +160,13 @@ class Bank:
 
     def task(self, job: Job) -> tuple[np.ndarray, tuple[str, ...], tuple[int, ...], np.ndarray | None]:
         """What the network needs to know of a job: raw images of the chunk, views, seed, rows in the chunk."""
-        chunk = self._chunk(job.part, job.number)
+        chunk = self.stored[job.part].chunk(job.number)
         key = (self.seed, ("train", "test").index(job.part), job.number)
         return self._raw(job.part, chunk), job.names, key, None if len(job.rows) == len(chunk) else job.rows - chunk[0]
 
     def store(self, job: Job, features: np.ndarray) -> None:
-        """Write one chunk and then its mark, so that a mark is never there without its features."""
-        target = self.files[job.part]
-        # A lazy bank lets the plain view stand for the others until they are asked for.
-        missing = target.array.shape[1] - features.shape[1]
-        target.write(job.rows, np.concatenate([features, np.repeat(features[:, :1], missing, 1)], 1))
-        self.sums[job.part].write(np.array([job.number]), np.array([self._checksum(job.part, job.number)]))
-        self.done[job.part].write(np.array([job.number]), np.ones(1))
+        """Write the features of one job."""
+        self.stored[job.part].store(job.number, features)
 
     def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
         """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet.
@@ -198,21 +176,17 @@ class Bank:
         """
         if not self.config.lazy:
             return
-        began, flags = time.perf_counter(), self._row_marks()
-        missing = np.unique(rows[flags.array[rows] == 0])
-        pieces = np.split(missing, np.flatnonzero(np.diff(missing // CHUNK)) + 1) if len(missing) else []
+        began, stored = time.perf_counter(), self.stored["train"]
+        missing = np.unique(stored.missing_rows(rows))
+        pieces = np.split(missing, np.flatnonzero(np.diff(missing // bank_files.CHUNK)) + 1) if len(missing) else []
         first = rank * len(pieces) // world
         further = self.config.names[1:]  # the plain view is there, and took nothing from the random stream
         with Progress("embedding", len(missing) * len(further), "views", progress) as shown:
             for piece in (*pieces[first:], *pieces[:first]):
-                piece = piece[flags.array[piece] == 0]
+                piece = stored.missing_rows(piece)
                 if len(piece):
-                    job, features = self.embed(Job("train", int(piece[0]) // CHUNK, piece, further))
-                    plain = self.features["train"][piece, :1]
-                    whole = np.concatenate([plain, features], 1)
-                    self.files["train"].write(piece, whole)
-                    self._row_checksums().write(piece, np.array([checksum(row) for row in whole]))
-                    flags.write(piece, np.ones(len(piece)))
+                    job, features = self.embed(Job("train", int(piece[0]) // bank_files.CHUNK, piece, further))
+                    stored.store_rows(piece, features)
                     shown.advance(job.views)
         self.seconds += time.perf_counter() - began
 
@@ -243,11 +217,11 @@ class Bank:
     def _measured(self) -> Plan:
         """Measured where there is enough to embed, so that measuring costs a few percent at most."""
         few = self.missing() < MEASURED
-        return Plan.default(self.device) if few else fastest_plan(self.encoder, self._plain(CHUNK))
+        return Plan.default(self.device) if few else fastest_plan(self.encoder, self._plain(bank_files.CHUNK))
 
     def seconds_per_view(self) -> float:
         """Time of a few images of the first chunk in all their views, augmentation included."""
-        rows, times = self._chunk("train", 0)[: 2 * self.network.plan.batch_size], []
+        rows, times = self.stored["train"].chunk(0)[: 2 * self.network.plan.batch_size], []
         raw, names = self._raw("train", rows), self._names("train")
         for _ in range(2):  # the first call warms up
             began = time.perf_counter()
@@ -261,10 +235,10 @@ class Bank:
         output: Tensor = self.encoder(self._plain(count))
         return output
 
-    # --- files
+    # --- key and files
 
     def _key(self) -> str:
-        recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, CHUNK, self.views.flip]
+        recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, bank_files.CHUNK, self.views.flip]
         recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]  # by what it means, however written
         options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
         # Its layers, not its own repr, which names the file of the weights.
@@ -279,71 +253,19 @@ class Bank:
                 digest.update(self._raw(part, np.arange(start, min(start + step, images.shape[0]))).data)
         return digest.hexdigest()
 
-    def _file(self, part: Part, width: int) -> ArrayFile:
+    def _stored(self, part: Part, width: int) -> StoredViews:
         slots = len(self.config.names) if part == "train" else 1
-        return ArrayFile(self.folder / f"{part}.npy", (self.images[part].shape[0], slots, width), np.float16)
-
-    def _marks(self, part: Part) -> ArrayFile:
-        chunks = -(-self.images[part].shape[0] // CHUNK)
-        return ArrayFile(self.folder / f"{part}-done.npy", (chunks,), np.uint8)
-
-    def _row_marks(self) -> ArrayFile:
-        return ArrayFile(self.folder / "rows-done.npy", (self.images["train"].shape[0],), np.uint8)
-
-    # --- checksums; 0 is one that is not known
-
-    def _checksums(self, part: Part) -> ArrayFile:
-        return ArrayFile(self.folder / f"{part}-sums.npy", (len(self.done[part].array),), np.uint64)
-
-    def _row_checksums(self) -> ArrayFile:
-        return ArrayFile(self.folder / "rows-sums.npy", (self.images["train"].shape[0],), np.uint64)
-
-    def _checksum(self, part: Part, number: int) -> int:
-        """Of a chunk; in a lazy bank of its plain views, because the others come row by row."""
-        rows = self.features[part][self._chunk(part, number)]
-        return checksum(rows[:, :1] if self.config.lazy else rows)
-
-    def _verify(self, part: Part) -> None:
-        """Forget chunks that are not what was written, so that they are embedded again."""
-        bad = []
-        for number in np.flatnonzero(self.done[part].array).tolist():
-            known, found = int(self.sums[part].array[number]), self._checksum(part, number)
-            if known == 0 and self.features[part][self._chunk(part, number)].any():
-                self.sums[part].write(np.array([number]), np.array([found]))  # of a bank without checksums
-            elif known != found:
-                bad.append(number)
-        if bad:
-            self.done[part].write(np.array(bad), np.zeros(len(bad)))
-            warn_damaged(self.folder, len(bad), "chunks")
-        if self.config.lazy and part == "train":
-            self._verify_rows(np.concatenate([self._chunk(part, number) for number in bad]) if bad else np.arange(0))
-
-    def _verify_rows(self, lost: np.ndarray) -> None:
-        """The same for the rows of a lazy bank. A row that is not embedded repeats its plain view."""
-        flags, sums, x = self._row_marks(), self._row_checksums(), self.features["train"]
-        bad = [row for row in np.flatnonzero(flags.array) if int(sums.array[row]) != checksum(x[row])]
-        if bad:
-            warn_damaged(self.folder, len(bad), "rows")
-        forgotten = np.union1d(lost, bad).astype(np.int64)
-        if len(forgotten):
-            flags.write(forgotten, np.zeros(len(forgotten)))
-        for start in range(0, len(x), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(x)))
-            rows = rows[(flags.array[rows] == 0) & (x[rows, 1:] != x[rows, :1]).any((1, 2))]
-            if len(rows):  # a process was killed between the views and their mark
-                self.files["train"].write(rows, np.repeat(x[rows, :1], x.shape[1], 1))
+        shape = (self.images[part].shape[0], slots, width)
+        return StoredViews(self.folder, part, shape, self.config.lazy and part == "train")
 
     # --- images
 
     def _names(self, part: Part) -> tuple[str, ...]:
         return self.config.names if part == "train" and not self.config.lazy else ("plain",)
 
-    def _chunk(self, part: Part, number: int) -> np.ndarray:
-        return np.arange(number * CHUNK, min((number + 1) * CHUNK, self.images[part].shape[0]))
-
     def _raw(self, part: Part, rows: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(self.images[part][rows])
 
     def _plain(self, count: int) -> Tensor:
-        raw = self._raw("train", self._chunk("train", 0)[:count])
+        raw = self._raw("train", np.arange(min(count, self.images["train"].shape[0])))
         return self.views("plain", torch.from_numpy(raw).to(self.device))
