@@ -1,8 +1,10 @@
 """Does speed cost accuracy? The same runs with one joint forward in single precision, with our step, and lazy.
 
     OMP_NUM_THREADS=1 python benchmarks/accuracy.py --seeds 5 --out results/bench/accuracy
+    OMP_NUM_THREADS=1 python benchmarks/accuracy.py --data cifar10 --data-root DIR --labels 250 --out OUT
 
-writes accuracy.json after every run, so that the same command continues, and accuracy.md.
+The first trains SmallConv on digits, the second heads on a bank of embedded views, with the options of `reproduce` at
+scale frozen. Writes accuracy.json after every run, so that the same command continues, and accuracy.md.
 """
 
 import argparse
@@ -14,6 +16,9 @@ import torch
 
 from vcc_infuse import FixMatch, FlexMatch, SmallConv, SSLData, Trainer, load
 from vcc_infuse.data.split import balanced
+from vcc_infuse.reproduce.banks import train_on_bank
+from vcc_infuse.reproduce.datasets import locate
+from vcc_infuse.reproduce.scales import run_options
 from vcc_infuse.utils.io import write_json, write_text
 
 WAYS = {
@@ -25,6 +30,9 @@ METHODS = {"FixMatch": FixMatch, "FlexMatch": FlexMatch}
 
 
 def run(method, way, seed, options):
+    if options.data_root:
+        preset = {**run_options("frozen", options.data, options.labels), **locate(options.data, options.data_root)}
+        return train_on_bank({**preset, "algorithm": method, "seed": seed, **WAYS[way]})["error"]
     dataset = load(options.data)
     data = SSLData(dataset, balanced(dataset.train.y, options.labels, dataset.classes, seed))
     common = dict(steps=options.steps, eval_every=options.steps, batch_size=16, progress=False, device="cpu")
@@ -35,10 +43,11 @@ def page(runs, options):
     lines = [
         "# Error after equal steps",
         "",
-        f"    OMP_NUM_THREADS=1 python benchmarks/accuracy.py --seeds {options.seeds} --labels {options.labels} "
-        f"--steps {options.steps} --out {options.out}",
+        f"    OMP_NUM_THREADS=1 python benchmarks/accuracy.py --data {options.data} --labels {options.labels} "
+        + ("--data-root DIR " if options.data_root else f"--steps {options.steps} ")
+        + f"--seeds {options.seeds} --out {options.out}",
         "",
-        f"{options.data}, {options.labels} labels, SmallConv, {options.steps} steps of 16/112 images. Differences are "
+        f"{options.data}, {options.labels} labels, {where(options)}. Differences are "
         "paired: same seed, same split, mean ± standard error.",
         "",
         "| method | step | error %, mean ± std | minus joint forward, points | errors by seed |",
@@ -61,6 +70,12 @@ def page(runs, options):
     return "\n".join(lines) + "\n"
 
 
+def where(options):
+    if options.data_root:
+        return "a linear head on a bank, as at the scale frozen of `reproduce`"
+    return f"SmallConv, {options.steps} steps of 16/112 images"
+
+
 def errors(runs, method, way):
     return {r["seed"]: 100 * r["error"] for r in runs if (r["method"], r["way"]) == (method, way)}
 
@@ -68,6 +83,7 @@ def errors(runs, method, way):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="digits")
+    parser.add_argument("--data-root", help="folder with the dataset, which is then trained on as a bank")
     parser.add_argument("--labels", type=int, default=40)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
