@@ -16,8 +16,7 @@ from torch import nn
 
 from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, Predictor, SSLData, Trainer
 from vcc_infuse.data import bank as module
-from vcc_infuse.data import bank_files
-from vcc_infuse.data import frozen_network
+from vcc_infuse.data import bank_files, frozen_network
 from vcc_infuse.data.augment.views import ImageViews
 from vcc_infuse.data.bank import Bank, BankConfig
 from vcc_infuse.data.frozen_network import Plan

@@ -74,3 +74,27 @@ def test_vae_and_mlp_differ_only_in_the_latent():
     assert extra == 3
     assert vae.encoder[-1].weight.shape[0] == 6
     assert [p.shape[0] for p in vae.decoder.parameters()] == [p.shape[0] for p in mlp.decoder.parameters()]
+
+
+@pytest.mark.parametrize("kind", [MLPReconstruction, VAEReconstruction])
+@pytest.mark.parametrize("output", ["scalar", "distribution"])
+def test_confidence_and_loss_together_are_what_each_is_alone(kind, output):
+    """Bit for bit, the gradient included, which the confidence must not add to."""
+    probs, features = inputs()
+    net = kind(5, 12, output, latent_dim=4)
+    for layer in net.parameters():
+        layer.data.add_(0.1 * torch.randn_like(layer))
+    target = probs.amax(1) if output == "scalar" else probs
+    found = []
+    for way in ("alone", "together"):
+        net.zero_grad()
+        torch.manual_seed(1)
+        confidence, loss = (
+            (net.confidence(probs, features), net.loss(probs, features, target))
+            if way == "alone"
+            else net.learn(probs, features, target)
+        )
+        loss.backward()
+        found.append([confidence.detach(), loss.detach(), *(layer.grad.clone() for layer in net.parameters())])
+        assert confidence.requires_grad == (way == "alone")
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

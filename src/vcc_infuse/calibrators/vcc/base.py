@@ -74,8 +74,19 @@ class ConsistencyCalibrator(Calibrator):
             return None
         with torch.autocast(target.device.type, enabled=False):
             probs = outputs.logits.float().softmax(1)
-            goal = target if self.output == "scalar" else set_top_confidence(probs.detach(), target)
-            return self.weight * self.network.loss(probs, outputs.features.float(), goal)
+            return self.weight * self.network.loss(probs, outputs.features.float(), self._goal(probs, target))
+
+    def learn(self, outputs: Outputs, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The confidence of `reconstructed` and `loss` together, in less time; the target without a network."""
+        if self.network is None:
+            return target, None
+        with torch.autocast(target.device.type, enabled=False):
+            probs = outputs.logits.float().softmax(1)
+            confidence, loss = self.network.learn(probs, outputs.features.float(), self._goal(probs, target))
+        return confidence, self.weight * loss
+
+    def _goal(self, probs: Tensor, target: Tensor) -> Tensor:
+        return target if self.output == "scalar" else set_top_confidence(probs.detach(), target)
 
     def _network(self, classes: int, features: int) -> MLPReconstruction | None:
         if self.reconstruct == "vae":

@@ -67,11 +67,11 @@ class VCC(ConsistencyCalibrator):
     def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
         """r; in training mode, after storing the batch and computing the loss of its targets."""
         probs = outputs.logits.detach().float().softmax(1)
-        confidence, loss = self.reconstructed(probs, outputs.features.detach()), None
-        if self.training:
+        if not self.training:
+            confidence, loss = self.reconstructed(probs, outputs.features.detach()), None
+        else:
             target = self.score_memory.target(self.score_memory.observe(step, images, outputs))
-            loss = self.loss(self._inputs(step, images, outputs), target)
-            confidence = target if self.network is None else confidence
+            confidence, loss = self._learn(step, images, outputs, target)
         return Calibrated(set_top_confidence(probs, confidence), confidence, loss)
 
     @torch.no_grad()
@@ -79,8 +79,10 @@ class VCC(ConsistencyCalibrator):
         """r, with z at the prior's mean; the softmax confidence without a network."""
         return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)
 
-    def _inputs(self, step: Step, images: Tensor, outputs: Outputs) -> Outputs:
-        """What the network learns from: with a gradient if `joint`, by another forward if there is none yet."""
+    def _learn(self, step: Step, images: Tensor, outputs: Outputs, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The confidence before this step and the loss; with a gradient for the classifier if `joint`."""
         if not self.joint or self.network is None:
-            return outputs.detach()
-        return step.attached or step.forward_eval(images, gradient=True)
+            return self.learn(outputs.detach(), target)
+        attached = step.attached or step.forward_eval(images, gradient=True)
+        probs = outputs.logits.detach().float().softmax(1)
+        return self.reconstructed(probs, outputs.features.detach()), self.loss(attached, target)

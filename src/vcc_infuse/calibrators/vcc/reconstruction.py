@@ -45,12 +45,11 @@ class MLPReconstruction(nn.Module):
         self.normalize = nn.LayerNorm(features, elementwise_affine=False)
         self.decoder = layers(classes + features + latent_dim, 1 if output == "scalar" else classes)
 
-    def decode(self, probs: Tensor, inputs: Tensor, z: Tensor | None = None) -> Tensor:
-        """Logits at z, or at the prior's mean; with `residual`, a learned correction of the softmax's logits."""
-        first, width = cast(nn.Linear, self.decoder[0]), inputs.shape[1]
-        # Apart from each other, because z has a gradient, and that of the features would cost as much as all the rest.
-        hidden = F.linear(inputs, first.weight[:, :width], first.bias)
-        hidden = hidden if z is None else hidden + F.linear(z, first.weight[:, width:])
+    def decode(self, probs: Tensor, hidden: Tensor, z: Tensor | None = None) -> Tensor:
+        """Logits from the first layer at z, or at the prior's mean; with `residual`, a correction of the softmax's."""
+        # z is apart, because it has a gradient, and that of the other inputs would cost as much as all the rest.
+        weight = cast(nn.Linear, self.decoder[0]).weight
+        hidden = hidden if z is None else hidden + F.linear(z, weight[:, -z.shape[1] :])
         change: Tensor = self.decoder[1:](hidden)
         if not self.residual:
             return change.squeeze(1) if self.output == "scalar" else change
@@ -60,21 +59,36 @@ class MLPReconstruction(nn.Module):
 
     def forward(self, probs: Tensor, features: Tensor) -> Tensor:
         """Deterministic logits: z, if there is one, is at the prior's mean."""
-        return self.decode(probs, self._condition(probs, features))
+        return self.decode(probs, self._first(probs, features)[1])
 
     def confidence(self, probs: Tensor, features: Tensor) -> Tensor:
         """Reconstructed confidence in the classifier's label."""
-        logits: Tensor = self(probs, features)
+        return self._top(probs, self(probs, features))
+
+    def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
+        """Negative log likelihood of the target (one confidence or one distribution per row)."""
+        return self._loss(probs, *self._first(probs, features), target)
+
+    def learn(self, probs: Tensor, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, the confidence without gradient; they share the first layer, which is most of the work."""
+        inputs, hidden = self._first(probs, features)
+        with torch.no_grad():
+            confidence = self._top(probs, self.decode(probs, hidden))
+        return confidence, self._loss(probs, inputs, hidden, target)
+
+    def _first(self, probs: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs, and what the first layer makes of them before z comes in."""
+        inputs = torch.cat([probs, self.normalize(features.float())], 1)
+        first = cast(nn.Linear, self.decoder[0])
+        return inputs, F.linear(inputs, first.weight[:, : inputs.shape[1]], first.bias)
+
+    def _top(self, probs: Tensor, logits: Tensor) -> Tensor:
         if self.output == "scalar":
             return logits.sigmoid()
         return logits.softmax(1).gather(1, probs.argmax(1, keepdim=True)).squeeze(1)
 
-    def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
-        """Negative log likelihood of the target (one confidence or one distribution per row)."""
-        return self._nll(self(probs, features), target)
-
-    def _condition(self, probs: Tensor, features: Tensor) -> Tensor:
-        return torch.cat([probs, self.normalize(features.float())], 1)
+    def _loss(self, probs: Tensor, inputs: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
+        return self._nll(self.decode(probs, hidden), target)
 
     def _nll(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.output == "scalar":
@@ -91,10 +105,9 @@ class VAEReconstruction(MLPReconstruction):
         super().__init__(classes, features, output, latent_dim, residual)
         self.encoder = layers(classes + features, 2 * latent_dim)
 
-    def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
+    def _loss(self, probs: Tensor, inputs: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
         """The negative ELBO, NLL + KL; with the minus sign as printed it would have no minimum."""
-        inputs = self._condition(probs, features)
         mean, log_var = self.encoder(inputs).chunk(2, 1)
         log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far beyond any use and still safe from overflow
         z = mean + torch.randn_like(mean) * (log_var / 2).exp()
-        return self._nll(self.decode(probs, inputs, z), target) + kl_to_prior(mean, log_var).mean()
+        return self._nll(self.decode(probs, hidden, z), target) + kl_to_prior(mean, log_var).mean()
