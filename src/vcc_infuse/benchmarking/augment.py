@@ -23,7 +23,10 @@ def measure_augment(rounds: int) -> Part:
         raw = torch.randint(0, 256, (images, size, size, 3), dtype=torch.uint8)
         title = f"{images} images of {size} px"
         part.comparisons.append(take_turns(title, variants(raw), 3 * rounds, per="image", count=images))
-    part.notes.append("torchvision and kornia draw from their own operations, which are not exactly FixMatch's.")
+    part.notes.append(
+        "torchvision and kornia draw from their own operations, which are not exactly FixMatch's. kornia draws three "
+        "for the whole batch, the others for each image."
+    )
     if find_spec("kornia") is None:
         part.notes.append("kornia is not installed and was left out.")
     return part

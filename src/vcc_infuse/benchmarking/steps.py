@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..calibrators import VCC, RobustVCC
+from ..calibrators import VCC, Evidence, RobustVCC
 from ..data.ssl_data import SSLData
 from .page import Part
 from .reference import reference_step
@@ -35,5 +35,6 @@ def variants(case: Case, data: SSLData) -> dict[str, Maker]:
         "ours, lazy, 5 %": our_step(case, data, 0.05, lazy=True),
         "VCC": our_step(case, data, calibrator=VCC()),
         "RobustVCC": our_step(case, data, calibrator=RobustVCC()),
+        "Evidence": our_step(case, data, calibrator=Evidence()),
         "VCC, lazy, 30 %": our_step(case, data, 0.3, VCC(), lazy=True),
     }
