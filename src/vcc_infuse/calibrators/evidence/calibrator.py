@@ -61,7 +61,7 @@ class Evidence(Calibrator):
         code_size: int = 64,
         refreshes: int = 3,
         folds: int = 4,
-        every: int = 4,
+        every: int = 2,
         min_per_class: int = 16,
         warmup_fraction: float = 0.1,
     ) -> None:
