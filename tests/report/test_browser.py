@@ -180,6 +180,12 @@ def test_long_words_of_a_run_without_test_set_fit_a_phone(visit, tmp_path, page)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 360
     edges = phone.locator(".cards div").evaluate_all("all => all.map(c => c.getBoundingClientRect().right)")
     assert max(edges) <= 360
+    for width in (1200, 760, 360):
+        phone.set_viewport_size({"width": width, "height": 780})
+        cards = "[...document.querySelectorAll('.cards div')]"
+        assert (
+            phone.evaluate(f"{cards}.filter(card => card.scrollWidth > card.clientWidth).map(c => c.innerText)") == []
+        )
     chart = phone.locator(".js-plotly-plot").filter(has_text="calibrated, %")
     first, second = (chart.locator(name).bounding_box() for name in (".xtitle", ".x2title"))
     assert first["x"] + first["width"] <= second["x"], "titles side by side do not touch"

@@ -48,6 +48,18 @@ def test_reliability_shows_accuracy_and_counts_of_each_bin(folder):
     assert accuracy["x"][0] == pytest.approx(100 / 30)
 
 
+def test_without_a_calibrator_there_is_nothing_after_calibration(folder):
+    stored = [{**line, "reliability_calibrated": line["reliability"]} for line in lines_of(folder)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in stored))
+    (folder / "summary.json").unlink()
+    plain, other = read_run(folder, "plain"), read_run(make_run(folder.parent / "two"), "two")
+    assert reliability.after([plain]) is None
+    assert reliability.before([plain]).title == "Confidence (softmax)"
+    assert [trace["name"] for trace in curves.calibration([plain]).data] == ["softmax"]
+    assert reliability.after([plain, other]) is not None
+    assert reliability.before([plain, other]).title == "Before calibration (softmax)"
+
+
 def test_confusion_agrees_with_scikit_learn(folder):
     run = read_run(folder, "one")
     stored = np.load(folder / "predictions.npz")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..format import decimal, known, label, percent, scaled
 from ..read import Run
 from .chart import DASHES, Chart, Trace, color, layout
+from .reliability import is_calibrated
 
 Line = tuple[str, str]
 """The key of a metric in metrics.jsonl, and its name on the page."""
@@ -19,8 +20,9 @@ def error(runs: Sequence[Run]) -> Chart | None:
 
 
 def calibration(runs: Sequence[Run]) -> Chart | None:
-    """ECE of the softmax confidence and of the calibrated one."""
-    return lines(runs, "Calibration error (ECE)", [("ece_calibrated", "calibrated"), ("ece", "softmax")])
+    """ECE of the softmax confidence and, if any run has a calibrator, of the calibrated one."""
+    calibrated = [("ece_calibrated", "calibrated")] if any(map(is_calibrated, runs)) else []
+    return lines(runs, "Calibration error (ECE)", [*calibrated, ("ece", "softmax")])
 
 
 def pseudo_labels(runs: Sequence[Run]) -> Chart | None:

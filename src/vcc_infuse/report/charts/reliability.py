@@ -1,4 +1,4 @@
-"""Reliability diagrams before and after calibration: accuracy and number of predictions per confidence bin."""
+"""Reliability diagrams before and, if there is one, after calibration: accuracy and number of predictions per bin."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from .chart import Chart, Trace, axis, color, layout
 
 def before(runs: Sequence[Run]) -> Chart | None:
     """The diagram of the softmax confidence."""
-    return diagram(runs, "Before calibration (softmax)", "reliability", "ece")
+    title = "Before calibration (softmax)" if any(map(is_calibrated, runs)) else "Confidence (softmax)"
+    return diagram(runs, title, "reliability", "ece")
 
 
 def after(runs: Sequence[Run]) -> Chart | None:
-    """The diagram of the calibrated confidence."""
+    """The diagram of the calibrated confidence; none if no run has a calibrator, because it would be the same."""
+    if not any(map(is_calibrated, runs)):
+        return None
     return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated")
+
+
+def is_calibrated(run: Run) -> bool:
+    """Whether the calibrated confidence is another than the softmax's."""
+    return bool(run.latest.get("reliability_calibrated") != run.latest.get("reliability"))
 
 
 def diagram(runs: Sequence[Run], title: str, key: str, ece: str) -> Chart | None:
