@@ -11,6 +11,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from ..data.augment.views import ImageViews
+from ..utils.allocator import keep_freed_memory
 from . import pil
 from .page import Part
 from .turns import Maker, Work, take_turns
@@ -36,6 +37,7 @@ def variants(raw: Tensor) -> dict[str, Maker]:
     """All ways to make strong views of these images; each maker returns the work."""
 
     def ours() -> Work:
+        keep_freed_memory()  # as the command line does
         views = ImageViews(pil.MEAN, pil.STD)
         return lambda _: views.strong(raw)
 
