@@ -81,7 +81,7 @@ MUTATIONS = (
     M("dropout samples are not scaled", f"{VCC}/consistency.py",
       "(kept * head.weight)", "((kept > 0) * head.weight)", f"{VCC}/test_consistency.py"),
     M("z does not reach the decoder", f"{VCC}/reconstruction.py",
-      "hidden + F.linear(z, first.weight[:, width:])", "hidden", f"{VCC}/test_reconstruction.py"),
+      "hidden + F.linear(z, weight[:, -z.shape[1] :])", "hidden", f"{VCC}/test_reconstruction.py"),
     M("an old visit still counts", f"{VCC}/history.py", "(now - stamp <= self.max_age)", "(now >= stamp)",
       f"{VCC}/test_history.py"),
     M("the loss of VCC has no weight", f"{VCC}/base.py",
