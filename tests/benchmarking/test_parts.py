@@ -1,16 +1,18 @@
 """Parts of the benchmark that need no clock, and their command."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from vcc_infuse import VCC, RobustVCC
 from vcc_infuse.benchmarking import processes, runs, steps, workloads
 from vcc_infuse.benchmarking.growth import pool_bytes, state_bytes
-from vcc_infuse.benchmarking.startup import make_photos
 from vcc_infuse.calibrators.vcc.history import History
 from vcc_infuse.cli import bench
 from vcc_infuse.cli.main import main
+from vcc_infuse.cli.options import read_words
+from vcc_infuse.cli.train import parse
 
 
 @pytest.mark.parametrize("calibrator", [VCC(), RobustVCC()], ids=["VCC", "RobustVCC"])
@@ -63,11 +65,25 @@ def test_a_run_of_the_reference_has_as_many_steps(monkeypatch):
     assert taken == [0, 1, 2, 3, 4, 5]
 
 
-def test_seconds_of_two_processes(tmp_path):
-    photos = make_photos(tmp_path / "photos", side=32)
-    seconds = processes.run(tmp_path, photos, 2, processes=2, threads=1)()(0)
-    summary = json.loads((tmp_path / "run2-1-0" / "summary.json").read_text())
-    assert (summary["steps"], summary["seconds_train"]) == (2, seconds)
+def test_the_command_of_two_processes(tmp_path, monkeypatch):
+    """Other tests run such commands; here the words are read as the command line reads them."""
+    commands = []
+
+    def run(command, env, **_):
+        commands.append((command, env["OMP_NUM_THREADS"]))
+        out = Path(command[command.index("--out") + 1])
+        out.mkdir()
+        (out / "summary.json").write_text('{"seconds_train": 1.5}')
+
+    monkeypatch.setattr(processes.subprocess, "run", run)
+    for number, threads in ((1, 2), (2, 1)):
+        assert processes.run(tmp_path, tmp_path, 2, number, threads)()(0) == 1.5
+    (one, first), (two, second) = commands
+    assert (first, second) == ("2", "1")
+    assert two[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    assert [word for word in two[6:] if "run2" not in word] == [word for word in one[1:] if "run1" not in word]
+    options = parse(read_words(one[4:]))[1]
+    assert (options.steps, options.eval_every, options.batch_size) == (2, 2, 32)
 
 
 @pytest.mark.parametrize("words", [["step"], ["steps", "--rounds", "0"], ["steps", "--sizes", "3"]])
