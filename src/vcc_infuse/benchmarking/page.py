@@ -37,6 +37,8 @@ class Part:
     comparisons: list[Comparison] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    remark: str = REMARK
+    """What the times are."""
 
 
 def write(part: Part, folder: Path, command: str) -> str:
@@ -65,7 +67,7 @@ def machine() -> dict[str, object]:
 def markdown(part: Part, command: str) -> str:
     """The page."""
     about = f"torch {torch.__version__}, {machine()['vector_instructions']}, {os.cpu_count()} cores"
-    lines = [f"# {part.title}", "", f"    {command}", "", f"{REMARK} {about}.", ""]
+    lines = [f"# {part.title}", "", f"    {command}", "", f"{part.remark} {about}.", ""]
     for comparison in part.comparisons:
         lines += [f"## {comparison.title}", "", *compared(comparison), ""]
     for table in part.tables:

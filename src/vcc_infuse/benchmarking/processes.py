@@ -13,12 +13,16 @@ from .page import Part
 from .startup import make_photos
 from .turns import Maker, Work, take_turns
 
+REMARK = (
+    "Median (quartiles) of wall clock over rounds in which the variants take turns. Other work on the machine counts "
+    "in full. A ratio is to the first line, in the same round."
+)
 TRAIN = "train --preset scratch --model SmallConv --labels 40 --size 32 --report false --progress false".split()
 
 
 def measure_processes(rounds: int, steps: int = 40) -> Part:
     """Steps of 32/224 images; processes share a batch, so every way computes the same gradient."""
-    part = Part("processes", "One process and two")
+    part = Part("processes", "One process and two", remark=REMARK)
     with tempfile.TemporaryDirectory() as folder:
         photos = make_photos(Path(folder) / "photos", side=32)
         makers = {
@@ -29,7 +33,6 @@ def measure_processes(rounds: int, steps: int = 40) -> Part:
         title = "SmallConv, 32/224 images of 32 px, wall clock of the steps"
         part.comparisons.append(take_turns(title, makers, rounds, warmup=0, per="step", count=steps))
     part.comparisons[0].memory = {}
-    part.notes.append("Unlike other parts this one measures wall clock: other work on the machine counts in full.")
     return part
 
 

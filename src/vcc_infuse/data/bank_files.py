@@ -30,7 +30,7 @@ class StoredViews:
     """
 
     def __init__(self, folder: Path, part: str, shape: tuple[int, int, int], lazy: bool = False) -> None:
-        self.folder, self.part, self.lazy = folder, part, lazy
+        self.folder, self.lazy = folder, lazy
         self.file = ArrayFile(folder / f"{part}.npy", shape, np.float16)
         self.features = self.file.array
         chunks = -(-shape[0] // CHUNK)
