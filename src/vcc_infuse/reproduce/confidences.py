@@ -7,6 +7,7 @@ and what it is made of.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -113,13 +114,14 @@ class WatchedSoftmax(Watched):
 
 
 class WatchedEvidence(Watched):
-    """Measures Evidence with its default options and what it is made of. Its loss does not reach the classifier."""
+    """Measures Evidence with some scores and what it is made of. Its loss does not reach the classifier."""
 
     names = EVIDENCE_PARTS
 
-    def __init__(self) -> None:
+    def __init__(self, scores: Sequence[str] = ("neighbors",)) -> None:
         super().__init__()
-        self.evidence = Evidence()
+        self.scores = tuple(scores)
+        self.evidence = Evidence(scores)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Set up what is measured."""
@@ -131,10 +133,13 @@ class WatchedEvidence(Watched):
         plain = super().forward(step, images, outputs)
         if not self.training:
             return plain
-        support, ids = self.evidence.support(step, plain.probs), step.batch.pool_ids
+        features, ids = outputs.features.detach().float(), step.batch.pool_ids
+        support = self.evidence.support(step, plain.probs, features)
         past, known = self.visits.read(ids, step.number)
         both = torch.where(known[:, None], (past + plain.probs) / 2, plain.probs)
-        values = {"softmax": plain.confidence, "neighbors": support[:, 1], "visits": own(both, plain.labels)}
+        values = {"softmax": plain.confidence, "visits": own(both, plain.labels)}
+        asked = "neighbors" in self.scores
+        values["neighbors"] = support[:, 1 + self.scores.index("neighbors")] if asked else plain.confidence
         values["witness"] = own(self._witness(outputs, plain.probs), plain.labels)
         values["Evidence"] = self.evidence.probability(support, plain.labels)
         self._keep(step, values, plain.labels)

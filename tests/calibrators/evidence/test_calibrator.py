@@ -62,7 +62,7 @@ class Clusters:
         step.batch = step.batch._replace(pool_ids=torch.arange(LABELED, POOL))
         self.calibrator.eval()
         probs = self.model(self.x[LABELED:]).logits.detach().softmax(1)
-        support = self.calibrator.support(step, probs)
+        support = self.calibrator.support(step, probs, self.x[LABELED:])
         score = self.calibrator.probability(support, probs.argmax(1))
         return score, probs.amax(1), probs.argmax(1) == self.truth[LABELED:]
 
@@ -72,6 +72,20 @@ def test_neighbors_rank_better_and_honest_labels_calibrate():
     assert 0.5 < right.float().mean() < 0.95
     assert auroc(score, right) > auroc(softmax, right) + 0.03
     assert ece(score, right) < ece(softmax, right) / 2 + 0.03
+
+
+@pytest.mark.parametrize("scores", [["visits", "neighbors"], ["neighbors", "witness"]], ids=str)
+def test_further_scores_calibrate_too(scores):
+    score, softmax, right = Clusters(Evidence(scores, every=1)).train().judged()
+    assert auroc(score, right) > auroc(softmax, right) + 0.03
+    assert ece(score, right) < ece(softmax, right) / 2 + 0.03
+
+
+def test_nothing_is_trusted_before_a_promise_can_be_kept():
+    world = Clusters(Evidence(max_label_error=0.1, warmup_fraction=0.5))
+    _, out = world.run(0)
+    assert (out.confidence < 0.95).all()
+    assert world.calibrator.thresholds.isinf().all()
 
 
 def test_probability_at_inference_uses_the_neighbors_too():
@@ -104,7 +118,7 @@ def test_without_matching_the_confidence_is_the_probability():
     world.calibrator.eval()
     step, out = world.run(STEPS - 1)
     probs = step.weak.logits.softmax(1)
-    support = world.calibrator.support(step, probs)
+    support = world.calibrator.support(step, probs, step.batch.views["weak"])
     score = world.calibrator.probability(support, probs.argmax(1))
     free = score > 0.5  # below one half the runner-up may bound it
     assert free.sum() > 10
@@ -115,11 +129,11 @@ def test_softmax_selects_in_the_warm_up_and_neighbors_are_unknown_before_a_pass(
     world = Clusters(Evidence(warmup_fraction=0.2, min_per_class=1, every=2))
     step, out = world.run(0)
     assert torch.equal(out.probs, step.weak.logits.softmax(1))
-    assert world.calibrator.support(step, out.probs)[:, 1].isnan().all()
+    assert world.calibrator.support(step, out.probs, step.weak.features)[:, 1].isnan().all()
     world.train(30)
     step, out = world.run(30)
     assert not torch.allclose(out.probs, step.weak.logits.softmax(1))
-    assert world.calibrator.support(step, out.probs)[:, 1].isfinite().float().mean() > 0.5
+    assert world.calibrator.support(step, out.probs, step.weak.features)[:, 1].isfinite().float().mean() > 0.5
 
 
 def test_a_class_with_one_label_leaves_the_weights_alone():
@@ -141,7 +155,10 @@ def test_state_round_trip_gives_the_same_next_step():
     assert torch.equal(one.loss, two.loss)
 
 
-@pytest.mark.parametrize("options", [{"max_label_error": 0.0}, {"match": "x"}, {"folds": 1}, {"refreshes": 0}], ids=str)
+WRONG = [{"max_label_error": 0.0}, {"match": "x"}, {"folds": 1}, {"refreshes": 0}, {"scores": ["x"]}]
+
+
+@pytest.mark.parametrize("options", WRONG, ids=str)
 def test_errors_name_the_option(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         Evidence(**options)

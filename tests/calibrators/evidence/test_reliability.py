@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.stats import norm
 
 from vcc_infuse.calibrators.evidence.reliability import (
     BIAS,
     BIAS_SD,
     CLASS_SD,
+    REMEMBERED,
     WEIGHT,
     WEIGHT_SD,
-    Moments,
+    NormalScores,
     Reliability,
-    log_odds,
 )
 from vcc_infuse.calibrators.evidence.thresholds import class_thresholds, risk_threshold
 
@@ -54,21 +55,46 @@ def test_more_evidence_never_lowers_the_probability():
     assert (model(evidence + torch.rand(50, 2), labels) >= model(evidence, labels)).all()
 
 
-def test_moments_scale_the_pool_and_unknown_evidence_follows_the_first_column():
+def test_ranks_are_normal_quantiles_within_the_last_of_the_pool():
     generator = torch.Generator().manual_seed(0)
-    probs = torch.rand(4000, 2, generator=generator)
+    probs = torch.rand(REMEMBERED + 500, 2, generator=generator)
     probs[::3, 1] = torch.nan
-    moments = Moments(2)
-    moments.observe(probs)
-    scaled = moments(probs)
-    known = ~probs[:, 1].isnan()
-    assert scaled[:, 0].mean().abs() < 1e-3
-    assert scaled[known, 1].mean().abs() < 1e-3
-    for column in (scaled[:, 0], scaled[known, 1]):
-        assert abs(column.std() - 1) < 2e-3
-    assert torch.equal(scaled[~known, 1], scaled[~known, 0])
-    expected = (log_odds(probs[1, 0]) - log_odds(probs[:, 0]).mean()) / log_odds(probs[:, 0]).std()
-    torch.testing.assert_close(scaled[1, 0], expected, atol=1e-3, rtol=0)
+    ranks = NormalScores(2)
+    for some in probs.split(300):
+        ranks.observe(some)
+    new = torch.tensor([[0.3, 0.9], [0.999, torch.nan], [2.0, 0.0]])
+    found, last = ranks(new), probs[-REMEMBERED:].numpy()
+    for column in range(2):
+        known = last[:, column][~np.isnan(last[:, column])]
+        for row in range(3):
+            value = new[row, column].item()
+            if not np.isnan(value):
+                share = ((known < value).sum() + (known == value).sum() / 2 + 0.5) / (len(known) + 1)
+                assert found[row, column] == pytest.approx(norm.ppf(share), abs=1e-4)
+    assert found[1, 1] == found[1, 0]
+    assert abs(ranks(probs[-REMEMBERED:])[:, 0].std() - 1) < 0.01
+
+
+def test_ranks_do_not_depend_on_sharpness_and_tell_saturated_values_apart():
+    logits = 20 + torch.randn(1000, 1, generator=torch.Generator().manual_seed(0)).double()
+    one, two = NormalScores(1).double(), NormalScores(1).double()
+    one.observe(logits.sigmoid())
+    two.observe((logits / 9).sigmoid())
+    torch.testing.assert_close(one(logits.sigmoid()), two((logits / 9).sigmoid()))
+    assert len(one(logits.sigmoid()).unique()) > 900
+
+
+def test_ranks_of_equal_values_are_in_the_middle_and_nothing_is_known_at_first():
+    ranks = NormalScores(2)
+    assert torch.equal(ranks(torch.tensor([[0.3, torch.nan]])), torch.zeros(1, 2))
+    ranks.observe(torch.full((50, 2), 0.5))
+    assert ranks(torch.full((1, 2), 0.5)).abs().max() < 1e-6
+    # A column that was never known follows the first.
+    ranks = NormalScores(2)
+    ranks.observe(torch.tensor([[0.1, torch.nan], [0.9, torch.nan]]))
+    found = ranks(torch.tensor([[0.95, 0.2]]))
+    assert found[0, 0] > 0.5
+    assert found[0, 1] == found[0, 0]
 
 
 def test_threshold_is_the_lowest_that_keeps_the_promise():

@@ -9,54 +9,83 @@ from ...types import Step
 from ..vcc.history import History, Visit
 from .folds import FoldHeads
 from .neighbors import FeatureMemory, support_of
-from .reliability import Moments
+from .reliability import NormalScores
 
-FEW = 64  # pool rows on which the heads' own scale is measured
+FEW = 64  # pool rows of a batch among which what the heads say is ranked
+RECENT = 16  # batches of labels: what a head said before, it said when it knew less
 
 
 class HonestRows(nn.Module):
     """The last honest prediction for each labeled image: its evidence, its label, and whether that was right.
 
-    `past` holds the heads' last predictions for the pool: for each example one distribution over pairs of head and
-    class.
+    Images of older batches do not count: a head that still learns was wrong more often when it judged them.
+
+    `past` holds the heads' last predictions for the pool and, behind it, for the labeled images: for each example one
+    distribution over pairs of head and class. `witness` has heads by the same folds that never see pseudo labels.
     """
 
-    support: Tensor
+    evidence: Tensor
     labels: Tensor
     right: Tensor
+    batch: Tensor
+    batches: Tensor
 
-    def __init__(self, heads: FoldHeads, past: History) -> None:
+    def __init__(self, scores: tuple[str, ...], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
         super().__init__()
-        self.heads, self.past, self.moments = heads, past, Moments(2)
-        labeled = len(heads.fold)
-        self.register_buffer("support", torch.full((labeled, 2), torch.nan))
+        self.scores, self.heads, self.witness, self.past = scores, heads, witness, past
+        labeled, columns = len(heads.fold), 1 + len(scores)
+        self.ranks = NormalScores(columns)
+        self.register_buffer("evidence", torch.zeros(labeled, columns))
         self.register_buffer("labels", torch.full((labeled,), -1))
         self.register_buffer("right", torch.zeros(labeled, dtype=torch.bool))
+        self.register_buffer("batch", torch.full((labeled,), -RECENT))
+        self.register_buffer("batches", torch.tensor(0))
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled evidence, predicted labels, and whether they are right."""
-        known = self.labels >= 0
-        return self.moments(self.support[known]), self.labels[known], self.right[known]
+        """Ranked evidence, predicted labels, and whether they are right."""
+        recent = self.batch > self.batches - RECENT
+        return self.evidence[recent], self.labels[recent], self.right[recent]
+
+    def loss(self, step: Step, labeled: Tensor, weak: Tensor, strong: Tensor) -> Tensor:
+        """The loss of all heads, given the features of a batch."""
+        batch = step.batch
+        loss = self.heads.loss(labeled, batch.y, step.gather, batch.ids, weak, strong)
+        if self.witness is None:
+            return loss
+        return loss + self.witness.loss(labeled, batch.y, step.gather, batch.ids, weak[:0], strong[:0])
 
     @torch.no_grad()
     def observe(self, step: Step, memory: FeatureMemory, pool: Tensor, labeled: Tensor) -> None:
         """Store what the heads say about a batch, given its features."""
         pool_ids, ids, y = (step.gather(rows) for rows in (step.batch.pool_ids, step.batch.ids, step.batch.y))
-        places = memory.pool + ids
-        memory.write(places, step.gather(labeled))
-        probs = self.heads(step.gather(pool)).softmax(2)
-        self.past.write(pool_ids, probs.flatten(1) / self.heads.folds, step.number)
-        self.moments.observe(self._support(probs[:FEW], memory, pool_ids[:FEW], step.number).flatten(0, 1))
+        pool, labeled, places = step.gather(pool), step.gather(labeled), memory.pool + ids
+        memory.write(places, labeled)
+        probs, said = self.heads(pool).softmax(2), self.heads(labeled).softmax(2)
+        self.ranks.observe(self._support(probs[:FEW], pool[:FEW], memory, pool_ids[:FEW], step.number).flatten(0, 1))
         own = torch.arange(len(ids), device=ids.device), self.heads.fold[ids]
-        said = self.heads(step.gather(labeled)).softmax(2)
-        self.support[ids] = self._support(said, memory, places, step.number)[own]
+        self.evidence[ids] = self.ranks(self._support(said, labeled, memory, places, step.number)[own])
         self.labels[ids] = said[own].argmax(1)
         self.right[ids] = self.labels[ids] == y
+        self.batches.add_(1)
+        self.batch[ids] = self.batches
+        joint = torch.cat([probs, said]).flatten(1) / self.heads.folds
+        self.past.write(torch.cat([pool_ids, places]), joint, step.number)
 
-    def _support(self, probs: Tensor, memory: FeatureMemory, places: Tensor, now: int) -> Tensor:
-        """The probability of each head's label by itself and by the neighbors, rows × heads × 2."""
-        near = memory.mean_prediction(places, self.past, now)
-        mean = (near.probs * self.heads.folds).view_as(probs)
+    def _support(self, probs: Tensor, features: Tensor, memory: FeatureMemory, places: Tensor, now: int) -> Tensor:
+        """The probability of each head's label by itself and by the other evidence, rows × heads × columns."""
         rows, folds, classes = probs.shape
-        known = near.known[:, None].expand(rows, folds).flatten()
-        return support_of(probs.reshape(-1, classes), Visit(mean.reshape(-1, classes), known)).view(rows, folds, 2)
+        others = (self._said(score, features, memory, places, now) for score in self.scores)
+        each = (
+            Visit((said.probs * folds).view(-1, classes), said.known[:, None].expand(rows, folds).flatten())
+            for said in others
+        )
+        return support_of(probs.reshape(-1, classes), *each).view(rows, folds, -1)
+
+    def _said(self, score: str, features: Tensor, memory: FeatureMemory, places: Tensor, now: int) -> Visit:
+        """One piece of evidence: a distribution over pairs of head and class for each row."""
+        if score == "neighbors":
+            return memory.mean_prediction(places, self.past, now)
+        if score == "visits" or self.witness is None:
+            return self.past.read(places, now)
+        said = self.witness(features).softmax(2).flatten(1) / self.heads.folds
+        return Visit(said, torch.ones_like(places, dtype=torch.bool))

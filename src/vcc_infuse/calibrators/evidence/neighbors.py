@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..vcc.history import History, Visit
 
-CHUNK = 1024  # rows compared with the whole pool at a time
+CHUNK = 128  # rows compared with the whole pool at a time: their similarities should fit into a cache
 
 
 class FeatureMemory(nn.Module):
@@ -55,35 +55,43 @@ class FeatureMemory(nn.Module):
 
     @torch.no_grad()
     def find_neighbors(self) -> None:
-        """Find the nearest neighbors of all examples seen so far, among the pool examples seen so far."""
-        rows = self.seen.nonzero()[:, 0]
-        if int(self.seen[: self.pool].sum()) < self.neighbors + 2:
+        """Find the nearest neighbors of all examples seen so far, among the pool examples seen so far.
+
+        Most often the pool holds a labeled image as well, which then is its own nearest neighbor: it is left out.
+        """
+        pool, rows = self._seen_pool(), self.seen.nonzero()[:, 0]
+        if len(pool) < self.neighbors + 2:
             return
+        target = self._target(pool)
         for some in torch.split(rows, CHUNK):
-            own = torch.where(some < self.pool, some, -1)
-            self.nearest[some] = self._nearest(F.normalize(self.codes[some].float()), own).int()
+            found = pool[nearest(F.normalize(self.codes[some].float()), target, self.neighbors + 1)]
+            own = torch.where((some < self.pool)[:, None], found == some[:, None], False)
+            own[:, -1] |= (some < self.pool) & ~own.any(1)  # among more exact copies than neighbors
+            own[:, 0] |= some >= self.pool
+            self.nearest[some] = found[~own].view(len(some), -1).int()
         self.found[rows] = True
 
     def look_up(self, features: Tensor) -> Tensor:
         """The nearest pool examples of new images."""
-        return self._nearest(F.normalize((features - self.center) @ self.basis))
+        pool = self._seen_pool()
+        codes = F.normalize((features - self.center) @ self.basis)
+        return pool[nearest(codes, self._target(pool), min(self.neighbors, len(pool)))]
 
-    def _nearest(self, codes: Tensor, own: Tensor | None = None) -> Tensor:
-        """Exact, by one matrix product. `own` is the place of each row in the pool, or −1.
+    def _seen_pool(self) -> Tensor:
+        return self.seen[: self.pool].nonzero()[:, 0]
 
-        Most often the pool holds a labeled image as well, which then is its own nearest neighbor: it is left out.
-        """
-        similarity = codes @ F.normalize(self.codes[: self.pool].float()).T
-        similarity = similarity.masked_fill(~self.seen[: self.pool], -2)
-        if own is None:
-            return similarity.topk(self.neighbors).indices
-        similarity.scatter_(1, torch.where(own < 0, similarity.argmax(1), own)[:, None], -2)
-        return similarity.topk(self.neighbors).indices
+    def _target(self, pool: Tensor) -> Tensor:
+        return F.normalize(self.codes[pool].float()).T.contiguous()
 
     def mean_prediction(self, ids: Tensor, history: History, now: int) -> Visit:
         """The mean of the last predictions for the neighbors of examples; unknown where there are none."""
         mean = mean_over(self.nearest[ids].long(), history, now)
         return Visit(mean.probs, mean.known & self.found[ids])
+
+
+def nearest(codes: Tensor, target: Tensor, count: int) -> Tensor:
+    """The columns of `target` most similar to each row, in order; exact, by one matrix product."""
+    return (codes @ target).topk(count).indices
 
 
 def mean_over(nearest: Tensor, history: History, now: int = 0) -> Visit:
@@ -95,8 +103,8 @@ def mean_over(nearest: Tensor, history: History, now: int = 0) -> Visit:
     return Visit(total / count.clamp_min(1)[:, None], count > 0)
 
 
-def support_of(probs: Tensor, near: Visit) -> Tensor:
-    """The probability of the most likely class, by the rows themselves and by their neighbors (NaN if unknown)."""
+def support_of(probs: Tensor, *others: Visit) -> Tensor:
+    """The probability of the most likely class, by the rows themselves and by each of the others (NaN if unknown)."""
     labels = probs.argmax(1, keepdim=True)
-    by_neighbors = torch.where(near.known, near.probs.gather(1, labels)[:, 0], torch.nan)
-    return torch.stack([probs.gather(1, labels)[:, 0], by_neighbors], 1)
+    said = (torch.where(other.known, other.probs.gather(1, labels)[:, 0], torch.nan) for other in others)
+    return torch.stack([probs.gather(1, labels)[:, 0], *said], 1)

@@ -13,46 +13,46 @@ from ...utils.numerics import to_float64
 
 WEIGHT, WEIGHT_SD, BIAS, BIAS_SD, CLASS_SD = 1.5, 0.5, 1.0, 1.0, 0.5
 """Normal priors: sum of the weights and deviation of each, bias and its deviation, deviation of a class's offset."""
-CLIP = 1e-4
-MEMORY = 0.98  # factor of the past in moments
+REMEMBERED = 4096  # examples of the pool among which a probability is ranked
 
 
-class Moments(nn.Module):
-    """Scales log odds to mean 0 and deviation 1 over the pool, column by column; NaN means unknown and does not count.
+class NormalScores(nn.Module):
+    """Ranks probabilities of the label among the last of the pool, column by column, as quantiles of a normal
+    distribution; NaN means unknown and does not count.
 
-    Two heads may be right equally often and differ in how sharp they are. Scaled, their evidence can be compared.
+    Two heads may be right equally often and differ in how sharp they are. Ranked, their evidence can be compared, and
+    probabilities near 1 still differ.
     """
 
-    count: Tensor
-    mean: Tensor
-    square: Tensor
+    values: Tensor
+    ordered: Tensor
+    known: Tensor
+    cursor: Tensor
 
     def __init__(self, columns: int) -> None:
         super().__init__()
-        for name in ("count", "mean", "square"):
-            self.register_buffer(name, torch.zeros(columns))
+        self.register_buffer("values", torch.full((columns, REMEMBERED), torch.nan))
+        self.register_buffer("ordered", torch.full((columns, REMEMBERED), torch.inf))
+        self.register_buffer("known", torch.zeros(columns, 1))
+        self.register_buffer("cursor", torch.tensor(0))
 
     @torch.no_grad()
     def observe(self, probs: Tensor) -> None:
-        """Add rows of probabilities of the label."""
-        values = log_odds(probs)
-        known = ~values.isnan()
-        count = known.sum(0)
-        self.count.mul_(MEMORY).add_(count)
-        share = count / self.count.clamp_min(1)
-        for moment, each in ((self.mean, values), (self.square, values.square())):
-            moment.lerp_(each.nansum(0) / count.clamp_min(1), share)
+        """Add rows of probabilities of the label, in place of the oldest."""
+        probs = probs[-REMEMBERED:]
+        places = (self.cursor + torch.arange(len(probs), device=probs.device)) % REMEMBERED
+        self.values[:, places] = probs.T
+        self.cursor.add_(len(probs)).remainder_(REMEMBERED)
+        self.ordered.copy_(self.values.nan_to_num(torch.inf).sort(1).values)
+        self.known.copy_((~self.values.isnan()).sum(1, keepdim=True))
 
     def forward(self, probs: Tensor) -> Tensor:
-        """Scaled log odds; what is unknown in a column is taken from the first."""
-        deviation = (self.square - self.mean.square()).clamp_min(1e-4).sqrt()
-        scaled = (log_odds(probs) - self.mean) / deviation
-        return torch.where(scaled.isnan(), scaled[:, :1], scaled)
-
-
-def log_odds(probs: Tensor) -> Tensor:
-    """log p/(1 − p), with p kept away from 0 and 1."""
-    return probs.clamp(CLIP, 1 - CLIP).logit()
+        """Normal scores, 0 before anything was observed; what is unknown in a column is taken from the first."""
+        own = probs.T.contiguous()
+        below, upto = (torch.searchsorted(self.ordered, own.nan_to_num(0), right=right) for right in (False, True))
+        share = ((below + upto) / 2 + 0.5) / (self.known + 1)
+        scores = torch.special.ndtri(share).masked_fill(own.isnan() | (self.known == 0), torch.nan)
+        return torch.where(scores.isnan(), scores[:1], scores).nan_to_num(0).T
 
 
 class Reliability(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..confidences import COVERAGE, EVIDENCE_PARTS
 from ..scales import Scale, column, default_column
-from ..table import Row, Table, TableColumn
+from ..table import Row, Table, TableColumn, method
 from . import coreset
 from .confidence import METRICS
 
@@ -21,7 +21,13 @@ NAMES = {
     "witness": "mean of the heads of label folds", "Evidence": "Evidence",
 }  # fmt: skip
 WATCHED = {"algorithm": "FixMatch", "calibrator": "vcc_infuse.reproduce.confidences.WatchedEvidence"}
+SCORES: dict[str, list[str]] = {
+    "without neighbors": [], "and visits": ["neighbors", "visits"], "and witness": ["neighbors", "witness"],
+    "and both": ["neighbors", "visits", "witness"],
+}  # fmt: skip
+"""Other scores for Evidence to learn from."""
 MAX_ERRORS = (0.05, 0.1)
+OTHER_BASES = ("FlexMatch", "FreeMatch")
 REMARK = (
     "All rows of a column come from the same runs of FixMatch, in which the softmax selects and the others are only "
     "measured, on the weak views of pool rows whose label the method never saw. "
@@ -29,8 +35,8 @@ REMARK = (
     " Differences are of the AUROC at the end, where more is better."
 )
 ERROR_REMARK = (
-    "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; the last rows "
-    "promise that it is at most 5 or 10 %."
+    "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; the rows with a "
+    "promise promise that it is at most 5 or 10 %."
 )
 SELECTORS = ("FullShort", "INFUSE", "RobustINFUSE", "AlignedINFUSE")
 SELECTION_REMARK = (
@@ -47,24 +53,30 @@ def columns(scale: Scale) -> tuple[TableColumn, ...]:
 def confidence(scale: Scale) -> Table:
     """Differences are to the softmax."""
     base = NAMES["softmax"]
-    rows = tuple(Row(NAMES[n], WATCHED, base if n != "softmax" else None, part=n) for n in EVIDENCE_PARTS)
+    parts = tuple(Row(NAMES[n], WATCHED, base if n != "softmax" else None, part=n) for n in EVIDENCE_PARTS)
+    others = (
+        Row(f"Evidence {name}", {**WATCHED, "calibrator.scores": scores}, base, part="Evidence")
+        for name, scores in SCORES.items()
+    )
+    rows = (*parts, *others)
     metrics = ("auroc_end", *(name for name in METRICS if name != "auroc_end"), "error")
     title = "Evidence: does it know a right pseudo label?"
     return Table("beyond-confidence", title, rows, columns(scale), metrics, REMARK)
 
 
 def error(scale: Scale) -> Table:
-    """FixMatch alone, with RobustVCC and with Evidence."""
+    """FixMatch alone, with RobustVCC and with Evidence; other methods alone and with Evidence."""
 
-    def row(name: str, calibrator: str, **options: Any) -> Row:
+    def row(name: str, calibrator: str, base: str = "FixMatch", **options: Any) -> Row:
         own = {f"calibrator.{key}": value for key, value in options.items()}
-        return Row(name, {"algorithm": "FixMatch", "calibrator": calibrator, **own}, "FixMatch")
+        return Row(name, {"algorithm": base, "calibrator": calibrator, **own}, base)
 
     rows = (
         Row("FixMatch", WATCHED),  # trains as FixMatch alone does, and is run for the other table anyway
         row("RobustVCC-FixMatch", "RobustVCC"),
         row("Evidence-FixMatch", "Evidence"),
         *(row(f"Evidence-FixMatch, {part:.0%} promised", "Evidence", max_label_error=part) for part in MAX_ERRORS),
+        *(each for base in OTHER_BASES for each in (method(base), row(f"Evidence-{base}", "Evidence", base))),
     )
     metrics = ("error", "ece_calibrated", "ece", "pseudo_label_coverage", "pseudo_label_precision", "trusted_and_wrong")
     return Table("beyond-error", "Error with Evidence", rows, columns(scale), metrics, ERROR_REMARK)
