@@ -42,7 +42,7 @@ class Mutation(NamedTuple):
     tests: str
 
 
-VCC = "calibrators/vcc"
+VCC, EVIDENCE = "calibrators/vcc", "calibrators/evidence"
 M = Mutation
 MUTATIONS = (
     # The audit's three, which had survived.
@@ -101,6 +101,41 @@ MUTATIONS = (
     M("MMCE has half of its gradient", "calibrators/mmce.py",
       "len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / value",
       "len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / (2 * value)", "calibrators/test_mmce.py"),
+    # Evidence.
+    M("a head is shown its own fold", f"{EVIDENCE}/folds.py",
+      "shown = self.fold[ids][:, None] != torch", "shown = self.fold[ids][:, None] >= 0 * torch",
+      f"{EVIDENCE}/test_folds.py"),
+    M("the witness learns from pseudo labels", f"{EVIDENCE}/honest.py",
+      "step.gather, batch.ids, weak[:0], strong[:0])", "step.gather, batch.ids, weak, strong)",
+      f"{EVIDENCE}/test_honest.py"),
+    M("labels are judged by the wrong head", f"{EVIDENCE}/honest.py",
+      "self.heads.fold[ids]\n", "(self.heads.fold[ids] + 1) % self.heads.folds\n", f"{EVIDENCE}/test_honest.py"),
+    M("old judgments count", f"{EVIDENCE}/honest.py", "recent = self.batch > self.batches - RECENT",
+      "recent = self.labels >= 0", f"{EVIDENCE}/test_honest.py"),
+    M("the past holds the present", f"{EVIDENCE}/calibrator.py",
+      "            support = self.support(step, probs, features)\n",
+      "            self.history.write(step.batch.pool_ids, probs, step.number)\n"
+      "            support = self.support(step, probs, features)\n", f"{EVIDENCE}/test_honest.py"),
+    M("an image is its own neighbor", f"{EVIDENCE}/neighbors.py",
+      "own = torch.where((some < self.pool)[:, None], found == some[:, None], False)",
+      "own = torch.zeros_like(found, dtype=torch.bool)", f"{EVIDENCE}/test_neighbors.py"),
+    M("a labeled image's copy in the pool is its neighbor", f"{EVIDENCE}/neighbors.py",
+      "own[:, 0] |= some >= self.pool", "own[:, -1] |= some >= self.pool", f"{EVIDENCE}/test_neighbors.py"),
+    M("equal values have the highest rank", f"{EVIDENCE}/reliability.py",
+      "((below + upto) / 2 + 0.5)", "(upto + 0.5)", f"{EVIDENCE}/test_reliability.py"),
+    M("unknown evidence counts as none", f"{EVIDENCE}/reliability.py",
+      "torch.where(scores.isnan(), scores[:1], scores).nan_to_num(0).T", "scores.nan_to_num(0).T",
+      f"{EVIDENCE}/test_reliability.py"),
+    M("weights may be negative", f"{EVIDENCE}/reliability.py", "at[:-1].clamp_min(0)", "at[:-1]",
+      f"{EVIDENCE}/test_reliability.py"),
+    M("the promise forgets the further example", f"{EVIDENCE}/thresholds.py",
+      "int(max_error * (len(scores) + 1) + 1e-9) - 1", "int(max_error * len(scores) + 1e-9)",
+      f"{EVIDENCE}/test_reliability.py"),
+    M("the softmax selects before a promise can be kept", f"{EVIDENCE}/calibrator.py",
+      "if step.progress >= self.warmup_fraction or self.max_label_error is not None:",
+      "if step.progress >= self.warmup_fraction:", f"{EVIDENCE}/test_calibrator.py"),
+    M("AlignedINFUSE forgets the labels", "selectors/infuse/aligned.py",
+      " + unit(super().gradient(pool))", "", "selectors/infuse/test_aligned.py"),
     # Selectors.
     M("INFUSE keeps what raises the support loss", "selectors/infuse/selector.py",
       'return -score if self.rank == "corrected" else score', 'return score if self.rank == "corrected" else -score',
