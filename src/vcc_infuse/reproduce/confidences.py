@@ -118,7 +118,7 @@ class WatchedEvidence(Watched):
 
     names = EVIDENCE_PARTS
 
-    def __init__(self, scores: Sequence[str] = ("neighbors",)) -> None:
+    def __init__(self, scores: Sequence[str] = ("neighbors", "witness")) -> None:
         super().__init__()
         self.scores = tuple(scores)
         self.evidence = Evidence(scores)
@@ -138,18 +138,12 @@ class WatchedEvidence(Watched):
         past, known = self.visits.read(ids, step.number)
         both = torch.where(known[:, None], (past + plain.probs) / 2, plain.probs)
         values = {"softmax": plain.confidence, "visits": own(both, plain.labels)}
-        asked = "neighbors" in self.scores
-        values["neighbors"] = support[:, 1 + self.scores.index("neighbors")] if asked else plain.confidence
-        values["witness"] = own(self._witness(outputs, plain.probs), plain.labels)
+        asked = dict(zip(self.scores, support[:, 1:].T, strict=True))
+        values |= {name: asked.get(name, plain.confidence) for name in ("neighbors", "witness")}
         values["Evidence"] = self.evidence.probability(support, plain.labels)
         self._keep(step, values, plain.labels)
         self.visits.write(ids, plain.probs, step.number)
         return plain._replace(loss=self.evidence(step, images, outputs).loss)
-
-    @torch.no_grad()
-    def _witness(self, outputs: Outputs, probs: Tensor) -> Tensor:
-        honest = self.evidence.honest
-        return probs if honest is None else honest.heads(outputs.features.detach().float()).softmax(2).mean(1)
 
 
 def own(probs: Tensor, labels: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Evidence: the probability that a pseudo label is right, from the classifier and from the neighbors of the image.
+"""Evidence: the probability that a pseudo label is right, from the classifier, the image's neighbors and a witness.
 
 The scores of VCC look at one network and one image, and rank pseudo labels hardly better than the softmax. The
-predictions for the nearest neighbors of an image in the pool say something that its own prediction does not; earlier
-views of the image and heads that never see pseudo labels can be asked as well. How much each counts is learned from
-labeled images, each judged by a head that was not shown its label. The result is the probability that a label is right,
-while training and at inference.
+predictions for the nearest neighbors of an image in the pool say something that its own prediction does not, and so do
+heads that never see pseudo labels; earlier views of the image can be asked as well. How much each counts is learned
+from labeled images, each judged by a head that was not shown its label. The result is the probability that a label is
+right, while training and at inference.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Evidence(Calibrator):
 
     def __init__(
         self,
-        scores: Sequence[str] = ("neighbors",),
+        scores: Sequence[str] = ("neighbors", "witness"),
         match: Literal["balanced", "confidence", "none"] = "balanced",
         max_label_error: float | None = None,
         neighbors: int = 10,
         code_size: int = 64,
-        refreshes: int = 3,
+        refreshes: int = 2,
         folds: int = 4,
         every: int = 2,
         min_per_class: int = 16,

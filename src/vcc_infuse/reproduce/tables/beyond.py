@@ -18,12 +18,12 @@ SETTINGS = (
 """Evidence was chosen on the first four, with seeds 0 to 4."""
 NAMES = {
     "softmax": "softmax", "visits": "mean over visits", "neighbors": "mean of the neighbors",
-    "witness": "mean of the heads of label folds", "Evidence": "Evidence",
+    "witness": "mean of the witness's heads", "Evidence": "Evidence",
 }  # fmt: skip
 WATCHED = {"algorithm": "FixMatch", "calibrator": "vcc_infuse.reproduce.confidences.WatchedEvidence"}
 SCORES: dict[str, list[str]] = {
-    "without neighbors": [], "and visits": ["neighbors", "visits"], "and witness": ["neighbors", "witness"],
-    "and both": ["neighbors", "visits", "witness"],
+    "without neighbors": ["witness"], "without witness": ["neighbors"], "without either": [],
+    "and visits": ["neighbors", "witness", "visits"],
 }  # fmt: skip
 """Other scores for Evidence to learn from."""
 MAX_ERRORS = (0.05, 0.1)
