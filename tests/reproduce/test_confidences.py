@@ -27,6 +27,9 @@ def test_metrics_are_those_of_other_libraries() -> None:
     assert found["ece"] == pytest.approx(expected, abs=1e-6)
     order = np.argsort(-confidence.numpy())[:350]  # 70 %
     assert found["precision"] == pytest.approx(right.numpy()[order].mean())
+    matched = measure(confidence, right, trusted=40)["precision_matched"]
+    assert matched == pytest.approx(right.numpy()[np.argsort(-confidence.numpy())[:40]].mean())
+    assert "precision_matched" not in found
     assert "ece" not in measure(-confidence, right, probability=False)
     assert measure(confidence[:0], right[:0]) == {}
 

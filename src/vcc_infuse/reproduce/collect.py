@@ -20,7 +20,8 @@ LABELS = {
     "seconds_select": "selection s, median", "seconds": "seconds, median", "steps": "steps",
     "passes": "network passes %",
     **{f"{name}_{moment}": f"{label}, {moment}" for name, label in
-       (("auroc", "AUROC"), ("ece", "ECE"), ("precision", "precision")) for moment in MOMENTS},
+       (("auroc", "AUROC"), ("ece", "ECE"), ("precision", "precision"),
+        ("precision_matched", "precision at the base's coverage")) for moment in MOMENTS},
 }  # fmt: skip
 # In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")

@@ -24,6 +24,7 @@ from ..types import Calibrated, Outputs, Step, Task
 MOMENTS = {"quarter": 0.25, "half": 0.5, "end": 1.0}
 WINDOW = 0.1  # of the run, before each moment
 COVERAGE = 0.7
+THRESHOLD = 0.95  # of FixMatch, in whose runs all is measured
 SCORES = ("ensemble", "temporal", "view")
 CONFIDENCES = (
     "softmax", *SCORES, "target", "target, printed", "VAE", "MLP", "temperature", "RobustVCC",
@@ -51,7 +52,8 @@ class Watched(Softmax):
         for moment, kept in zip(MOMENTS, self.kept.cpu(), strict=True):
             for name, values in zip(self.names, kept[1:], strict=True):
                 known = ~(values.isnan() | kept[0].isnan())
-                measured = measure(values[known], kept[0][known] == 1, name not in SCORES)
+                trusted = int((kept[1 + self.names.index("softmax")][known] >= THRESHOLD).sum())
+                measured = measure(values[known], kept[0][known] == 1, name not in SCORES, trusted)
                 found[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
         return found
 
@@ -151,10 +153,14 @@ def own(probs: Tensor, labels: Tensor) -> Tensor:
     return probs.gather(1, labels[:, None])[:, 0]
 
 
-def measure(values: Tensor, right: Tensor, probability: bool = True) -> dict[str, float]:
-    """AUROC, precision of the most trusted rows and, of a probability, ECE; empty without rows."""
+def measure(values: Tensor, right: Tensor, probability: bool = True, trusted: int = 0) -> dict[str, float]:
+    """AUROC, precision of the most trusted rows and, of a probability, ECE; empty without rows.
+
+    The most trusted are 70 % and, for `precision_matched`, as many as the base trusts.
+    """
     if not len(values):
         return {}
-    trusted = values.topk(max(1, round(COVERAGE * len(values)))).indices
-    found = {"auroc": metrics.auroc(values, right), "precision": right[trusted].float().mean().item()}
+    counts = {"precision": max(1, round(COVERAGE * len(values))), "precision_matched": trusted}
+    found = {name: right[values.topk(n).indices].float().mean().item() for name, n in counts.items() if n}
+    found["auroc"] = metrics.auroc(values, right)
     return {**found, "ece": metrics.ece(values, right)} if probability else found

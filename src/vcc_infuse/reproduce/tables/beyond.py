@@ -31,7 +31,7 @@ OTHER_BASES = ("FlexMatch", "FreeMatch")
 REMARK = (
     "All rows of a column come from the same runs of FixMatch, in which the softmax selects and the others are only "
     "measured, on the weak views of pool rows whose label the method never saw. "
-    f"Precision is that of the {COVERAGE:.0%} most trusted."
+    f"Precision is that of the {COVERAGE:.0%} most trusted, and of as many as the softmax trusts at 0.95."
     " Differences are of the AUROC at the end, where more is better."
 )
 ERROR_REMARK = (
@@ -59,7 +59,7 @@ def confidence(scale: Scale) -> Table:
         for name, scores in SCORES.items()
     )
     rows = (*parts, *others)
-    metrics = ("auroc_end", *(name for name in METRICS if name != "auroc_end"), "error")
+    metrics = ("auroc_end", *(name for name in METRICS if name != "auroc_end"), "precision_matched_end", "error")
     title = "Evidence: does it know a right pseudo label?"
     return Table("beyond-confidence", title, rows, columns(scale), metrics, REMARK)
 
