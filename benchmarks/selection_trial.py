@@ -87,6 +87,10 @@ class PerClass(Trial):
         )
 
 
+class PerClassDraw(Draw, PerClass):
+    """A gradient per class, and at random from all that do no harm."""
+
+
 class Rho(Trial):
     """RHO-loss: the largest loss of the pseudo label that the witness does not have as well."""
 
@@ -149,6 +153,7 @@ RULES = {
     "AlignedINFUSE, at random from twice as many": "selection_trial.TopHalf",
     "AlignedINFUSE, influence on the witness": "selection_trial.Witness",
     "AlignedINFUSE, a gradient per class": "selection_trial.PerClass",
+    "AlignedINFUSE, a gradient per class, at random from the harmless": "selection_trial.PerClassDraw",
     "RHO-loss with the witness": "selection_trial.Rho", "easy first": "selection_trial.EasyFirst",
     "InfoBatch": "selection_trial.InfoBatch",
 }  # fmt: skip
