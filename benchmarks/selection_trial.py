@@ -14,13 +14,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from vcc_infuse import AlignedINFUSE
+from vcc_infuse import INFUSE, AlignedINFUSE
 from vcc_infuse.reproduce.cell import Cell
 from vcc_infuse.reproduce.grid import run_grid
 from vcc_infuse.reproduce.tables.coreset import frozen_column, selector_options
 from vcc_infuse.selectors.base import uniform
 from vcc_infuse.selectors.head_gradients import alignment, mean_gradient
-from vcc_infuse.selectors.infuse.aligned import aligned, unit
+from vcc_infuse.selectors.infuse.aligned import aligned
 from vcc_infuse.selectors.infuse.robust import random_scores
 from vcc_infuse.selectors.ranking import order
 from vcc_infuse.selectors.scoring import ScoredSelector, example_columns
@@ -28,7 +28,6 @@ from vcc_infuse.utils.io import write_json, write_text
 
 SETTINGS = ("stl10", 40), ("cifar10", 40), ("cifar10", 250), ("fashion_mnist", 100)
 KEEPS = 0.1, 0.2, 0.4
-LIBRARY = "RandomOnline", "INFUSE", "AlignedINFUSE"
 
 
 class Trial(AlignedINFUSE):
@@ -42,22 +41,32 @@ class Trial(AlignedINFUSE):
         return super().choose(pool, budget)
 
 
-class Draw(Trial):
-    """AlignedINFUSE's scores, but at random from all that do no harm."""
+class Together(Trial):
+    """One gradient of all classes in the pool, and one of all labels, mixed by Mixup."""
+
+    def gradient(self, pool):
+        logits, features = pool.sample_weak(self.sample)
+        probs = logits.softmax(1)
+        errors = probs - aligned(probs, pool.task.label_counts.to(probs))
+        return unit(mean_gradient(errors, features)) + unit(INFUSE.gradient(self, pool))
+
+
+class Draw(Together):
+    """The same scores, but at random from all that do no harm."""
 
     def coreset(self, rows, budget, pool):
         return super().coreset(random_scores(rows, pool.rng(31)), budget, pool)
 
 
-class TopHalf(Trial):
-    """AlignedINFUSE's scores, but at random from twice as many as are kept."""
+class TopHalf(Together):
+    """The same scores, but at random from twice as many as are kept."""
 
     def coreset(self, rows, budget, pool):
         return uniform(pool.rng(32).permutation(order(rows)[: 2 * budget])[:budget])
 
 
-class Witness(Trial):
-    """AlignedINFUSE with the influence of each example on the probe instead of the head that is trained."""
+class Witness(Together):
+    """The influence of each example on the probe instead of the head that is trained."""
 
     def score(self, pool):
         direction = self.direction(pool)
@@ -70,25 +79,10 @@ class Witness(Trial):
         return pool.scan(reduce)
 
 
-class PerClass(Trial):
-    """AlignedINFUSE with the gradient of each class at the same length."""
-
-    def gradient(self, pool):
-        logits, features = pool.sample_weak(self.sample)
-        probs = logits.softmax(1)
-        target = aligned(probs, pool.task.label_counts.to(probs))
-        outputs, y = pool.labeled_features(1)
-        labeled = outputs.logits.softmax(1) - F.one_hot(y, probs.shape[1])
-        pairs = (probs - target, features, target.argmax(1)), (labeled, outputs.features, y)
-        return sum(
-            unit(mean_gradient(errors[own], rows[own]))
-            for errors, rows, labels in pairs
-            for own in (labels == label for label in labels.unique())
-        )
-
-
-class PerClassDraw(Draw, PerClass):
+class DrawPerClass(Draw):
     """A gradient per class, and at random from all that do no harm."""
+
+    gradient = AlignedINFUSE.gradient
 
 
 class Rho(Trial):
@@ -147,13 +141,18 @@ def chances_of(weights, budget):
     return np.minimum(1, high * weights)
 
 
+def unit(direction):
+    """The same direction with length 1."""
+    return direction / direction.norm().clamp_min(1e-12)
+
+
 RULES = {
     "RandomOnline": "RandomOnline", "INFUSE": "INFUSE", "AlignedINFUSE": "AlignedINFUSE",
-    "AlignedINFUSE, at random from the harmless": "selection_trial.Draw",
-    "AlignedINFUSE, at random from twice as many": "selection_trial.TopHalf",
-    "AlignedINFUSE, influence on the witness": "selection_trial.Witness",
-    "AlignedINFUSE, a gradient per class": "selection_trial.PerClass",
-    "AlignedINFUSE, a gradient per class, at random from the harmless": "selection_trial.PerClassDraw",
+    "… at random from the harmless": "selection_trial.DrawPerClass",
+    "one gradient of all classes": "selection_trial.Together",
+    "… at random from the harmless, one gradient": "selection_trial.Draw",
+    "… at random from twice as many, one gradient": "selection_trial.TopHalf",
+    "… influence on the witness, one gradient": "selection_trial.Witness",
     "RHO-loss with the witness": "selection_trial.Rho", "easy first": "selection_trial.EasyFirst",
     "InfoBatch": "selection_trial.InfoBatch",
 }  # fmt: skip

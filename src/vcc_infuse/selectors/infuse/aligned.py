@@ -3,11 +3,13 @@
 A head has all but memorized its few labels, so their gradient, which INFUSE ranks by, says little about unseen images.
 The pool says more: where its predictions, taken together, name some classes too often, they must be wrong. The nearest
 predictions with the class shares of the labels, the rows scaled to 1 and the columns to those shares in turn, stand for
-the truth, and their gradient is averaged with that of the labels. The table `beyond-selection` compares the two.
+the truth. Every class counts the same, however far the head is from it: the gradients of its images in the pool and of
+its labels are scaled to length 1 and summed. The table `beyond-selection` compares the two.
 """
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,8 +29,7 @@ class AlignedINFUSE(INFUSE):
     Args:
         keep: fraction of the pool to keep, and of the optimizer steps to take.
         every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
-        mixup_draws: number of Mixup draws over the labeled set that are averaged.
-        support_views: augmented views per labeled image to mix; 0 takes enough for a support set of 1,024.
+        support_views: augmented views per labeled image; 0 takes enough for a support set of 1,024.
         sample: random examples of the pool from which the class shares of the predictions are taken.
         score_with: score with the "online" or the averaged ("ema") weights.
         first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
@@ -38,24 +39,22 @@ class AlignedINFUSE(INFUSE):
         self,
         keep: float = 0.4,
         every: int | None = None,
-        mixup_draws: int = 8,
         support_views: int = 1,
         sample: int = 4096,
         score_with: ScoreWith = "online",
         first_interval: FirstInterval = "random",
     ) -> None:
-        super().__init__(
-            keep, every, mixup_draws=mixup_draws, support_views=support_views, score_with=score_with,
-            first_interval=first_interval,
-        )  # fmt: skip
+        super().__init__(keep, every, support_views=support_views, score_with=score_with, first_interval=first_interval)
         self.sample = check_integer("sample", sample, 1)
 
     def gradient(self, pool: Pool) -> Tensor:
-        """The sum of both gradients at the same length: near convergence that of the labels is far shorter."""
-        logits, features = pool.sample_weak(self.sample)
+        """The sum over classes, of pool and labels: near convergence the gradient of the labels is far shorter."""
+        (logits, features), (labeled, y) = pool.sample_weak(self.sample), pool.labeled_features(self.views(pool))
         probs = logits.softmax(1)
-        errors = probs - aligned(probs, pool.task.label_counts.to(probs))
-        return unit(mean_gradient(errors, features)) + unit(super().gradient(pool))
+        target = aligned(probs, pool.task.label_counts.to(probs))
+        truth = F.one_hot(y, probs.shape[1])
+        of_pool = sum_over_classes(probs - target, features, target.argmax(1))
+        return of_pool + sum_over_classes(labeled.logits.softmax(1) - truth, labeled.features, y)
 
 
 def aligned(probs: Tensor, counts: Tensor) -> Tensor:
@@ -67,6 +66,11 @@ def aligned(probs: Tensor, counts: Tensor) -> Tensor:
     return probs
 
 
-def unit(direction: Tensor) -> Tensor:
-    """The same direction with length 1."""
-    return F.normalize(direction.flatten(), dim=0).view_as(direction)
+def sum_over_classes(errors: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+    """The mean gradient of the rows of each class, scaled to length 1, in sum."""
+    total = errors.new_zeros(errors.shape[1], features.shape[1] + 1)
+    for label in torch.bincount(labels).nonzero():
+        own = labels == label
+        gradient = mean_gradient(errors[own], features[own])
+        total += F.normalize(gradient.flatten(), dim=0).view_as(gradient)
+    return total

@@ -104,9 +104,13 @@ class INFUSE(ScoredSelector):
         """∇L(V) of the head, classes × (width + 1)."""
         return self.support(pool).head
 
+    def views(self, pool: Pool) -> int:
+        """Views per labeled image."""
+        return self.support_views or math.ceil(SUPPORT_SIZE / pool.task.labeled)
+
     def support(self, pool: Pool) -> SupportGradient:
         """∇L(V): the gradient of the loss on Mixup of the labeled examples."""
-        views = self.support_views or math.ceil(SUPPORT_SIZE / pool.task.labeled)
+        views = self.views(pool)
         outputs, y = pool.labeled_features(views)
         head = cast(nn.Linear, pool.model.get_submodule("head"))
         gradients = support_gradient(head, outputs.features, y, self.mixup_draws, pool.rng(MIXUP))
