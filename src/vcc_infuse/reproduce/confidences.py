@@ -120,10 +120,10 @@ class WatchedEvidence(Watched):
 
     names = EVIDENCE_PARTS
 
-    def __init__(self, scores: Sequence[str] = ("neighbors", "witness")) -> None:
+    def __init__(self, scores: Sequence[str] | None = None) -> None:
         super().__init__()
-        self.scores = tuple(scores)
-        self.evidence = Evidence(scores)
+        self.evidence = Evidence() if scores is None else Evidence(scores)
+        self.scores = self.evidence.scores
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Set up what is measured."""
@@ -141,7 +141,8 @@ class WatchedEvidence(Watched):
         both = torch.where(known[:, None], (past + plain.probs) / 2, plain.probs)
         values = {"softmax": plain.confidence, "visits": own(both, plain.labels)}
         asked = dict(zip(self.scores, support[:, 1:].T, strict=True))
-        values |= {name: asked.get(name, plain.confidence) for name in ("neighbors", "witness")}
+        unknown = torch.full_like(plain.confidence, torch.nan)
+        values |= {name: asked.get(name, unknown) for name in ("neighbors", "witness")}
         values["Evidence"] = self.evidence.probability(support, plain.labels)
         self._keep(step, values, plain.labels)
         self.visits.write(ids, plain.probs, step.number)

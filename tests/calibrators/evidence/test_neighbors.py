@@ -57,6 +57,22 @@ def test_codes_average_visits_and_only_seen_examples_are_neighbors():
     assert memory.found.nonzero()[:, 0].tolist() == ids.tolist()
 
 
+def test_among_exact_copies_an_image_still_has_other_neighbors():
+    memory = FeatureMemory(20, 0, 4, 4, 3)
+    copies = torch.randn(20, 4)
+    copies[:12] = copies[0]
+    memory.write(torch.arange(20), copies)
+    memory.find_neighbors()
+    assert (memory.nearest != torch.arange(20)[:, None]).all()
+    assert all(len(set(row)) == 3 for row in memory.nearest.tolist())
+    assert (memory.nearest[:12] < 12).all()
+
+
+def test_before_anything_was_seen_no_image_has_neighbors():
+    memory, history = FeatureMemory(20, 0, 4, 4, 3), History(20, 2)
+    assert not mean_over(memory.look_up(torch.randn(5, 4)), history).known.any()
+
+
 def test_new_images_find_their_twins():
     memory, features = filled()
     nearest = memory.look_up(features[:7] + 1e-3)

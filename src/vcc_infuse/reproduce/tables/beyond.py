@@ -29,14 +29,15 @@ SCORES: dict[str, list[str]] = {
 MAX_ERRORS = (0.05, 0.1)
 OTHER_BASES = ("FlexMatch", "FreeMatch")
 REMARK = (
-    "All rows of a column come from the same runs of FixMatch, in which the softmax selects and the others are only "
-    "measured, on the weak views of pool rows whose label the method never saw. "
+    "All rows of a column come from runs of FixMatch, in which the softmax selects and the others are only measured, "
+    "on the weak views of pool rows whose label the method never saw. Evidence with fewer or more scores has runs of "
+    "its own, on the same seeds; the others share one. "
     f"Precision is that of the {COVERAGE:.0%} most trusted, and of as many as the softmax trusts at 0.95."
     " Differences are of the AUROC at the end, where more is better."
 )
 ERROR_REMARK = (
-    "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; the rows with a "
-    "promise promise that it is at most 5 or 10 %."
+    "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; where 5 or "
+    "10 % are promised, it should be at most that on average."
 )
 SELECTORS = ("FullShort", "INFUSE", "RobustINFUSE", "AlignedINFUSE")
 SELECTION_REMARK = (

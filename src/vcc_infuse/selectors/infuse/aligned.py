@@ -4,7 +4,7 @@ A head has all but memorized its few labels, so their gradient, which INFUSE ran
 The pool says more: where its predictions, taken together, name some classes too often, they must be wrong. The nearest
 predictions with the class shares of the labels, the rows scaled to 1 and the columns to those shares in turn, stand for
 the truth. Every class counts the same, however far the head is from it: the gradients of its images in the pool and of
-its labels are scaled to length 1 and summed. The table `beyond-selection` compares the two.
+its labels are scaled to length 1 and summed. The table `beyond-selection` compares it with INFUSE.
 """
 
 from __future__ import annotations
