@@ -22,6 +22,7 @@ LAYERS = [
     {"imbalance"},
     {"selectors"},
     {"evaluation"},
+    {"trained_model"},
     {"predictor"},
     {"export"},
     {"training"},

@@ -7,7 +7,7 @@ import torch
 from vcc_infuse import SSLData
 from vcc_infuse.data.arrays import are_views, from_arrays
 from vcc_infuse.errors import UserError
-from vcc_infuse.predictor import make_views
+from vcc_infuse.trained_model import make_views
 
 Y = [0, 1, -1, 0]
 

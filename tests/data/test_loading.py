@@ -17,7 +17,7 @@ from vcc_infuse.data.sources import fashion_mnist
 from vcc_infuse.data.sources.fashion_mnist import read_idx
 from vcc_infuse.data.sources.torchvision import SPECS
 from vcc_infuse.errors import UserError
-from vcc_infuse.predictor import make_views
+from vcc_infuse.trained_model import make_views
 
 RNG = np.random.RandomState(0)
 

@@ -6,9 +6,9 @@ import torch
 
 from vcc_infuse.algorithms import FlexMatch
 from vcc_infuse.data.sampling import Batches
-from vcc_infuse.predictor import make_views
 from vcc_infuse.selectors import EL2N, INFUSE, EarlyStop, GradMatch, Random, RandomOnline, RobustINFUSE
 from vcc_infuse.selectors.coreset_scheduler import CoresetScheduler
+from vcc_infuse.trained_model import make_views
 
 
 @pytest.fixture

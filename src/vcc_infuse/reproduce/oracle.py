@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..evaluation import chunks
-from ..predictor import make_views
 from ..selectors import INFUSE
 from ..selectors.head_gradients import mean_gradient
 from ..selectors.infuse.support import SupportGradient
 from ..selectors.pool import Pool
+from ..trained_model import make_views
 from ..types import Outputs
 
 Inputs = Callable[[torch.device | str], Iterator[Tensor]]

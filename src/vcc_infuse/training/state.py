@@ -18,9 +18,10 @@ from ..data.ssl_data import SSLData
 from ..errors import UserError
 from ..models import Backbone, Classifier, Embedded
 from ..models.weights import Preprocessing
-from ..predictor import Predictor, make_views
+from ..predictor import Predictor
 from ..selectors import Selector
 from ..selectors.coreset_scheduler import CoresetScheduler
+from ..trained_model import make_views
 from ..types import Task
 from ..utils.seeding import seed_step
 from ..utils.serialization import load_state
