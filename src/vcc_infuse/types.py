@@ -96,16 +96,22 @@ class Calibrated(NamedTuple):
     """Trust in each class, trust in the pseudo label, and the loss of learning that trust (None if nothing is learned).
 
     The largest of `probs` marks the label, which is always the classifier's; `confidence` is compared with thresholds.
+    `weights` (mean 1) say how much a label counts in the loss if it is trusted; None means all the same.
     """
 
     probs: Tensor
     confidence: Tensor
     loss: Tensor | None = None
+    weights: Tensor | None = None
 
     @property
     def labels(self) -> Tensor:
         """The most trusted class."""
         return self.probs.argmax(1)
+
+    def sample_weights(self, batch: Batch) -> Tensor:
+        """How much each unlabeled example of the batch counts, by its core set and by this."""
+        return batch.weights if self.weights is None else batch.weights * self.weights
 
 
 class PseudoLabels(NamedTuple):

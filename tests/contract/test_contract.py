@@ -13,7 +13,7 @@ from tests.helpers.tiny import buffers, make_step, make_task, part_of, same, two
 import vcc_infuse
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
 from vcc_infuse.algorithms.closed_form import ClosedForm
-from vcc_infuse.calibrators import Calibrator
+from vcc_infuse.calibrators import Calibrator, Softmax
 from vcc_infuse.errors import OptionError
 from vcc_infuse.models import Classifier, SmallConv
 from vcc_infuse.models.classifier import batchnorms
@@ -306,3 +306,39 @@ def test_every_class_is_rebuilt_from_its_config(base):
             config = to_config(kind())
             assert set(config["init_args"]) == set(names), kind
             assert to_config(from_config(config, base)) == config
+
+
+class Weighing(Softmax):
+    """The softmax, in which labels count by given weights."""
+
+    def __init__(self, weights=None):
+        super().__init__()
+        self.given = weights
+
+    def forward(self, step, images, outputs):
+        return super().forward(step, images, outputs)._replace(weights=self.given)
+
+
+def unlabeled_term(algorithm, scale, lazy, weights=None):
+    """The unlabeled loss of one step, and the weights of its pseudo labels."""
+    algorithm = copy.deepcopy(algorithm)
+    step = step_for(algorithm)
+    step.model.head.weight.data.mul_(scale)
+    step.calibrate, step.lazy = Weighing(weights), lazy and algorithm.lazy_strong
+    torch.manual_seed(1)
+    losses = next(algorithm.losses(step))
+    return losses["unlabeled"].detach(), losses.pseudo.weights
+
+
+@public(PseudoLabeling)
+@pytest.mark.parametrize("lazy", [False, True], ids=["all", "lazy"])
+def test_labels_count_in_the_loss_by_the_weights_of_the_calibrator(kind, lazy):
+    cases = ((algorithm, scale, lazy) for algorithm in (lively(kind), kind()) for scale in (1, 5, 20, 100))
+    case = next(case for case in cases if unlabeled_term(*case)[0] > 1e-4)
+    plain, trusted = unlabeled_term(*case)
+    halves = torch.arange(len(trusted)) % 2.0
+    one, other = (unlabeled_term(*case, weights) for weights in (halves, 1 - halves))
+    torch.testing.assert_close(one[0] + other[0], plain)
+    assert torch.equal(one[1], trusted), "weights do not change which labels are trusted"
+    assert not torch.allclose(one[0], plain)
+    assert unlabeled_term(*case, (trusted == 0).float())[0] == 0

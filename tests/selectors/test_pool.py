@@ -62,6 +62,21 @@ class Counting(Softmax):
         return super().forward(step, images, outputs)
 
 
+class Doubling(Softmax):
+    """A calibrator for which every third label counts twice."""
+
+    def forward(self, step, images, outputs):
+        return super().forward(step, images, outputs)._replace(weights=1.0 + (step.batch.pool_ids % 3 == 0))
+
+
+def test_gradients_count_as_the_calibrator_weighs_labels(make_pool):
+    plain, weighed = (make_pool(FixMatch(threshold=0.3), kind()).scan(columns) for kind in (Softmax, Doubling))
+    factor = 1.0 + (torch.arange(len(plain["weight"])) % 3 == 0)
+    assert plain["weight"].any()
+    torch.testing.assert_close(weighed["weight"], factor * plain["weight"])
+    torch.testing.assert_close(weighed["errors"], factor[:, None] * plain["errors"])
+
+
 @variants
 def test_a_selection_changes_no_state_and_is_repeatable(make, make_pool):
     pool = make_pool(FlexMatch(threshold=0.6), Counting())

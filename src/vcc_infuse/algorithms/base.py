@@ -71,7 +71,7 @@ class PseudoLabeling(Algorithm):
         yield Losses(
             pseudo,
             labeled=self.labeled_term(labeled.logits, step),
-            unlabeled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            unlabeled=self.weight * pseudo.loss(strong.logits, calibrated.sample_weights(batch)),
             **self.extra_losses(strong.logits, pseudo, step),
             calibration=calibrated.loss,
         )

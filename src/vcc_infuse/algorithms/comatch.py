@@ -89,7 +89,7 @@ class CoMatch(PseudoLabeling):
         yield Losses(
             pseudo,
             labeled=labeled_loss(labeled.logits, batch.y),
-            unlabeled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            unlabeled=self.weight * pseudo.loss(strong.logits, calibrated.sample_weights(batch)),
             contrast=self.contrast_weight * contrast.mean(),
             calibration=calibrated.loss,
         )

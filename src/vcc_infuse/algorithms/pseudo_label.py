@@ -41,6 +41,6 @@ class PseudoLabel(FixMatch):
         yield Losses(
             pseudo,
             labeled=labeled_loss(labeled.logits, batch.y),
-            unlabeled=weight * pseudo.loss(outputs.logits, batch.weights),
+            unlabeled=weight * pseudo.loss(outputs.logits, calibrated.sample_weights(batch)),
             calibration=calibrated.loss,
         )

@@ -88,7 +88,7 @@ class SimMatch(PseudoLabeling):
         yield Losses(
             pseudo,
             labeled=labeled_loss(labeled.logits, batch.y),
-            unlabeled=self.weight * pseudo.loss(strong.logits, batch.weights),
+            unlabeled=self.weight * pseudo.loss(strong.logits, calibrated.sample_weights(batch)),
             instance=self.instance_weight * self._started(step) * instance,
             calibration=calibrated.loss,
         )

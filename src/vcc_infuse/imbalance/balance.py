@@ -57,4 +57,4 @@ class Balance(Plugin):
         if step.progress < self.warmup_fraction:
             return calibrated
         probs = set_top_confidence(calibrated.probs.detach().float(), self.scale(score, confidence, labels))
-        return Calibrated(probs, probs.amax(1), calibrated.loss)
+        return calibrated._replace(probs=probs, confidence=probs.amax(1))

@@ -85,7 +85,7 @@ class DASO(Plugin):
         if step.number >= self.warmup_steps(step):
             weight = self.blend()[calibrated.labels][:, None]
             probs = calibrated.probs.float().lerp(self.prototype_logits(step.weak.features).softmax(1), weight)
-            calibrated = Calibrated(probs, probs.amax(1), calibrated.loss)
+            calibrated = calibrated._replace(probs=probs, confidence=probs.amax(1))
         if self.training:
             self.current_counts += class_counts(step.gather(calibrated.labels), len(self.current_counts))
         return calibrated

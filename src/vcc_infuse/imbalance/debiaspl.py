@@ -48,4 +48,4 @@ class DebiasPL(Plugin):
         debiased = (logits - self.margin()).softmax(1)
         if self.training:
             self.mean.lerp_(step.gather(probs).mean(0), 1 - self.momentum)
-        return Calibrated(debiased, debiased.amax(1), calibrated.loss)
+        return calibrated._replace(probs=debiased, confidence=debiased.amax(1))

@@ -42,10 +42,9 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
     if images is not views["weak"]:
         outputs = _forward_where(step.model, images, pseudo.weights > 0, outputs)
     targets = pseudo.targets if pseudo.targets.ndim == 2 else F.one_hot(pseudo.targets, weak.logits.shape[1])
+    weights = pseudo.weights * calibrated.sample_weights(step.batch)
     confidence = calibrated.confidence.float()
-    return PoolChunk(
-        step.batch.pool_ids, targets.float(), pseudo.labels, pseudo.weights.float(), confidence, images, outputs
-    )
+    return PoolChunk(step.batch.pool_ids, targets.float(), pseudo.labels, weights.float(), confidence, images, outputs)
 
 
 def pseudo_labels(algorithm: Algorithm, calibrated: Calibrated, step: Step) -> PseudoLabels:

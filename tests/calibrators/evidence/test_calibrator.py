@@ -155,6 +155,23 @@ def test_state_round_trip_gives_the_same_next_step():
     assert torch.equal(one.loss, two.loss)
 
 
+def test_labels_count_by_their_probability_relative_to_their_class():
+    world = Clusters(Evidence(every=2, min_per_class=3, warmup_fraction=0.2, weigh=True))
+    assert world.run(0)[1].weights is None, "the softmax still selects"
+    world.train().calibrator.eval()
+    step, out = world.run(STEPS - 1)
+    probs = step.weak.logits.softmax(1)
+    score = world.calibrator.probability(world.calibrator.support(step, probs, step.weak.features), out.labels)
+    memory = world.calibrator.scale.memory
+    past, labels = memory["score"][memory.valid], memory["labels"][memory.valid]
+    for row, label in enumerate(out.labels.tolist()):
+        own = past[labels == label].tolist() + 3 * [past.mean().item()]
+        assert out.weights[row].item() == pytest.approx(score[row].item() * len(own) / sum(own), rel=1e-4)
+    assert 0.9 < out.weights.mean() < 1.1
+    assert out.weights.std() > 0.1
+    assert Clusters(Evidence(every=2)).train(30).run(30)[1].weights is None, "only where it is asked for"
+
+
 WRONG = [{"max_label_error": 0.0}, {"match": "x"}, {"folds": 1}, {"refreshes": 0}, {"scores": ["x"]}]
 
 

@@ -68,7 +68,7 @@ def test_evidence_is_that_of_the_head_and_the_witness_without_the_label():
     honest.ranks = Plain()
     for number, shift in enumerate((0.0, 0.3, -0.2)):
         observe(honest, memory, step(number, shift))
-    evidence, labels, right = honest.rows()
+    evidence, labels, right, _ = honest.rows()
     for i in range(LABELED):
         fold, now = int(honest.heads.fold[i]), said_by(honest.heads, X[i] - 0.2, int(honest.heads.fold[i]))
         label = int(now.argmax())
@@ -87,7 +87,7 @@ def test_only_recent_batches_count():
         observe(honest, memory, step(number, ids=torch.arange(5)))
     assert len(honest.rows()[0]) == LABELED
     observe(honest, memory, step(RECENT, ids=torch.arange(5)))
-    evidence, labels, right = honest.rows()
+    evidence, labels, right, _ = honest.rows()
     assert len(evidence) == len(labels) == len(right) == 5
 
 

@@ -15,6 +15,7 @@ from vcc_infuse.calibrators.evidence.reliability import (
     WEIGHT_SD,
     NormalScores,
     Reliability,
+    cross_fitted,
 )
 from vcc_infuse.calibrators.evidence.thresholds import class_thresholds, risk_threshold
 
@@ -134,3 +135,27 @@ def test_classes_with_many_labels_have_thresholds_of_their_own():
         assert found[label] == risk_threshold(scores[own], right[own], 0.1)
     rest = labels == 2
     assert found[2] == found[3] == risk_threshold(scores[rest], right[rest], 0.1)
+
+
+def test_cross_fitted_scores_do_not_see_the_answer():
+    evidence, labels, right = rows([1.0, 2.0], count=40)
+    folds = torch.arange(40) % 4
+    found = cross_fitted(evidence, labels, right, folds, 3)
+    changed = right.clone()
+    changed[folds == 2] = ~changed[folds == 2]
+    again = cross_fitted(evidence, labels, changed, folds, 3)
+    torch.testing.assert_close(again[folds == 2], found[folds == 2])
+    assert (again != found)[folds != 2].all()
+
+
+def test_the_promise_holds_with_few_labels_because_scores_are_cross_fitted():
+    def wrong(draw, cross):
+        evidence, labels, right = rows([0.3, 0.0, 0.0], 1040, seed=draw)
+        known, new, model = [part[:40] for part in (evidence, labels, right)], slice(40, None), Reliability(3, 3)
+        model.fit(*known)
+        scores = cross_fitted(*known, torch.arange(40) % 4, 3) if cross else model(*known[:2])
+        trusted = model(evidence[new], labels[new]) > risk_threshold(scores, known[2], 0.1)
+        return (trusted & ~right[new]).float().mean().item()
+
+    seen, unseen = (np.mean([wrong(draw, cross) for draw in range(60)]) for cross in (False, True))
+    assert unseen < 0.1 < 0.12 < seen

@@ -25,13 +25,14 @@ from ..vcc.history import History, Visit
 from .folds import FoldHeads
 from .honest import HonestRows
 from .neighbors import FeatureMemory, mean_over, support_of
-from .reliability import NormalScores, Reliability
+from .reliability import NormalScores, Reliability, cross_fitted
 from .thresholds import class_thresholds
 
 MAX_AGE_PASSES = 4
 SCORES = ("neighbors", "visits", "witness")
 TOP_K = 8  # classes kept of a prediction if there are many
 FIT_EVERY = 5  # learning steps between two fits
+TINY = 1e-6
 
 
 class Evidence(Calibrator):
@@ -47,6 +48,8 @@ class Evidence(Calibrator):
             probability itself.
         max_label_error: trust as many labels as possible while at most this part of the pool is expected to be trusted
             and wrong, whatever the threshold of the method. Replaces `match` and the warm-up.
+        weigh: count a trusted label in the loss by its probability, relative to the mean of its pseudo class. For
+            methods whose thresholds adapt (FlexMatch, FreeMatch), which in short runs trust nearly every label.
         neighbors: nearest examples of the pool whose predictions are averaged.
         code_size: numbers kept of an example's features to find its neighbors.
         refreshes: how often in a run neighbors are found anew, the first time after one pass through the pool.
@@ -64,6 +67,7 @@ class Evidence(Calibrator):
         scores: Sequence[str] = ("neighbors", "witness"),
         match: Literal["balanced", "confidence", "none"] = "balanced",
         max_label_error: float | None = None,
+        weigh: bool = False,
         neighbors: int = 10,
         code_size: int = 64,
         refreshes: int = 2,
@@ -78,6 +82,7 @@ class Evidence(Calibrator):
         self.max_label_error = max_label_error
         if max_label_error is not None:
             check_range("max_label_error", max_label_error, 0, 1, open_low=True, open_high=True)
+        self.weigh = weigh
         self.neighbors = check_integer("neighbors", neighbors)
         self.code_size = check_integer("code_size", code_size)
         self.refreshes = check_integer("refreshes", refreshes)
@@ -118,9 +123,10 @@ class Evidence(Calibrator):
                 self.scale.memory.push(**{name: step.gather(column) for name, column in columns.items()})
                 self._remember(step, probs, features)
                 loss = self._learn(step, features, support) if step.number % self.every == 0 else None
-        if step.progress >= self.warmup_fraction or self.max_label_error is not None:
-            probs = set_top_confidence(probs, self._selection(score, confidence, labels))
-        return Calibrated(probs, probs.amax(1), loss)
+        if step.progress < self.warmup_fraction and self.max_label_error is None:
+            return Calibrated(probs, confidence, loss)
+        probs = set_top_confidence(probs, self._selection(score, confidence, labels))
+        return Calibrated(probs, probs.amax(1), loss, self._weights(score, labels) if self.weigh else None)
 
     @torch.no_grad()
     def predict(self, outputs: Outputs) -> Tensor:
@@ -162,6 +168,15 @@ class Evidence(Calibrator):
         matched: Tensor = self.scale(score, confidence, labels)
         return matched
 
+    def _weights(self, score: Tensor, labels: Tensor) -> Tensor:
+        """Probabilities by the mean of their class, which is drawn to that of all where little is known."""
+        memory, few = self.scale.memory, self.min_per_class
+        counts = memory.valid.float()
+        past, classes = memory["score"].where(memory.valid, 0), memory["labels"].where(memory.valid, 0)
+        total, count = (score.new_zeros(self.scale.classes).index_add(0, classes, part) for part in (past, counts))
+        common = total.sum() / count.sum().clamp_min(1)
+        return score / ((total + few * common) / (count + few)).clamp_min(TINY)[labels]
+
     def _remember(self, step: Step, probs: Tensor, features: Tensor) -> None:
         """Store the predictions and the features of the batch, and find neighbors if it is time."""
         ids = step.gather(step.batch.pool_ids)
@@ -183,10 +198,11 @@ class Evidence(Calibrator):
         return loss
 
     def _refit(self, honest: HonestRows) -> None:
-        evidence, labels, right = honest.rows()
+        evidence, labels, right, folds = honest.rows()
         self.reliability.fit(evidence, labels, right)
         if self.max_label_error is not None:
-            scores, classes = self.reliability(evidence, labels), len(self.thresholds)
+            classes = len(self.thresholds)
+            scores = cross_fitted(evidence, labels, right, folds, classes)
             self.thresholds.copy_(class_thresholds(scores, labels, right, classes, self.max_label_error))
 
 

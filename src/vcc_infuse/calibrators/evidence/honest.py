@@ -41,10 +41,10 @@ class HonestRows(nn.Module):
         self.register_buffer("batch", torch.full((labeled,), -RECENT))
         self.register_buffer("batches", torch.tensor(0))
 
-    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Ranked evidence, predicted labels, and whether they are right."""
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Ranked evidence, predicted labels, whether they are right, and the folds."""
         recent = self.batch > self.batches - RECENT
-        return self.evidence[recent], self.labels[recent], self.right[recent]
+        return self.evidence[recent], self.labels[recent], self.right[recent], self.heads.fold[recent]
 
     def loss(self, step: Step, labeled: Tensor, weak: Tensor, strong: Tensor) -> Tensor:
         """The loss of all heads, given the features of a batch."""

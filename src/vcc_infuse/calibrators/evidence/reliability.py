@@ -84,6 +84,16 @@ class Reliability(nn.Module):
             buffer.copy_(value)
 
 
+def cross_fitted(evidence: Tensor, labels: Tensor, right: Tensor, folds: Tensor, classes: int) -> Tensor:
+    """The probability of each label by a model fitted to the other folds: its own answer had no part in it."""
+    scores = evidence.new_empty(len(labels))
+    for fold in torch.bincount(folds).nonzero():
+        own, model = folds == fold, Reliability(evidence.shape[1], classes).to(evidence.device)
+        model.fit(evidence[~own], labels[~own], right[~own])
+        scores[own] = model(evidence[own], labels[own])
+    return scores
+
+
 def _common_step(x: Tensor, y: Tensor, weights: Tensor, bias: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     """One Newton step on weights and bias; a weight at zero that would become negative stays there."""
     ones = torch.ones_like(y)[:, None]

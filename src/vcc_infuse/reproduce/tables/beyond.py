@@ -37,7 +37,8 @@ REMARK = (
 )
 ERROR_REMARK = (
     "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; where 5 or "
-    "10 % are promised, it should be at most that on average."
+    "10 % are promised, it should be at most that on average. With FlexMatch and FreeMatch, Evidence weighs labels "
+    "(its option weigh): on banks they trust nearly every one."
 )
 SELECTORS = ("FullShort", "INFUSE", "RobustINFUSE", "AlignedINFUSE")
 SELECTION_REMARK = (
@@ -77,7 +78,11 @@ def error(scale: Scale) -> Table:
         row("RobustVCC-FixMatch", "RobustVCC"),
         row("Evidence-FixMatch", "Evidence"),
         *(row(f"Evidence-FixMatch, {part:.0%} promised", "Evidence", max_label_error=part) for part in MAX_ERRORS),
-        *(each for base in OTHER_BASES for each in (method(base), row(f"Evidence-{base}", "Evidence", base))),
+        *(
+            each
+            for base in OTHER_BASES
+            for each in (method(base), row(f"Evidence-{base}", "Evidence", base, weigh=True))
+        ),
     )
     metrics = ("error", "ece_calibrated", "ece", "pseudo_label_coverage", "pseudo_label_precision", "trusted_and_wrong")
     return Table("beyond-error", "Error with Evidence", rows, columns(scale), metrics, ERROR_REMARK)
