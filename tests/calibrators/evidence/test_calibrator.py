@@ -8,6 +8,8 @@ from tests.helpers.tiny import buffers, same
 from torch import nn
 
 from vcc_infuse.calibrators import Calibrator, Evidence
+from vcc_infuse.calibrators.evidence.reliability import Reliability
+from vcc_infuse.calibrators.evidence.thresholds import class_thresholds
 from vcc_infuse.errors import OptionError
 from vcc_infuse.metrics import auroc, ece
 from vcc_infuse.models import Classifier
@@ -153,6 +155,20 @@ def test_state_round_trip_gives_the_same_next_step():
     (_, one), (_, two) = world.run(26), other.run(26)
     assert torch.equal(one.probs, two.probs)
     assert torch.equal(one.loss, two.loss)
+
+
+def test_the_judgments_that_set_a_threshold_had_no_part_in_their_own_score():
+    calibrator = Clusters(Evidence(every=1, max_label_error=0.1)).train().calibrator
+    calibrator._refit(calibrator.honest)
+    evidence, labels, right, folds = calibrator.honest.rows()
+    scores = torch.empty(len(labels))
+    for row in range(len(labels)):
+        others = Reliability(evidence.shape[1], CLASSES)
+        others.fit(*(part[folds != folds[row]] for part in (evidence, labels, right)))
+        scores[row] = others(evidence[row : row + 1], labels[row : row + 1])
+    expected = class_thresholds(scores, labels, right, CLASSES, 0.1)
+    assert expected.isfinite().any()
+    torch.testing.assert_close(calibrator.thresholds, expected)
 
 
 def test_labels_count_by_their_probability_relative_to_their_class():
