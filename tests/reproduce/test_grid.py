@@ -136,7 +136,7 @@ def test_two_jobs_give_what_one_gives(tmp_path: Path) -> None:
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    words = ["reproduce", "ablation-vae", "--scale", "smoke", "--seeds", "2"]
+    words = ["reproduce", "ablation-vae", "--scale", "smoke", "--seeds", "1"]
     command = [sys.executable, "-m", "vcc_infuse", *words, "--cells", str(folder / "cells"), "--out", str(folder)]
     return subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
@@ -145,11 +145,11 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path: Path) -> Non
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert start(whole).wait() == 0
     process = start(killed)
-    while process.poll() is None and len(summaries(killed / "cells")) < 3:
+    while process.poll() is None and len(summaries(killed / "cells")) < 1:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert len(summaries(killed / "cells")) < 8
+    assert len(summaries(killed / "cells")) < 4
     assert start(killed).wait() == 0
     assert summaries(killed / "cells") == summaries(whole / "cells")
     entries = [json.loads((f / "ablation-vae-smoke.json").read_text())["entries"] for f in (whole, killed)]
