@@ -241,7 +241,7 @@ MUTATIONS = (
     M("Balance starts before its warm-up ends", "imbalance/balance.py",
       "if step.progress < self.warmup_fraction:", "if False:", "imbalance/test_balance.py"),
     M("Balance changes nothing", "imbalance/balance.py",
-      "return Calibrated(probs, probs.amax(1), calibrated.loss)", "return calibrated", "imbalance/test_balance.py"),
+      "return calibrated._replace(probs=probs, confidence=probs.amax(1))", "return calibrated", "imbalance/test_balance.py"),
     M("DARP starts as late as before", "imbalance/darp.py",
       "start_fraction: float = 0.4", "start_fraction: float = 200 / 256", "imbalance/test_darp.py"),
     M("DARP weighs all rows alike", "imbalance/darp.py",
