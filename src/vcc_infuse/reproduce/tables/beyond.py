@@ -37,8 +37,8 @@ REMARK = (
 )
 ERROR_REMARK = (
     "Wrong in the pool: the part of the pool that is trained on with a wrong label, over the run; where 5 or "
-    "10 % are promised, it should be at most that on average. With FlexMatch and FreeMatch, Evidence weighs labels "
-    "(its option weigh): on banks they trust nearly every one."
+    "10 % are promised, it should be at most that on average. Weighed: each label counts by its "
+    "probability (option weigh), because FlexMatch and FreeMatch trust nearly every one on banks."
 )
 SELECTORS = ("FullShort", "INFUSE", "RobustINFUSE", "AlignedINFUSE")
 SELECTION_REMARK = (
@@ -81,7 +81,7 @@ def error(scale: Scale) -> Table:
         *(
             each
             for base in OTHER_BASES
-            for each in (method(base), row(f"Evidence-{base}", "Evidence", base, weigh=True))
+            for each in (method(base), row(f"Evidence-{base}, weighed", "Evidence", base, weigh=True))
         ),
     )
     metrics = ("error", "ece_calibrated", "ece", "pseudo_label_coverage", "pseudo_label_precision", "trusted_and_wrong")
