@@ -14,11 +14,12 @@ import shlex
 import sys
 from pathlib import Path
 
+from paper.collect import collect
+from paper.render import write_table
+
 import vcc_infuse
+from paper import Row, Table, TableColumn, run_grid
 from vcc_infuse.calibrators import Calibrator
-from vcc_infuse.reproduce import Row, Table, TableColumn, run_grid
-from vcc_infuse.reproduce.collect import collect
-from vcc_infuse.reproduce.render import write_table
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.selectors import Selector
 

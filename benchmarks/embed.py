@@ -22,12 +22,12 @@ import numpy as np
 import torch
 
 from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, SSLData, Timm, Trainer
-from vcc_infuse.data import bank as bank_module
-from vcc_infuse.data.augment.views import ImageViews
-from vcc_infuse.data.bank import Bank, BankConfig
-from vcc_infuse.data.frozen_network import fastest_plan, layout
+from vcc_infuse.augment.views import ImageViews
+from vcc_infuse.bank.bank import Bank, BankConfig
+from vcc_infuse.bank.embed import embed_data, open_bank
+from vcc_infuse.bank.encoder import fastest_plan, layout
+from vcc_infuse.bank import bank as bank_module
 from vcc_infuse.data.split import balanced
-from vcc_infuse.training.frozen import embed_data, open_bank
 from vcc_infuse.utils.io import write_json, write_text
 
 
@@ -150,7 +150,7 @@ def table(found: dict, command: str) -> str:
     ]
     lines += ["\nBatch size and layout were chosen by measurement. The next view is made by a second thread, so "
               "the ratio by wall clock needs a free moment of another core; the ratio by CPU time does not.\n",
-              "Memory with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
+              "RingBuffer with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
               "| images | seconds | growth of peak memory, MB | all images, MB | all features, MB |",
               "|---|---|---|---|---|"]  # fmt: skip
     lines += [

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.timing import WARMUP_ROUNDS
+from benchmarks.workloads import Covered, random_images, random_vectors
 from vcc_infuse import Identity, SmallConv, Trainer, WideResNet
-from vcc_infuse.benchmarking.timing import WARMUP_ROUNDS
-from vcc_infuse.benchmarking.workloads import Covered, random_images, random_vectors
 from vcc_infuse.utils.io import write_json, write_text
 
 COVERAGES = (1.0, 0.3, 0.05)

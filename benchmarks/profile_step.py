@@ -14,8 +14,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from vcc_infuse.benchmarking.reference import reference_step
-from vcc_infuse.benchmarking.workloads import cases, our_step
+from benchmarks.reference import reference_step
+from benchmarks.workloads import cases, our_step
 from vcc_infuse.utils.allocator import keep_freed_memory
 from vcc_infuse.utils.io import write_json, write_text
 

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from vcc_infuse.selectors import INFUSE
-from vcc_infuse.selectors.infuse.selector import influence_scores
-from vcc_infuse.selectors.infuse.support import support_gradient
+from vcc_infuse.selectors.infuse.influence import support_gradient
+from vcc_infuse.selectors.infuse.infuse import influence_scores
 from vcc_infuse.selectors.out_of_core import DiskTable, top_of_stream
 from vcc_infuse.selectors.ranking import Scored
 from vcc_infuse.training.summary import peak_memory

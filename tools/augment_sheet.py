@@ -11,8 +11,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from sklearn.datasets import load_sample_image
 
-from vcc_infuse.data.augment.recipe import PRESETS
-from vcc_infuse.data.augment.views import ImageViews
+from vcc_infuse.augment.recipe import PRESETS
+from vcc_infuse.augment.views import ImageViews
 
 SIDE, GAP, LEFT, TOP = 72, 6, 96, 22
 COLUMNS = ("plain", "weak", "weak", "strong", "strong", "strong", "strong", "strong")

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vcc_infuse.reproduce.collect import LABELS, better_sign
-from vcc_infuse.reproduce.render import interval, precision
-from vcc_infuse.reproduce.statistics import Estimate, estimate
+from paper.collect import LABELS, better_sign
+from paper.render import interval, precision
+from paper.statistics import Estimate, estimate
+
 from vcc_infuse.utils.io import write_text
 
 ROOT = Path(__file__).parents[1]

@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import hypothesis  # noqa: F401  imported once for all forks, like what the package imports
+import paper.grid  # noqa: F401
 import pytest
 import scipy.optimize  # noqa: F401
 import sklearn.datasets  # noqa: F401
 import torch
-
-import vcc_infuse.cli.train
-import vcc_infuse.reproduce.grid  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("src", "tests", "pyproject.toml", "docs", "README.md", "examples", "tools")

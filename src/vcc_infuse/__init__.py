@@ -9,18 +9,16 @@ TYPE_CHECKING = False  # not from typing: `python -m vcc_infuse` imports nothing
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import metrics as metrics
+    from . import metrics
     from .algorithms import *
+    from .bank import *
     from .calibrators import *
     from .data import *
     from .errors import OptionError as OptionError
     from .errors import UserError as UserError
     from .estimator import SSLClassifier as SSLClassifier
-    from .export import ExportedClassifier as ExportedClassifier
-    from .export import export_model as export_model
-    from .imbalance import *
+    from .inference import *
     from .models import *
-    from .predictor import Predictor as Predictor
     from .selectors import *
     from .training import *
 
@@ -28,8 +26,8 @@ __version__ = "0.1.0"
 
 # Each of these modules lists its public names in `__all__`; the estimator comes last because it imports scikit-learn.
 _ROOMS = (
-    "errors", "models", "data", "algorithms", "imbalance", "calibrators", "selectors", "training", "predictor",
-    "export", "estimator",
+    "errors", "models", "data", "bank", "algorithms", "calibrators", "selectors", "training", "inference",
+    "estimator",
 )  # fmt: skip
 
 

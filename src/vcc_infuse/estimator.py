@@ -18,22 +18,21 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from .algorithms import Algorithm
-from .algorithms.closed_form import ClosedForm
+from .algorithms.baselines import ClosedForm
+from .bank.bank import BankConfig
+from .bank.embed import embed_data, head
 from .calibrators import Calibrator
 from .calibrators.base import set_top_confidence
-from .data.arrays import are_views, as_rows, encode, from_arrays, has_label
-from .data.bank import BankConfig
 from .data.dataset import Dataset
+from .data.sources.arrays import are_views, as_rows, encode, from_arrays, has_label
 from .data.split import from_given_labels
 from .data.ssl_data import SSLData
-from .errors import UserError
+from .errors import UserError, check_choice, check_integer
 from .models import MLP, Backbone, SmallConv, Timm
 from .selectors import Selector
-from .training.frozen import embed_data, head
 from .training.presets import FROZEN
 from .training.trainer import Trainer
 from .utils.seeding import preserve_mode_and_rng
-from .validation import check_choice, check_integer
 
 __all__ = ["SSLClassifier"]
 

@@ -10,9 +10,9 @@ from sklearn.semi_supervised import LabelSpreading as Spreading
 
 from tests.helpers.blobs import blobs
 from vcc_infuse import MLP, Identity, LabelSpreading, LinearProbe, OptionError, Predictor, SmallConv, SSLData, Trainer
-from vcc_infuse.algorithms.closed_form import NeighborVotes
+from vcc_infuse.algorithms.baselines import NeighborVotes
 from vcc_infuse.models import Classifier
-from vcc_infuse.models.probe import fit_probe, standardized_probe
+from vcc_infuse.models.linear_probe import fit_probe, standardized_probe
 
 RUN = dict(device="cpu", precision="fp32", progress=False, report=False)
 

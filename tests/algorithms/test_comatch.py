@@ -10,7 +10,7 @@ from tests.helpers.tiny import (
     run,
 )
 from vcc_infuse.algorithms.comatch import CoMatch
-from vcc_infuse.algorithms.projection import Projection
+from vcc_infuse.algorithms.ops import Projection
 
 
 def fresh(seed=0, **options):

@@ -5,7 +5,7 @@ import torch
 
 from tests.helpers import slow
 from tests.helpers.tiny import buffers, make_step, run, same
-from vcc_infuse.algorithms import mixup
+from vcc_infuse.algorithms import ops as mixup
 from vcc_infuse.algorithms.mixmatch import MixMatch
 
 

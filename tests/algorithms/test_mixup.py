@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.tiny import buffers, make_step, same
-from vcc_infuse.algorithms.mixup import interleaved_forward, mixup, sample_lambda
+from vcc_infuse.algorithms.ops import interleaved_forward, mixup, sample_lambda
 from vcc_infuse.algorithms.pi_model import PiModel
 
 

@@ -1,7 +1,7 @@
 import torch
 
 from tests.helpers.tiny import FEATURES, make_model
-from vcc_infuse.algorithms.projection import Projection, similarity
+from vcc_infuse.algorithms.ops import Projection, similarity
 
 
 def test_rows_are_the_normalized_output_of_two_layers():

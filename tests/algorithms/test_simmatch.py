@@ -11,7 +11,7 @@ from tests.helpers.tiny import (
     random_probs,
     run,
 )
-from vcc_infuse.algorithms.projection import Projection
+from vcc_infuse.algorithms.ops import Projection
 from vcc_infuse.algorithms.simmatch import SimMatch
 from vcc_infuse.types import Calibrated, Outputs
 

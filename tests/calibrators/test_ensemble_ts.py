@@ -9,7 +9,7 @@ from tests.helpers.tiny import INPUTS, buffers, make_step, make_task, same
 
 from vcc_infuse import FixMatch
 from vcc_infuse.calibrators.ensemble_ts import MAX_UNIFORM_WEIGHT, EnsembleTS, simplex_minimum
-from vcc_infuse.calibrators.newton import fit_temperature
+from vcc_infuse.calibrators.temperature import fit_temperature
 from vcc_infuse.types import Outputs
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netcal.scaling import TemperatureScaling as Netcal
 from scipy.optimize import minimize_scalar
 
-from vcc_infuse.calibrators.newton import (
+from vcc_infuse.calibrators.temperature import (
     MAX_TEMPERATURE,
     MIN_TEMPERATURE,
     fit_temperature,

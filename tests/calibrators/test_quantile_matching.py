@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse.calibrators.quantile_matching import ScaleMatching, match_classwise, match_pooled
+from vcc_infuse.calibrators.scale_matching import ScaleMatching, match_classwise, match_pooled
 
 
 def draws(n: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.helpers.tiny import INPUTS, buffers, make_step, make_task, part_of, same, two_processes
 
 from vcc_infuse import FixMatch
-from vcc_infuse.calibrators.newton import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_temperature
-from vcc_infuse.calibrators.temperature import TemperatureScaling
+from vcc_infuse.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, TemperatureScaling, fit_temperature
 from vcc_infuse.errors import UserError
 from vcc_infuse.types import Outputs
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vcc_infuse.calibrators.temperature_estimate import RunningTemperature, TemperatureEstimate, newton_step
+from vcc_infuse.calibrators.hard_view_temperature import RunningTemperature, TemperatureEstimate, newton_step
 from vcc_infuse.types import Batch, Outputs, Step
 
 

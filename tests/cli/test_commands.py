@@ -117,7 +117,7 @@ def test_list_names_everything(capsys):
     shown = capsys.readouterr().out
     for name in ("FixMatch", "FullySupervised", "Softmax", "WideResNet", "Timm", "digits", "stl10"):
         assert name in shown
-    assert not {"Algorithm", "PseudoLabeling", "Plugin", "Calibrator", "Selector", "Backbone"} & {
+    assert not {"Algorithm", "PseudoLabeling", "Wrapper", "Calibrator", "Selector", "Backbone"} & {
         line.split()[0] for line in shown.splitlines() if line.startswith("  ")
     }
     assert all(len(line.split(None, 1)) == 2 for line in shown.splitlines() if line.startswith("  "))

@@ -48,7 +48,7 @@ CASES = [
         for option, name in (
             ("algorithm", "Algorithm"),
             ("algorithm", "PseudoLabeling"),
-            ("algorithm", "Plugin"),
+            ("algorithm", "Wrapper"),
             ("calibrator", "Calibrator"),
             ("selector", "Selector"),
             ("model", "Backbone"),

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vcc_infuse.cli.main import main
-from vcc_infuse.predictor import Predictor
+from vcc_infuse.inference.predictor import Predictor
 
 QUICK = (
     "--steps 4 --eval_every 2 --batch_size 4 --unlabeled_ratio 2 --model SmallConv --model.width 4 "

@@ -7,10 +7,10 @@ FM: Sohn et al., "FixMatch", NeurIPS 2020, which VI names as its setting: sectio
 
 import pytest
 import yaml
+from paper.scales import column, run_options
+from paper.table import Row, Table
 
 from vcc_infuse.cli.main import main
-from vcc_infuse.reproduce.scales import column, run_options
-from vcc_infuse.reproduce.table import Row, Table
 
 EVERYWHERE = {
     "steps": 2**20,  # VI: "the total number of iterations is 2^20"

@@ -11,8 +11,8 @@ from PIL import Image
 
 from vcc_infuse.cli import plan
 from vcc_infuse.cli.main import main
-from vcc_infuse.models.weights import PACKAGES, find_spec
-from vcc_infuse.training import recommend
+from vcc_infuse.models.pretrained import PACKAGES, find_spec
+from vcc_infuse.training import auto as recommend
 from vcc_infuse.training.presets import PRESETS, preset
 
 SMALL = ["--model", "Timm", "--model.name", "test_resnet", "--model.weights", "none", "--progress", "false"]

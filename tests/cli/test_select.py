@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from vcc_infuse import INFUSE, MLP, FixMatch, Predictor, RandomOnline, SmallConv, SSLData, Supervised, Trainer
 from vcc_infuse.cli import select
 from vcc_infuse.cli.main import main
-from vcc_infuse.data.images.file_store import open_store
+from vcc_infuse.data.images.store import open_store
 from vcc_infuse.selectors.out_of_core import DiskNames
 from vcc_infuse.utils.manifest import publish
 from vcc_infuse.utils.seeding import seed_chunk

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
+from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.cli.main import main
 from vcc_infuse.cli.options import CLASSES, DATA_OPTIONS, TOP, types_of
 from vcc_infuse.cli.registry import ABSTRACT, KINDS, choices
 from vcc_infuse.cli.train_help import COMMON, class_options, descriptions, known
-from vcc_infuse.data.bank import BankConfig
 from vcc_infuse.training.config import TrainConfig
 
 HIDDEN = {kind.__name__ for kind in ABSTRACT}

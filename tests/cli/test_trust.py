@@ -14,7 +14,7 @@ from PIL import Image
 
 from vcc_infuse import Predictor, Timm, UserError
 from vcc_infuse.cli.main import main
-from vcc_infuse.data.sources.label_file import read_label_file
+from vcc_infuse.data.sources.label_table import read_label_file
 from vcc_infuse.utils.io import table_cell
 from vcc_infuse.utils.manifest import publish
 

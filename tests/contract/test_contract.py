@@ -12,7 +12,7 @@ from tests.helpers.tiny import buffers, make_step, make_task, part_of, same, two
 
 import vcc_infuse
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
-from vcc_infuse.algorithms.closed_form import ClosedForm
+from vcc_infuse.algorithms.baselines import ClosedForm
 from vcc_infuse.calibrators import Calibrator, Softmax
 from vcc_infuse.errors import OptionError
 from vcc_infuse.models import Classifier, SmallConv

@@ -8,7 +8,7 @@ from tests.helpers.every import ALGORITHMS, CALIBRATORS, few_digits, lively, nam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vcc_infuse import FixMatch, FlexMatch, LabelSpreading, LinearProbe, MixMatch, ReMixMatch, SmallConv
-from vcc_infuse.memory import ClassMemory
+from vcc_infuse.utils.ring_buffer import ClassMemory
 
 aten = torch.ops.aten
 READS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2, aten.bincount}

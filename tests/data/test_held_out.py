@@ -3,10 +3,10 @@ import pytest
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer
 from vcc_infuse.calibrators.temperature import TemperatureScaling
-from vcc_infuse.data.sampling import Batches
+from vcc_infuse.data.batches import Batches
 from vcc_infuse.data.split import balanced, hold_out
 from vcc_infuse.errors import UserError
-from vcc_infuse.trained_model import make_views
+from vcc_infuse.inference.predictor import make_views
 
 
 def test_held_out_rows_are_in_neither_part_and_cover_every_class(digits):

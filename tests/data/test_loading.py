@@ -11,13 +11,12 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision import datasets
 
-from vcc_infuse.data.arrays import from_arrays
 from vcc_infuse.data.loading import SOURCES, load, load_ssl
-from vcc_infuse.data.sources import fashion_mnist
-from vcc_infuse.data.sources.fashion_mnist import read_idx
-from vcc_infuse.data.sources.torchvision import SPECS
+from vcc_infuse.data.sources import named as fashion_mnist
+from vcc_infuse.data.sources.arrays import from_arrays
+from vcc_infuse.data.sources.named import SPECS, read_idx
 from vcc_infuse.errors import UserError
-from vcc_infuse.trained_model import make_views
+from vcc_infuse.inference.predictor import make_views
 
 RNG = np.random.RandomState(0)
 

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vcc_infuse.data.long_tail import LongTail, long_tailed, tail_sizes
-from vcc_infuse.data.split import balanced, from_given_labels, train_test_rows
+from vcc_infuse.data.split import LongTail, balanced, from_given_labels, long_tailed, tail_sizes, train_test_rows
 from vcc_infuse.errors import UserError
 
 CIFAR = np.arange(50_000) % 10

@@ -7,11 +7,11 @@ from tests.helpers.images import striped
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer
 from vcc_infuse.algorithms import FullySupervised, Supervised
-from vcc_infuse.data.bank import BankConfig
+from vcc_infuse.bank.bank import BankConfig
+from vcc_infuse.bank.embed import embed_data
 from vcc_infuse.data.split import validation_rows
 from vcc_infuse.errors import OptionError
-from vcc_infuse.evaluation import measure
-from vcc_infuse.training.frozen import embed_data
+from vcc_infuse.inference.evaluate import measure
 
 QUICK = {"steps": 2, "batch_size": 6, "unlabeled_ratio": 1, "progress": False, "device": "cpu"}
 

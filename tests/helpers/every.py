@@ -11,10 +11,10 @@ import torch
 import vcc_infuse
 from vcc_infuse import Calibrator, Examples, FixMatch, FlexMatch, Selector, SSLData, Trainer, load
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
-from vcc_infuse.data.long_tail import LongTail, long_tailed
-from vcc_infuse.imbalance import Plugin
+from vcc_infuse.algorithms.imbalance import Wrapper
+from vcc_infuse.data.split import LongTail, long_tailed
 
-ABSTRACT = (Algorithm, PseudoLabeling, Plugin, Calibrator, Selector)
+ABSTRACT = (Algorithm, PseudoLabeling, Wrapper, Calibrator, Selector)
 # Defaults are made for long runs. Where an option of such a name exists, it is set so that pseudo labels count,
 # memories fill up and refits come within six steps.
 LIVELY: dict[type, dict[str, Any]] = {
@@ -43,7 +43,7 @@ def exported(base: type) -> list[type]:
 
 
 ALGORITHMS, CALIBRATORS, SELECTORS = exported(Algorithm), exported(Calibrator), exported(Selector)
-PLUGINS = [kind for kind in ALGORITHMS if issubclass(kind, Plugin)]
+WRAPPERS = [kind for kind in ALGORITHMS if issubclass(kind, Wrapper)]
 
 
 def name(kind: type) -> str:
@@ -54,7 +54,7 @@ def lively(kind: type, **given: Any) -> Any:
     """An object of a class, set to act early."""
     (base,) = (base for base in LIVELY if issubclass(kind, base))
     known = inspect.signature(kind).parameters
-    if issubclass(kind, Plugin):
+    if issubclass(kind, Wrapper):
         given.setdefault("base", lively(FixMatch))
     return kind(**{option: value for option, value in LIVELY[base].items() if option in known}, **given)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import vcc_infuse.training.trainer
 from tests.helpers.every import cases, few_digits, flat, trainer
 from vcc_infuse import SmallConv, SSLData, Trainer
-from vcc_infuse.data.augment.views import ImageViews
+from vcc_infuse.augment.views import ImageViews
 from vcc_infuse.utils.seeding import seed_step
 
 CASES = cases()

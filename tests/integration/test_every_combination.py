@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from tests.helpers.every import ALGORITHMS, CALIBRATORS, PLUGINS, RUN, SELECTORS, differences, few_digits, lively, name
+from tests.helpers.every import ALGORITHMS, CALIBRATORS, RUN, SELECTORS, WRAPPERS, differences, few_digits, lively, name
 
 from vcc_infuse import (
     MLP,
@@ -25,7 +25,7 @@ from vcc_infuse import (
     UserError,
 )
 from vcc_infuse.algorithms import PseudoLabeling
-from vcc_infuse.algorithms.closed_form import ClosedForm
+from vcc_infuse.algorithms.baselines import ClosedForm
 
 TWO = {**RUN, "steps": 2, "eval_every": 2}
 
@@ -119,7 +119,7 @@ def test_a_selection_leaves_the_memories_of_a_calibrator_alone(kind, data):
     check_run(data, lively(FlexMatch), lively(VCC), lively(kind))
 
 
-@pairs(PLUGINS, ALGORITHMS)
+@pairs(WRAPPERS, ALGORITHMS)
 def test_a_plug_in_around_a_base(kind, other, data):
     base = lively(other)
     if isinstance(base, PseudoLabeling) and ("strong" in base.views or not kind.needs_strong):

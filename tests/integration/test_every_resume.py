@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests.helpers.every import ALGORITHMS, RUN, cases, differences, few_digits, lively, name, trainer
 
 from vcc_infuse import INFUSE, VCC, Algorithm, FixMatch, RobustINFUSE, SmallConv, Trainer
-from vcc_infuse.algorithms.closed_form import ClosedForm
+from vcc_infuse.algorithms.baselines import ClosedForm
 from vcc_infuse.training.recorder import RunRecorder
 from vcc_infuse.training.signals import Interrupted
 from vcc_infuse.utils.io import read_jsonl

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vcc_infuse.errors import UserError
-from vcc_infuse.metrics.groups import group_errors, tail_groups
+from vcc_infuse.metrics.classification import group_errors, tail_groups
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from jinja2 import UndefinedError
 
 from tests.helpers.folders import NASTY, make_run
 from vcc_infuse.report import write_report
-from vcc_infuse.report.templating import environment, render
+from vcc_infuse.report.page import environment, render
 
 
 class Reader(HTMLParser):

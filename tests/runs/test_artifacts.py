@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vcc_infuse.runs.artifacts import ends, last_scores, mistakes, ranked, thumbnail
+from vcc_infuse.runs.gallery import ends, last_scores, mistakes, ranked, thumbnail
 
 
 def test_mistakes_come_by_confidence():

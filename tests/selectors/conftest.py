@@ -8,11 +8,11 @@ from sklearn.datasets import load_digits
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.calibrators import Softmax
-from vcc_infuse.data.sampling import Batches
+from vcc_infuse.data.batches import Batches
 from vcc_infuse.data.ssl_data import SSLData
+from vcc_infuse.inference.predictor import make_views
 from vcc_infuse.models import Classifier, SmallConv
 from vcc_infuse.selectors.pool import Pool
-from vcc_infuse.trained_model import make_views
 from vcc_infuse.types import Task, identity_gather
 
 POOL, LABELED = 300, 30

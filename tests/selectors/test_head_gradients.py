@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from vcc_infuse.selectors.head_gradients import ExampleGradients, GroupGradients, alignment, mean_gradient
-from vcc_infuse.selectors.infuse.selector import influence_scores
-from vcc_infuse.selectors.infuse.support import FeatureMixup, support_gradient
+from vcc_infuse.selectors.infuse.influence import FeatureMixup, support_gradient
+from vcc_infuse.selectors.infuse.infuse import influence_scores
 
 N, C, D = 12, 5, 7
 

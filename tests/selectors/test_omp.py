@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import nnls
 
-from vcc_infuse.selectors.omp import Pursuit
+from vcc_infuse.selectors.gradmatch import Pursuit
 
 
 def pursue(atoms, b, budget, ridge=0.0):

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from vcc_infuse.selectors import Random, RobustINFUSE
-from vcc_infuse.selectors.ranking import Scored
-from vcc_infuse.selectors.selection import Selection, describe_selection
+from vcc_infuse.selectors.ranking import Scored, Selection, describe_selection
 from vcc_infuse.types import Coreset
 from vcc_infuse.utils.io import save_npz
 

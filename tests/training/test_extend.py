@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from tests.helpers.images import striped
 
 from vcc_infuse import MLP, FixMatch, Predictor, SmallConv, SSLData, Timm, Trainer, UserError
+from vcc_infuse.bank.bank import BankConfig
+from vcc_infuse.bank.embed import embed_data, head
 from vcc_infuse.cli.main import main
-from vcc_infuse.data.bank import BankConfig
-from vcc_infuse.training.frozen import embed_data, head
 
 DATA = "train --data digits --labels 40 --model SmallConv --model.width 4"
 QUICK = "--eval_every 3 --batch_size 8 --unlabeled_ratio 2 --progress false --report false --device cpu"

@@ -15,9 +15,9 @@ from tests.helpers.images import striped
 
 from vcc_infuse import VCC, FixMatch, RandomOnline, SmallConv, Supervised, Timm, Trainer
 from vcc_infuse.algorithms import PseudoLabeling
-from vcc_infuse.algorithms.closed_form import ClosedForm
+from vcc_infuse.algorithms.baselines import ClosedForm
 from vcc_infuse.models.classifier import batchnorms
-from vcc_infuse.training.optimization import learning_rate
+from vcc_infuse.training.optimizer import learning_rate
 from vcc_infuse.training.signals import Interrupted
 from vcc_infuse.types import Step
 

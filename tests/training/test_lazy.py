@@ -27,7 +27,7 @@ from vcc_infuse import (
     Supervised,
     Trainer,
 )
-from vcc_infuse.data.augment.views import ImageViews, SlotRows, VectorViews
+from vcc_infuse.augment.views import ImageViews, SlotRows, VectorViews
 from vcc_infuse.errors import OptionError
 from vcc_infuse.training.config import TrainConfig
 from vcc_infuse.training.signals import Interrupted

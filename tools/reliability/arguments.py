@@ -37,7 +37,7 @@ from vcc_infuse.cli.main import COMMANDS, main
 from vcc_infuse.cli.options import CLASSES, TOP, types_of
 from vcc_infuse.cli.registry import OURS
 from vcc_infuse.errors import UserError
-from vcc_infuse.training.recommend import Cost
+from vcc_infuse.training.auto import Cost
 from vcc_infuse.training.trainer import Trainer
 from vcc_infuse.utils.io import write_json
 

@@ -26,7 +26,7 @@ from vcc_infuse.cli.main import main
 
 CONFIDENT = ["FixMatch", "FlexMatch", "FreeMatch", "SoftMatch", "UDA", "PseudoLabel"]  # a calibrator can change them
 OTHERS = ["Adsh", "Dash", "CoMatch", "SimMatch", "MPL", "MeanTeacher", "PiModel", "VAT", "MixMatch", "ReMixMatch"]
-PLUGINS = ["ABC", "Balance", "DARP", "DASO", "DebiasPL"]  # around a confident method
+WRAPPERS = ["ABC", "Balance", "DARP", "DASO", "DebiasPL"]  # around a confident method
 CALIBRATORS = ["Softmax", "VCC", "RobustVCC", "MMCE", "HardViewTemperature"]
 SELECTORS = ["", "INFUSE", "RobustINFUSE", "GradMatch", "RETRIEVE", "EL2N", "Random", "RandomOnline", "FullShort"]
 REFRESHED = [*SELECTORS[1:6], "RandomOnline"]  # at intervals
@@ -37,7 +37,7 @@ PATIENCE = 60.0
 
 def words(rng: random.Random) -> list[str]:
     """A combination."""
-    method, plugin = rng.choice([*CONFIDENT, *OTHERS]), rng.choice(PLUGINS)
+    method, plugin = rng.choice([*CONFIDENT, *OTHERS]), rng.choice(WRAPPERS)
     wrapped = method in CONFIDENT[:4] and rng.random() < 0.5
     found = ["--algorithm", plugin, "--algorithm.base", method] if wrapped else ["--algorithm", method]
     found += ["--calibrator", rng.choice(CALIBRATORS)] if method in CONFIDENT else []

@@ -1,12 +1,14 @@
 """Semi-supervised methods, one per file."""
 
+from .adsh import Adsh
 from .base import Algorithm, PseudoLabeling
-from .closed_form import LabelSpreading, LinearProbe
+from .baselines import FullySupervised, LabelSpreading, LinearProbe, Supervised
 from .comatch import CoMatch
 from .dash import Dash
 from .fixmatch import FixMatch
 from .flexmatch import FlexMatch
 from .freematch import FreeMatch
+from .imbalance import ABC, DARP, DASO, Balance, DebiasPL, Wrapper
 from .mean_teacher import MeanTeacher
 from .mixmatch import MixMatch
 from .mpl import MPL
@@ -15,17 +17,22 @@ from .pseudo_label import PseudoLabel
 from .remixmatch import ReMixMatch
 from .simmatch import SimMatch
 from .softmatch import SoftMatch
-from .supervised import FullySupervised, Supervised
 from .uda import UDA
 from .vat import VAT
 
 __all__ = [
+    "ABC",
+    "DARP",
+    "DASO",
     "MPL",
     "UDA",
     "VAT",
+    "Adsh",
     "Algorithm",
+    "Balance",
     "CoMatch",
     "Dash",
+    "DebiasPL",
     "FixMatch",
     "FlexMatch",
     "FreeMatch",
@@ -41,4 +48,5 @@ __all__ = [
     "SimMatch",
     "SoftMatch",
     "Supervised",
+    "Wrapper",
 ]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..memory import Memory
 from ..types import identity_gather
+from ..utils.ring_buffer import RingBuffer
 
 Gather = Callable[[Tensor], Tensor]
 
@@ -57,7 +57,7 @@ class QueueAlignment(nn.Module):
     def __init__(self, classes: int, size: int = 32) -> None:
         super().__init__()
         self.target = 1 / classes
-        self.means = Memory(size, {"mean": ((classes,), torch.float32)})
+        self.means = RingBuffer(size, {"mean": ((classes,), torch.float32)})
 
     @torch.no_grad()
     def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
-from ..utils.options import HasOptions
+from ..utils.params import HasOptions
 from .ops import labeled_loss
 
 

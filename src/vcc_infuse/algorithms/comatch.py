@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..memory import Memory
+from ..errors import check_integer, check_range
 from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task
-from ..validation import check_integer, check_range
+from ..utils.ring_buffer import RingBuffer
 from .alignment import QueueAlignment
 from .base import PseudoLabeling
-from .ops import labeled_loss
-from .projection import Projection, full_precision, similarity
+from .ops import Projection, full_precision, labeled_loss, similarity
 
 
 class CoMatch(PseudoLabeling):
@@ -67,7 +66,7 @@ class CoMatch(PseudoLabeling):
         columns = {"projection": ((self.embedding_dim,), torch.float32), "probs": ((task.classes,), torch.float32)}
         self.projection = Projection.of(model, self.embedding_dim, self.hidden_dim)
         self.alignment = QueueAlignment(task.classes, self.queue_size)
-        self.bank = Memory(size, columns)
+        self.bank = RingBuffer(size, columns)
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Soft targets, with weight 1 where the largest probability reaches the threshold."""

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import check_integer, check_range
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
-from ..validation import check_integer, check_range
 from .base import PseudoLabeling
 from .ops import sharpen
 

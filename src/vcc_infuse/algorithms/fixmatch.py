@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..errors import check_range
 from ..types import Calibrated, PseudoLabels, Step
-from ..validation import check_range
 from .base import PseudoLabeling
 
 

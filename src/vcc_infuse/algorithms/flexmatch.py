@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..errors import check_choice, check_range
 from ..types import Calibrated, PseudoLabels, Step, Task
-from ..validation import check_choice, check_range
 from .base import PseudoLabeling
 from .ops import last_occurrence
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..errors import check_range
 from ..types import Calibrated, PseudoLabels, Step, Task
-from ..utils.numerics import class_counts
-from ..validation import check_range
+from ..utils.device import class_counts
 from .base import PseudoLabeling
 
 

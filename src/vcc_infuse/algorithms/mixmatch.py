@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step
-from ..validation import check_range
 from .base import Algorithm
-from .mixup import interleaved_forward, mixup
-from .ops import ramp, sharpen
+from .ops import interleaved_forward, mixup, ramp, sharpen
 from .pi_model import squared_error
 
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Outputs, PseudoLabels, Step, Task
-from ..validation import check_range
 from .base import Algorithm
 from .ops import labeled_loss, ramp, sharpen
 

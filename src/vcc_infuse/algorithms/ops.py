@@ -6,7 +6,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from ..models.classifier import frozen_statistics
+from ..types import Step
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
@@ -39,3 +42,65 @@ def ramp(progress: float, fraction: float) -> float:
 def epoch_steps(steps: int) -> int:
     """An epoch in the papers' sense: 1,024 optimizer steps, or one twentieth of a shorter run."""
     return min(1024, math.ceil(steps / 20))
+
+
+def mixup(inputs: Tensor, targets: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """λ·(own) + (1−λ)·(other) for inputs and targets, with one λ ≥ ½ from Beta(α, α); α = 0 mixes nothing."""
+    lam = sample_lambda(alpha)
+    others = torch.randperm(len(inputs)).to(inputs.device)
+    return lam * inputs + (1 - lam) * inputs[others], lam * targets + (1 - lam) * targets[others]
+
+
+def sample_lambda(alpha: float) -> float:
+    """max(λ, 1 − λ) with λ from Beta(α, α)."""
+    if alpha == 0:
+        return 1.0
+    lam = torch.distributions.Beta(alpha, alpha).sample().item()
+    return max(lam, 1 - lam)
+
+
+def interleaved_forward(step: Step, inputs: Tensor, size: int) -> Tensor:
+    """Logits computed in chunks of `size` rows; only the first chunk updates the BatchNorm statistics.
+
+    Row i goes to chunk i mod k, so that each chunk holds labeled and unlabeled rows and normalizes them together.
+    """
+    count = len(inputs) // size
+    (first,) = step.forward(inputs[::count])
+    with frozen_statistics(step.model):
+        rest = [step.forward(inputs[start::count])[0] for start in range(1, count)]
+    return torch.stack([outputs.logits for outputs in (first, *rest)], 1).flatten(0, 1)
+
+
+def full_precision(tensor: Tensor) -> torch.autocast:
+    """Autocast disabled: bf16 is too coarse for cosines divided by a small temperature."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+class Projection(nn.Module):
+    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions.
+
+    The hidden layer has `hidden_dim` units, as many as features if None.
+    """
+
+    def __init__(self, features: int, embedding_dim: int, hidden_dim: int | None = None) -> None:
+        super().__init__()
+        hidden = hidden_dim or features
+        self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, embedding_dim))
+
+    @classmethod
+    def of(cls, model: nn.Module, embedding_dim: int, hidden_dim: int | None = None) -> Projection:
+        """A projection of the features that enter `model.head`."""
+        head = model.get_submodule("head")
+        assert isinstance(head, nn.Linear)
+        return cls(head.in_features, embedding_dim, hidden_dim)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Embeddings with norm 1."""
+        with full_precision(features):
+            return F.normalize(self.layers(features.float()), dim=1)
+
+
+def similarity(rows: Tensor, others: Tensor, temperature: float) -> Tensor:
+    """Cosine similarities of unit rows, divided by the temperature."""
+    with full_precision(rows):
+        return rows.float() @ others.float().T / temperature

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Outputs, Step
-from ..validation import check_range
 from .base import Algorithm
 from .ops import labeled_loss, ramp
 

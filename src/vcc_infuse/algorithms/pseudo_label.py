@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Step
-from ..validation import check_range
 from .fixmatch import FixMatch
 from .ops import labeled_loss, ramp
 

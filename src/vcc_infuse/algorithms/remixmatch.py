@@ -9,14 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import UserError, check_choice, check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step, Task
-from ..validation import check_choice, check_range
 from .alignment import EMAAlignment
 from .base import Algorithm
-from .mixup import interleaved_forward, mixup
-from .ops import ramp, sharpen
+from .ops import interleaved_forward, mixup, ramp, sharpen
 
 
 class ReMixMatch(Algorithm):

@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import check_integer, check_range
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
-from ..validation import check_integer, check_range
 from .alignment import QueueAlignment
 from .base import PseudoLabeling
-from .ops import epoch_steps, labeled_loss, last_occurrence
-from .projection import Projection, similarity
+from .ops import Projection, epoch_steps, labeled_loss, last_occurrence, similarity
 
 
 class SimMatch(PseudoLabeling):

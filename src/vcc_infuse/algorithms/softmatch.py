@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..errors import check_range
 from ..types import Calibrated, PseudoLabels, Step, Task
-from ..validation import check_range
 from .alignment import EMAAlignment
 from .base import PseudoLabeling
 

@@ -9,8 +9,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import check_choice, check_range
 from ..types import Calibrated, PseudoLabels, Step
-from ..validation import check_choice, check_range
 from .base import PseudoLabeling
 from .ops import sharpen
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import check_integer, check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Outputs, Step
-from ..validation import check_integer, check_range
 from .base import Algorithm
 from .ops import labeled_loss, ramp
 

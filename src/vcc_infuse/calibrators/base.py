@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..types import Calibrated, Outputs, Step, Task
-from ..utils.numerics import to_float64
-from ..utils.options import HasOptions
+from ..utils.device import to_float64
+from ..utils.params import HasOptions
 
 
 class Calibrator(HasOptions, nn.Module):

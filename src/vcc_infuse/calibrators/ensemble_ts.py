@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..types import Task
-from ..utils.numerics import to_float64
+from ..utils.device import to_float64
 from .temperature import TemperatureScaling
 
 MAX_UNIFORM_WEIGHT = 0.999  # with uniform probabilities alone there would be no label

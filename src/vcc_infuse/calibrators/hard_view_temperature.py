@@ -1,18 +1,121 @@
-"""Temperature scaling by hard views of labeled images: the part of RobustVCC that acts at inference, on its own.
+"""How overconfident the classifier is: a temperature (Guo et al., ICML 2017) from hard labeled images.
 
-The softmax selects the pseudo labels. Between a method alone and RobustVCC it shows what the temperature contributes.
+On the labeled images of training the network is always right, so they cannot reveal overconfidence. Harder images with
+known labels can: strong views, and mixtures of two images in feature space. Strong views overestimate the temperature
+until the network has learned them, and underestimate it once it has memorized the images. Mixtures do the opposite.
+The geometric mean of the two came close to the temperature of the test set in both cases. It is never below 1, because
+images from training cannot prove that confidence is too low.
+
+The mean is raised to the power of the gap (0…1) between accuracy on labeled images and confidence in unlabeled ones.
+Without a gap nothing was memorized, and the softmax stays as it is. A network that is always right on labeled images
+can only be judged by harder ones; a network that is right less often than it expects is overconfident. None of this
+detects overconfidence that is limited to unseen images. Only held-out labels do: if there are any, they alone decide.
+All outputs come from the EMA model, as at inference.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import check_range
 from ..types import Calibrated, Outputs, Step, Task
-from ..utils.numerics import to_float64
-from ..validation import check_range
+from ..utils.device import to_float64
+from ..utils.ring_buffer import RingBuffer
 from .base import Calibrator
-from .temperature_estimate import VIEW, TemperatureEstimate, sample_rows
+from .temperature import MIN_TEMPERATURE, derivatives
+
+VIEW = "labeled_strong"
+
+
+def sample_rows(count: int, fraction: float, device: torch.device) -> Tensor:
+    """A random `fraction` of the row numbers below `count`, in order."""
+    return torch.randperm(count, device=device)[: math.ceil(fraction * count)].sort().values
+
+
+def newton_step(inverse: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+    """One Newton step on the cross entropy with `targets`, which is convex in the inverse temperature."""
+    slope, curvature = derivatives(inverse, logits, (targets * logits).sum(1))
+    return torch.clamp(inverse - slope / curvature.clamp_min(1e-6), inverse / 2, inverse * 2)
+
+
+class RunningTemperature(nn.Module):
+    """The inverse temperature of the last `size` examples, updated by Newton steps; 1 before any example."""
+
+    inverse: Tensor
+
+    def __init__(self, classes: int, size: int) -> None:
+        super().__init__()
+        self.memory = RingBuffer(size, dict.fromkeys(("logits", "targets"), ((classes,), torch.float32)))
+        self.register_buffer("inverse", torch.ones(()))
+
+    def observe(self, logits: Tensor, targets: Tensor) -> None:
+        """Store examples and refit. An unfilled row is all zeros and has no effect on the temperature."""
+        self.memory.push(logits=logits, targets=targets)
+        for _ in range(2):
+            step_to = newton_step(self.inverse, self.memory["logits"], self.memory["targets"])
+            self.inverse.copy_(step_to.clamp(MIN_TEMPERATURE, 1 / MIN_TEMPERATURE))
+
+
+class TemperatureEstimate(nn.Module):
+    """Divides logits by one temperature, estimated from strong, mixed or held-out labeled images."""
+
+    def __init__(self, classes: int, held_out: bool = False, memorization_gate: bool = True, size: int = 1024) -> None:
+        super().__init__()
+        self.classes, self.memorization_gate = classes, memorization_gate
+        self.strong, self.mixed = RunningTemperature(classes, size), RunningTemperature(classes, size)
+        self.gap_memory = RingBuffer(size, dict.fromkeys(("correct", "confidence"), ((), torch.float32)))
+        self.held_out = RunningTemperature(classes, size) if held_out else None
+
+    @property
+    def inverse(self) -> Tensor:
+        """One over the temperature."""
+        if self.held_out is not None:
+            return self.held_out.inverse
+        mean = (self.strong.inverse * self.mixed.inverse).sqrt().clamp(MIN_TEMPERATURE, 1)
+        return mean**self.memorization_gap if self.memorization_gate else mean
+
+    @property
+    def memorization_gap(self) -> Tensor:
+        """Distance of accuracy on labeled images from confidence in unlabeled ones: 0 if equal, 1 if maximal."""
+        filled = self.gap_memory.filled.clamp(min=1)
+        accuracy, confidence = (self.gap_memory[name].sum() / filled for name in self.gap_memory.names)
+        largest = torch.where(accuracy > confidence, 1 - confidence, confidence)
+        return ((accuracy - confidence).abs() / largest.clamp(min=1e-6)).clamp(max=1)
+
+    @torch.no_grad()
+    def observe(self, step: Step, rows: Tensor, unlabeled: Tensor) -> None:
+        """Refit to the held-out examples, or to `rows` of the labeled ones and as many unlabeled ones."""
+        if self.held_out is not None:
+            y = step.batch.held_out_y
+            assert y is not None, "held-out labels come with the view"
+            logits = step.ema(step.batch.views["held_out"]).logits.float()
+            self.held_out.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
+            return
+        # A method that never trains on strong views fails on them, whatever its confidence elsewhere.
+        hard = step.batch.views[VIEW] if "strong" in step.batch.views else step.batch.x
+        parts = (hard[rows], step.batch.x[rows], unlabeled[: len(rows)])
+        outputs = step.ema(torch.cat(parts))
+        strong, weak, pool = outputs.logits.float().split([len(part) for part in parts])
+        truth = F.one_hot(step.batch.y[rows], self.classes).float()
+        self.strong.observe(step.gather(strong), step.gather(truth))
+        self._observe_mixed(step, outputs.features[len(strong) : len(strong) + len(weak)], truth)
+        correct, confidence = weak.argmax(1) == step.batch.y[rows], pool.softmax(1).amax(1)
+        self.gap_memory.push(correct=step.gather(correct[: len(pool)]), confidence=step.gather(confidence))
+
+    def _observe_mixed(self, step: Step, features: Tensor, truth: Tensor) -> None:
+        """Refit to features of labeled images, each mixed with those of another."""
+        partner = torch.randperm(len(truth), device=truth.device)
+        weight = torch.rand(len(truth), 1, device=truth.device)
+        mixed = step.ema.head(torch.lerp(features[partner], features, weight.to(features.dtype))).float()  # type: ignore[operator]
+        self.mixed.observe(step.gather(mixed), step.gather(torch.lerp(truth[partner], truth, weight)))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Logits at the learned temperature."""
+        return logits * self.inverse
 
 
 class HardViewTemperature(Calibrator):

@@ -11,9 +11,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from ..errors import check_choice, check_range
 from ..models.classifier import frozen_statistics
 from ..types import Calibrated, Outputs, Step, identity_gather
-from ..validation import check_choice, check_range
 from .base import Softmax
 from .label_sources import collect_examples
 

@@ -18,15 +18,15 @@ from ..calibrators.ensemble_ts import EnsembleTS
 from ..calibrators.temperature import TemperatureScaling
 from ..data.dataset import Dataset
 from ..errors import UserError
-from ..evaluation import infer
-from ..predictor import Predictor
+from ..inference.evaluate import infer
+from ..inference.predictor import Predictor
 from ..runs.folder import RunFolder
 from ..utils.io import json_bytes
 from ..utils.manifest import publish
-from .code import add_trust
-from .console import two_columns
+from .finished_run import add_output, check_config, config_of, labels_as_test, load_like, measured_on, own_config
 from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
-from .shared import add_output, check_config, config_of, labels_as_test, load_like, measured_on, own_config
+from .tables import two_columns
+from .trust import add_trust
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from accelerate import PartialState
 
-from ..data.bank import Bank, BankConfig
+from ..bank.bank import Bank, BankConfig
+from ..bank.embed import open_bank
 from ..data.loading import load
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
 from ..models import Timm
-from ..training.frozen import open_bank
 from ..training.signals import Interrupted
-from ..utils.numerics import resolve_device
+from ..utils.device import resolve_device
 from ..utils.progress import duration
 from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
 
@@ -55,7 +55,7 @@ def run(argv: Sequence[str]) -> None:
 def build(bank: Bank, options: Namespace, state: PartialState) -> None:
     """Embed what is missing, here or on a cluster."""
     if options.backend == "ray":
-        from ..data.ray_jobs import over_ray
+        from ..bank.ray_jobs import over_ray
 
         bank.build(run=over_ray(bank, options.workers))
     else:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..predictor import Predictor
+from ..inference.predictor import Predictor
 from ..utils.io import write_json
-from .code import add_trust
-from .console import summary_table
+from .finished_run import add_output, check_config, check_output, config_of, load_like, measured_on
 from .parsing import Parser, add_device, add_limits, integer, limits_of
-from .shared import add_output, check_config, check_output, config_of, load_like, measured_on
+from .tables import summary_table
+from .trust import add_trust
 
 
 def run(argv: Sequence[str]) -> None:

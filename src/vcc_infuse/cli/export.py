@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..export import FORMATS, export_model, largest_difference, path_format
-from ..predictor import Predictor
-from .code import add_trust
+from ..inference.export import FORMATS, export_model, largest_difference, path_format
+from ..inference.predictor import Predictor
+from .finished_run import add_output, check_output
 from .parsing import Parser, add_device, one_of
-from .shared import add_output, check_output
+from .trust import add_trust
 
 LARGE = 1e-3
 ABOUT = """Write a trained run as one file. It takes raw images (uint8, N×H×W×C, any size) or feature vectors, and

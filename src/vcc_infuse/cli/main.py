@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import OptionError, UserError
-from .code import import_file, split_imports
+from .trust import import_file, split_imports
 
 COMMANDS = {
     "train": "train a classifier and write a run folder",
@@ -23,9 +23,7 @@ COMMANDS = {
     "predict": "label images with a trained run",
     "export": "write a trained run as one ONNX or PyTorch file",
     "select": "rank unlabeled images by how much training on them would help a trained run",
-    "reproduce": "run the experiments of a table of the paper and write the table",
     "report": "write a web page about one run, or a comparison of several",
-    "bench": "measure the speed of everything on this machine",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }
 DISK = {
@@ -37,7 +35,6 @@ DISK = {
 AGAIN = {
     "train": "continue with --resume, or start again if there is no checkpoint yet",
     "embed": "run the command again; finished chunks are kept",
-    "reproduce": "run the command again; finished runs are kept",
 }
 
 
@@ -102,8 +99,7 @@ def run_command(name: str, *words: str) -> int:
     from ..training.signals import Interrupted
     from ..utils.allocator import keep_freed_memory
 
-    if name != "bench":  # which compares with a process that does not
-        keep_freed_memory()
+    keep_freed_memory()
     try:
         return importlib.import_module(f".{name}", __package__).run(words) or 0
     except SystemExit as leave:  # argparse leaves in this way after --help, jsonargparse after --print_config

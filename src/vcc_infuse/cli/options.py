@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 from jsonargparse import ArgumentError, ArgumentParser
 
 from ..algorithms import Algorithm
+from ..bank.bank import BankConfig
 from ..calibrators import Calibrator
-from ..data.bank import BankConfig
 from ..data.loading import load_ssl
 from ..errors import UserError
 from ..models import Backbone
@@ -24,9 +24,9 @@ from ..selectors import Selector
 from ..training.config import TrainConfig
 from ..utils.serialization import check_trusted
 from ..utils.suggest import did_you_mean
-from .code import TRUST
 from .parsing import unknown_option
 from .registry import find_class
+from .trust import TRUST
 
 Words = Mapping[str, str | None]
 CLASSES: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector, "model": Backbone}

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ..data.images.limits import Limits
-from ..errors import OptionError, UserError
+from ..data.images.store import Limits
+from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from ..utils.suggest import did_you_mean
-from ..validation import check_choice, check_integer, check_range
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,15 +10,15 @@ from typing import NamedTuple
 from jsonargparse import Namespace
 
 from ..algorithms import Algorithm
-from ..data.bank import Bank, BankConfig
+from ..bank.bank import Bank, BankConfig
+from ..bank.embed import MEDIUM, embed_data, head, open_bank
 from ..data.loading import load_ssl
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
 from ..models import Backbone, Timm
-from ..training.frozen import MEDIUM, embed_data, head, open_bank
-from ..training.recommend import choose_preset, compare_finetuning, embedding_cost, training_cost
+from ..training.auto import choose_preset, compare_finetuning, embedding_cost, training_cost
 from ..training.trainer import Trainer
-from ..utils.numerics import resolve_device
+from ..utils.device import resolve_device
 from ..utils.progress import duration
 from .options import DATA_OPTIONS
 from .registry import find_class

@@ -13,13 +13,13 @@ from typing import TextIO
 
 from tqdm.auto import tqdm
 
-from ..data.image_stream import SkippedImages
+from ..data.images.stream import SkippedImages
 from ..errors import UserError
-from ..predictor import Prediction, Predictor
+from ..inference.predictor import Prediction, Predictor
 from ..utils.io import table_cell
-from .code import add_trust
+from .finished_run import add_output, check_output, image_predictor, write_output
 from .parsing import Parser, add_device, add_limits, integer, limits_of, number, one_of
-from .shared import add_output, check_output, image_predictor, write_output
+from .trust import add_trust
 
 
 def run(argv: Sequence[str]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .. import algorithms, calibrators, imbalance, models, selectors
-from ..algorithms import Algorithm, PseudoLabeling
+from .. import algorithms, calibrators, models, selectors
+from ..algorithms import Algorithm, PseudoLabeling, Wrapper
 from ..calibrators import Calibrator
 from ..errors import UserError
 from ..models import Backbone, Embedded
@@ -16,14 +16,13 @@ from ..utils.suggest import did_you_mean
 
 KINDS: list[tuple[str, ModuleType, type]] = [
     ("algorithms", algorithms, Algorithm),
-    ("for class imbalance, as algorithms around a base", imbalance, Algorithm),
     ("calibrators", calibrators, Calibrator),
     ("selectors", selectors, Selector),
     ("models", models, Backbone),
 ]
 
 # Embedded is not abstract, but made only by a run on a bank.
-ABSTRACT = (Algorithm, PseudoLabeling, imbalance.Plugin, Calibrator, Selector, Backbone, Embedded)
+ABSTRACT = (Algorithm, PseudoLabeling, Wrapper, Calibrator, Selector, Backbone, Embedded)
 
 
 def choices(module: ModuleType, base: type) -> list[type]:

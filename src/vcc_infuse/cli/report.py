@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..report import write_report
+from .finished_run import add_output, check_output
 from .parsing import Parser
-from .shared import add_output, check_output
 
 
 def run(argv: Sequence[str]) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from ..errors import UserError
 from ..runs import checkpoint
+from ..runs.fingerprint import changed_options, options_of, refuse
 from ..runs.folder import RunFolder
-from ..runs.identity import changed_options, options_of, refuse
 from ..utils.io import read_json
 from ..utils.manifest import settle
+from .finished_run import read_config
 from .options import TRUST_CODE, Words
-from .shared import read_config
 
 # A continued run may find its data elsewhere, use another device and show something else.
 RESUMABLE = ("resume", "root", "cache", "device", "progress", "force", TRUST_CODE)

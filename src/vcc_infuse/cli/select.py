@@ -17,20 +17,20 @@ from typing import TextIO
 import numpy as np
 import torch
 
-from ..data.image_stream import SkippedImages, image_chunks, open_images
-from ..data.images.file_store import Store
-from ..data.sources.layout import is_image
+from ..data.images.store import Store
+from ..data.images.stream import SkippedImages, image_chunks, open_images
+from ..data.sources.folder_layout import is_image
 from ..errors import UserError
-from ..predictor import Predictor
+from ..inference.predictor import Predictor
 from ..selectors import INFUSE
-from ..selectors.infuse.selector import influence_scores
+from ..selectors.infuse.infuse import influence_scores
 from ..selectors.out_of_core import DiskNames, DiskTable, RandomScores, best_of_stream, temp_file
 from ..selectors.ranking import QUOTAS, Scored, merge
 from ..utils.io import table_cell
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
-from .code import add_trust
+from .finished_run import add_output, check_output, image_predictor, write_output
 from .parsing import Parser, add_device, add_limits, integer, limits_of, number, one_of
-from .shared import add_output, check_output, image_predictor, write_output
+from .trust import add_trust
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
 CHUNK = 256

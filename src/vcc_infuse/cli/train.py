@@ -12,15 +12,15 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from ..algorithms import Algorithm
-from ..data.bank import BankConfig
+from ..bank.bank import BankConfig
 from ..data.loading import load_ssl
 from ..errors import OptionError, UserError
 from ..runs.folder import RunFolder
 from ..training.config import TrainConfig
-from ..training.health import about_skipped
+from ..training.nonfinite import about_skipped
 from ..training.presets import PAPER_REFRESH, method_options, preset
 from ..training.trainer import Trainer
-from .console import summary_table
+from .finished_run import read_config
 from .options import (
     CLASSES,
     COMMAND_LINE,
@@ -34,10 +34,10 @@ from .options import (
     read_words,
     trusts_code,
     types_of,
-)  # fmt: skip
+)
 from .plan import Plan, advise, decide, embed, frozen_trainer, load_data, say_costs
 from .resume import resume_words
-from .shared import read_config
+from .tables import summary_table
 from .train_help import answer
 
 AUTO, SCRATCH = "auto", "scratch"

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from ..data.bank import BankConfig
+from ..bank.bank import BankConfig
 from ..data.loading import load_ssl
 from ..training.config import TrainConfig
 from ..training.presets import FINETUNE, FROZEN, SCRATCH

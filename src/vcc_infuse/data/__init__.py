@@ -2,7 +2,7 @@
 
 from .dataset import Dataset, Examples
 from .loading import load, load_ssl
-from .long_tail import LongTail
+from .split import LongTail
 from .ssl_data import SSLData
 
 __all__ = ["Dataset", "Examples", "LongTail", "SSLData", "load", "load_ssl"]

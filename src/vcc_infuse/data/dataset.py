@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..augment.recipe import read_augment
 from ..errors import OptionError, UserError
-from .augment.recipe import read_augment
 
 if TYPE_CHECKING:
-    from .bank import Bank
+    from ..bank.bank import Bank
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel or feature
 CHANNELS = 16

@@ -8,20 +8,19 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..augment.recipe import read_augment
 from ..errors import OptionError, UserError
 from ..utils.suggest import did_you_mean_path
-from .augment.recipe import read_augment
 from .cache import Allocate, cache_folder, cached
 from .dataset import Dataset, Examples, channel_mean_std
 from .images.convert import check_options, height_width
 from .images.decode import refit
-from .images.intensity import check_intensity
-from .images.limits import Limits
-from .long_tail import LongTail, long_tailed
-from .sources import torchvision
-from .sources.fashion_mnist import CLASSES, read_fashion_mnist
+from .images.high_bit_depth import check_intensity
+from .images.store import Limits
+from .sources import named
 from .sources.folder import load_folder
-from .split import Split, balanced, from_given_labels, train_test_rows, without
+from .sources.named import CLASSES, read_fashion_mnist
+from .split import LongTail, Split, balanced, from_given_labels, long_tailed, train_test_rows, without
 from .ssl_data import SSLData, keep_validation
 
 SOURCES: dict[str, str] = {
@@ -140,7 +139,7 @@ def load(
     check_intensity(intensity)
     if label_file is not None and data in SOURCES:
         raise OptionError("label_file", label_file, f"must be left out, because {data} has labels of its own")
-    if data in torchvision.SPECS:
+    if data in named.SPECS:
         return _torchvision(data, root, download, size, mode, cache)
     if data == "digits":
         return _digits(size, mode)
@@ -185,17 +184,17 @@ def _torchvision(
 ) -> Dataset:
     """Through the cache, because reading and checking the large sets takes minutes and memory."""
     home = Path(root).expanduser() if root else cache_folder(cache) / "datasets"
-    key = [name, torchvision.find(name, home, download), size, mode]
+    key = [name, named.find(name, home, download), size, mode]
     arrays, facts = cached(key, cache, lambda allocate: _decode_torchvision(name, home, size, mode, allocate))
     train, test = (Examples(arrays[part], np.array(facts["labels"][part], np.int64)) for part in ("train", "test"))
     mean, std = tuple(facts["mean"]), tuple(facts["std"])
     return Dataset(
-        train, test, tuple(facts["classes"]), mean, std, flip=torchvision.SPECS[name].flip, name=name
+        train, test, tuple(facts["classes"]), mean, std, flip=named.SPECS[name].flip, name=name
     )  # fmt: skip
 
 
 def _decode_torchvision(name: str, home: Path, size: int | None, mode: str, allocate: Allocate) -> dict[str, Any]:
-    parts, test, classes = torchvision.read(name, home)
+    parts, test, classes = named.read(name, home)
     shape = (sum(map(len, parts)), *parts[0].x.shape[1:])
     train_x = allocate("train", _refitted_shape(shape, size, mode))
     start = 0
@@ -204,6 +203,6 @@ def _decode_torchvision(name: str, home: Path, size: int | None, mode: str, allo
         start += len(part)
     refit(test.x, allocate("test", _refitted_shape(test.x.shape, size, mode)))
     original = train_x.shape == shape
-    mean, std = torchvision.SPECS[name].mean_std if original else channel_mean_std(train_x)
+    mean, std = named.SPECS[name].mean_std if original else channel_mean_std(train_x)
     labels = {"train": np.concatenate([part.y for part in parts]).tolist(), "test": test.y.tolist()}
     return {"labels": labels, "classes": classes, "mean": mean, "std": std}

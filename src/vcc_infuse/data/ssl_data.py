@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..validation import check_range
-from .arrays import UNLABELED, from_arrays
+from ..errors import check_range
 from .dataset import Dataset, Examples
-from .sources.objects import load_objects
+from .sources.arrays import UNLABELED, from_arrays
+from .sources.other_datasets import load_objects
 from .split import Split, balanced, from_given_labels, hold_out, validation_rows, without
 
 

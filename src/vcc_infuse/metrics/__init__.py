@@ -3,11 +3,20 @@
 Every function accepts torch tensors, NumPy arrays and lists, computes in float64 and returns fractions of 1.
 """
 
-from .calibration import ace, ace_classwise, average_ce, classwise_ece, ece, mce, paper_preset
-from .classification import auroc, balanced_error, brier, error, nll, per_class_error, top_k_error
-from .groups import TailGroups, group_errors, tail_groups
+from .calibration import Reliability, ace, ace_classwise, average_ce, classwise_ece, ece, mce, paper_preset, reliability
+from .classification import (
+    TailGroups,
+    auroc,
+    balanced_error,
+    brier,
+    error,
+    group_errors,
+    nll,
+    per_class_error,
+    tail_groups,
+    top_k_error,
+)
 from .pseudo import ClassQuality, PseudoLabelQuality, pseudo_label_quality, pseudo_label_quality_per_class
-from .reliability import Reliability, reliability
 
 __all__ = [
     "ClassQuality",

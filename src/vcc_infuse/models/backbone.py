@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..errors import UserError
-from ..utils.options import HasOptions
-from ..validation import check_range
-from .weights import Preprocessing
+from ..errors import UserError, check_range
+from ..utils.params import HasOptions
+from .pretrained import Preprocessing
 
 
 class Backbone(HasOptions, nn.Module):

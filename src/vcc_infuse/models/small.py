@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..validation import check_integer
+from ..errors import check_integer
 from .backbone import Backbone, check_layers, image_shape
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import OptionError
-from ..validation import check_integer
+from ..errors import OptionError, check_integer
 from .backbone import Backbone, check_layers, image_shape
 
 SLOPE = 0.1

@@ -1,16 +1,17 @@
-"""The page: one self-contained HTML file, with its style, its script, its data and Plotly inside."""
+"""HTML through Jinja2 templates with autoescape: class and file names come from outside and must stay text."""
 
 from __future__ import annotations
 
 import base64
 import functools
 import gzip
+import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import UndefinedError
+from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError
 
 from ..errors import OptionError
 from ..utils.io import MALFORMED, nan_to_none, reading, write_text
@@ -18,7 +19,33 @@ from .charts.chart import COLORS
 from .headline import cards, columns
 from .read import Run, read_runs
 from .sections import sections
-from .templating import policy_hash, render
+
+
+@functools.cache
+def environment() -> Environment:
+    """The one environment: templates under `report/templates`, every value escaped, an unknown name is an error."""
+    found = Environment(
+        loader=PackageLoader("vcc_infuse.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # For `tojson`, which also escapes <, > and &, so that no value can end the script element it stands in.
+    found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    found.filters["policy_hash"] = policy_hash
+    return found
+
+
+def policy_hash(text: str) -> str:
+    """The source expression by which a Content-Security-Policy allows one inline script or style, and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def render(template_name: str, **values: Any) -> str:
+    """The text of a template with its values filled in."""
+    return environment().get_template(template_name).render(**values)
+
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .charts import classes, confidence, confusion, coreset, curves, reliability
+from .charts import calibration, classes, training
 from .charts.chart import Chart
 from .charts.gallery import Strip, gallery
 from .read import Run
@@ -54,18 +54,18 @@ class Section:
 def sections(runs: Sequence[Run]) -> list[Section]:
     """Every section that has something to show or to say."""
     found = [
-        Section("curves", "Error and losses", drawn(curves.error(runs), curves.losses(runs), curves.calibration(runs),
-                curves.pseudo_labels(runs)), absent="No evaluation was recorded yet."),
-        Section("calibration", "Calibration", drawn(reliability.before(runs), reliability.after(runs)),
-                [Part(run, drawn(confidence.histogram(run))) for run in runs], "No evaluation was recorded yet."),
+        Section("curves", "Error and losses", drawn(training.error(runs), training.losses(runs), training.calibration(runs),
+                training.pseudo_labels(runs)), absent="No evaluation was recorded yet."),
+        Section("calibration", "Calibration", drawn(calibration.before(runs), calibration.after(runs)),
+                [Part(run, drawn(calibration.histogram(run))) for run in runs], "No evaluation was recorded yet."),
         Section("pseudo", "Pseudo labels per class", drawn(*(classes.last(runs, key) for key in SHARES)),
                 [Part(run, drawn(*(classes.over_time(run, key) for key in SHARES))) for run in runs]),
         Section("thresholds", "Thresholds per class", drawn(classes.last(runs, THRESHOLD)),
                 [Part(run, drawn(classes.over_time(run, THRESHOLD))) for run in runs]),
-        Section("confusion", "Confusion", [], [Part(run, drawn(confusion.confusion(run))) for run in runs],
+        Section("confusion", "Confusion", [], [Part(run, drawn(classes.confusion(run))) for run in runs],
                 "No predictions were kept: the run is unfinished, or older than this section."),
-        Section("coreset", "Core set", drawn(coreset.kept(runs), coreset.composition(runs)),
-                [Part(run, drawn(coreset.scores(run)), coreset.sentence(run)) for run in runs]),
+        Section("coreset", "Core set", drawn(training.kept(runs), training.composition(runs)),
+                [Part(run, drawn(training.scores(run)), training.sentence(run)) for run in runs]),
         Section("gallery", "Images", [], [Part(run, strips=gallery(run)) for run in runs],
                 "No images were kept: none was mistaken, the data are not images, or the run is unfinished."),
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Selectors: which unlabeled examples to train on until the next refresh."""
 
 from .base import Selector
-from .controls import EarlyStop, FullShort, Random, RandomOnline
+from .baselines import EarlyStop, FullShort, Random, RandomOnline
 from .el2n import EL2N
 from .gradmatch import GradMatch
 from .infuse import INFUSE, AlignedINFUSE, RobustINFUSE

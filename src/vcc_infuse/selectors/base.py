@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, check_choice, check_integer, check_range
 from ..types import Coreset, Task
-from ..utils.options import HasOptions
+from ..utils.params import HasOptions
 from ..utils.seeding import preserve_mode_and_rng
-from ..validation import check_choice, check_integer, check_range
 from .pool import Pool
-from .selection import Selection
+from .ranking import Selection
 
 FirstInterval = Literal["random", "full", "score"]
 FIRST_INTERVALS = ("random", "full", "score")

@@ -8,14 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import check_choice, check_integer, check_range
 from ..types import Outputs
-from ..validation import check_choice, check_integer, check_range
 from .base import SCORE_WITH, FirstInterval, ScoreWith, Selector, uniform
 from .head_gradients import Atoms, ExampleGradients, GroupGradients, augmented, mean_gradient
 from .pool import Pool
-from .ranking import order
+from .ranking import Selection, order
 from .scoring import GRANULARITIES, Granularity, example_columns, random_groups, table
-from .selection import Selection
 
 
 class RETRIEVE(Selector):

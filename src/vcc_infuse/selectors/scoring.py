@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import check_choice, check_range
 from ..types import Coreset
-from ..validation import check_choice, check_range
 from .base import SCORE_WITH, FirstInterval, ScoreWith, Selector, uniform
-from .pool import Pool
-from .pool_chunk import PoolChunk
-from .ranking import Scored, order
-from .selection import Selection
+from .pool import Pool, PoolChunk
+from .ranking import Scored, Selection, order
 
 Granularity = Literal["example", "batch"]
 GRANULARITIES = ("example", "batch")

@@ -8,12 +8,11 @@ from importlib import import_module
 from typing import Any, Literal
 
 from ..algorithms import Algorithm
-from ..algorithms.closed_form import ClosedForm
+from ..algorithms.baselines import ClosedForm
 from ..calibrators import Calibrator, Softmax
-from ..errors import OptionError, UserError
+from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from ..selectors import Selector
 from ..utils.suggest import did_you_mean
-from ..validation import check_choice, check_integer, check_range
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 TrackerName = Literal["none", "tensorboard", "wandb"]

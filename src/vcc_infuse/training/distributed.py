@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError, UserError
 from ..models.classifier import batchnorms
-from ..utils.numerics import fast_bf16, resolve_device
+from ..utils.device import fast_bf16, resolve_device
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 

@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel
 
 from ..models import Classifier
-from .optimization import trained_norms
+from .optimizer import trained_norms
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..validation import check_choice
+from ..errors import check_choice
 
 PRESETS = ("auto", "frozen", "finetune", "scratch", "paper", "usb")
 PAPER_REFRESH = 40 * 1024

@@ -14,18 +14,17 @@ import numpy as np
 import yaml
 from torch import Tensor
 
+from ..data.batches import Batches
 from ..data.dataset import Dataset, Examples
-from ..data.identity import content_digest, identify
-from ..data.sampling import Batches
 from ..errors import UserError
-from ..predictor import Predictor
+from ..inference.predictor import Predictor
 from ..report import write_report
 from ..runs import checkpoint
-from ..runs.artifacts import last_scores, mistakes, ranked
+from ..runs.fingerprint import Identity, compare, content_digest, identify, options_of, refuse
 from ..runs.folder import RunFolder
-from ..runs.identity import Identity, compare, options_of, refuse
+from ..runs.gallery import last_scores, mistakes, ranked
 from ..selectors.pool import Pool
-from ..selectors.selection import Selection
+from ..selectors.ranking import Selection
 from ..tracking import Tracker
 from ..utils.io import Columns, npz_bytes, read_jsonl, reading, save_npz, table_cell
 from ..utils.seeding import preserve_mode_and_rng

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..data.sampling import Batches
+from ..data.batches import Batches
 from ..errors import UserError
 from ..utils.seeding import seed_step
 from .config import TrainConfig
 from .distributed import gather
-from .health import PATIENCE, ROLLBACKS, about_evaluations, about_metrics, diverged, find_cause
+from .nonfinite import PATIENCE, ROLLBACKS, about_evaluations, about_metrics, diverged, find_cause
 from .recorder import RunRecorder
 from .state import TrainState
 

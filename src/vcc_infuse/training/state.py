@@ -16,22 +16,21 @@ from ..algorithms import Algorithm
 from ..calibrators import Calibrator
 from ..data.ssl_data import SSLData
 from ..errors import UserError
+from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier, Embedded
-from ..models.weights import Preprocessing
-from ..predictor import Predictor
+from ..models.pretrained import Preprocessing
 from ..selectors import Selector
-from ..selectors.coreset_scheduler import CoresetScheduler
-from ..trained_model import make_views
 from ..types import Task
 from ..utils.seeding import seed_step
 from ..utils.serialization import load_state
 from .config import TrainConfig
+from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
 from .ema import EMA, bn_momentum
-from .head_start import start_at_run, start_head
-from .health import LossWatch
-from .optimization import freeze, make_optimizer
-from .stats import TrainingStats
+from .initialize import start_at_run, start_head
+from .nonfinite import LossWatch
+from .optimizer import freeze, make_optimizer
+from .summary import TrainingStats
 
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
 INITIAL_WEIGHTS = 2**31

@@ -13,24 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import Algorithm, FixMatch
-from ..algorithms.closed_form import ClosedForm
+from ..algorithms.baselines import ClosedForm
 from ..calibrators import Calibrator, Softmax
-from ..data.sampling import Batches
+from ..data.batches import Batches
 from ..data.ssl_data import SSLData
 from ..errors import UserError
-from ..predictor import Predictor
+from ..inference.predictor import Predictor
 from ..runs.folder import RunFolder
 from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
+from ..utils.progress import TrainingProgress
 from ..utils.seeding import seed_step
-from .budget import PROBE, fit_micro_batch
 from .config import TrainConfig, check_compatible, check_lazy
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
-from .health import about_data, finite, finite_gradient, refused_if_exploded
-from .optimization import clip, learning_rate, set_learning_rate
-from .progress import TrainingProgress
+from .micro_batch import PROBE, fit_micro_batch
+from .nonfinite import about_data, finite, finite_gradient, refused_if_exploded
+from .optimizer import clip, learning_rate, set_learning_rate
 from .recorder import RunRecorder, config_yaml
 from .recovery import Recovery
 from .signals import Interrupted, StopRequest, stop_request

@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from vcc_infuse.calibrators import Evidence
-from vcc_infuse.calibrators.evidence.folds import FoldHeads
-from vcc_infuse.calibrators.evidence.honest import RECENT, HonestRows
+from vcc_infuse.calibrators.evidence.fold_heads import FoldHeads
 from vcc_infuse.calibrators.evidence.neighbors import FeatureMemory
-from vcc_infuse.calibrators.vcc.history import History
+from vcc_infuse.calibrators.evidence.out_of_fold import RECENT, HonestRows
+from vcc_infuse.calibrators.history import History
 from vcc_infuse.models import Classifier
 from vcc_infuse.types import Batch, Step, Task
 

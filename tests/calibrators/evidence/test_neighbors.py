@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from sklearn.neighbors import NearestNeighbors
 
 from vcc_infuse.calibrators.evidence.neighbors import FeatureMemory, mean_over, support_of
-from vcc_infuse.calibrators.vcc.history import History, Visit
+from vcc_infuse.calibrators.history import History, Visit
 
 POOL, LABELED, WIDTH = 60, 5, 12
 

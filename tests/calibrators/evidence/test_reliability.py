@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from vcc_infuse.calibrators.evidence.reliability import (
+from vcc_infuse.calibrators.evidence.logistic import (
     BIAS,
     BIAS_SD,
     CLASS_SD,
@@ -17,7 +17,7 @@ from vcc_infuse.calibrators.evidence.reliability import (
     Reliability,
     cross_fitted,
 )
-from vcc_infuse.calibrators.evidence.thresholds import class_thresholds, risk_threshold
+from vcc_infuse.calibrators.evidence.risk_control import class_thresholds, risk_threshold
 
 
 def rows(weights, count=300, classes=3, seed=0):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from scipy.stats import ks_2samp
 from torch import nn
 
-from vcc_infuse.calibrators.vcc.consistency import (
+from vcc_infuse.calibrators.vcc.scores import (
     ensemble_score,
     entropy,
     kl,

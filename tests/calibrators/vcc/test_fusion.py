@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vcc_infuse.calibrators.vcc.fusion import Rows, fuse, interpolate, normalize
-from vcc_infuse.utils.numerics import class_counts
+from vcc_infuse.utils.device import class_counts
 
 
 def make(n: int, classes: int, seed: int = 0, scores: int = 3) -> Rows:

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from vcc_infuse.calibrators.vcc.consistency import kl
-from vcc_infuse.calibrators.vcc.history import History
+from vcc_infuse.calibrators.history import History
+from vcc_infuse.calibrators.vcc.scores import kl
 
 
 def rows(n: int, classes: int, seed: int = 0, scale: float = 3.0) -> torch.Tensor:

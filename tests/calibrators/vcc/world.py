@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vcc_infuse.calibrators.vcc.base import ConsistencyCalibrator
+from vcc_infuse.calibrators.vcc.vcc import ConsistencyCalibrator
 from vcc_infuse.models import Classifier
 from vcc_infuse.types import Batch, Calibrated, Step, Task
 

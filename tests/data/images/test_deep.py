@@ -10,10 +10,10 @@ import tifffile
 from PIL import Image, ImageOps
 
 from vcc_infuse import SSLData, load_ssl
-from vcc_infuse.data.arrays import from_arrays
-from vcc_infuse.data.images import deep
-from vcc_infuse.data.images.file_store import open_store
-from vcc_infuse.data.images.intensity import find_ranges, to_bytes
+from vcc_infuse.data.images import high_bit_depth as deep
+from vcc_infuse.data.images.high_bit_depth import find_ranges, to_bytes
+from vcc_infuse.data.images.store import open_store
+from vcc_infuse.data.sources.arrays import from_arrays
 from vcc_infuse.data.sources.folder import load_folder, read_images
 from vcc_infuse.errors import OptionError, UserError
 

@@ -11,11 +11,9 @@ from PIL import Image
 
 from vcc_infuse import SSLData, UserError
 from vcc_infuse.data.images.convert import BAND, fit
-from vcc_infuse.data.images.deep import open_image
-from vcc_infuse.data.images.file_store import open_store
-from vcc_infuse.data.images.intensity import to_bytes
-from vcc_infuse.data.images.limits import Limits
-from vcc_infuse.data.inputs import read_rows
+from vcc_infuse.data.images.high_bit_depth import open_image, to_bytes
+from vcc_infuse.data.images.store import Limits, open_store
+from vcc_infuse.inference.inputs import read_rows
 
 SHAPE = (8, 8, 3)
 

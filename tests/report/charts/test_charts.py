@@ -8,7 +8,12 @@ import pytest
 from sklearn.metrics import confusion_matrix
 from tests.helpers.folders import NASTY, make_run
 
-from vcc_infuse.report.charts import classes, confidence, confusion, coreset, curves, reliability
+from vcc_infuse.report.charts import classes
+from vcc_infuse.report.charts import calibration as confidence
+from vcc_infuse.report.charts import classes as confusion
+from vcc_infuse.report.charts import training as coreset
+from vcc_infuse.report.charts import training as curves
+from vcc_infuse.report.charts import calibration as reliability
 from vcc_infuse.report.read import Run, read_run, read_runs
 from vcc_infuse.report.sections import sections
 

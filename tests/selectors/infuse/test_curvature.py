@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from vcc_infuse.selectors.infuse.curvature import GaussNewton
+from vcc_infuse.selectors.infuse.influence import GaussNewton
 
 
 def hessian_of_mean_loss(features, weights, head, labels):

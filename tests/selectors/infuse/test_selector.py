@@ -14,7 +14,7 @@ from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.errors import OptionError
 from vcc_infuse.models import Classifier
 from vcc_infuse.selectors import INFUSE, RobustINFUSE
-from vcc_infuse.selectors.infuse.selector import MIXUP
+from vcc_infuse.selectors.infuse.infuse import MIXUP
 from vcc_infuse.selectors.scoring import example_columns, random_groups
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..vcc.history import History, Visit
+from ..history import History, Visit
 
 CHUNK = 128  # rows compared with the whole pool at a time: their similarities should fit into a cache
 

@@ -1,6 +1,6 @@
 """VCC: consistency scores, their fusion into a target confidence, and the network that reconstructs it."""
 
-from .calibrator import VCC
 from .robust import RobustVCC
+from .vcc import VCC
 
 __all__ = ["VCC", "RobustVCC"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...utils.numerics import class_counts
+from ...utils.device import class_counts
 
 
 class Rows(NamedTuple):

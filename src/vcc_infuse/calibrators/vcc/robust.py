@@ -19,13 +19,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ...errors import check_choice, check_range
 from ...types import Calibrated, Outputs, Step, Task
-from ...utils.numerics import to_float64
-from ...validation import check_choice, check_range
+from ...utils.device import to_float64
 from ..base import set_top_confidence
-from ..quantile_matching import ScaleMatching
-from ..temperature_estimate import VIEW, TemperatureEstimate, sample_rows
-from .base import SCORES, ConsistencyCalibrator
+from ..hard_view_temperature import VIEW, TemperatureEstimate, sample_rows
+from ..scale_matching import ScaleMatching
+from .vcc import SCORES, ConsistencyCalibrator
 
 
 class RobustVCC(ConsistencyCalibrator):

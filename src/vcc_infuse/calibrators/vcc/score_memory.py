@@ -7,12 +7,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ...memory import Memory
 from ...models.classifier import borrowed_statistics
 from ...types import Outputs, Step
-from .consistency import Head, ensemble_score, temporal_score, view_score
+from ...utils.ring_buffer import RingBuffer
+from ..history import History
 from .fusion import Rows, interpolate
-from .history import History
+from .scores import Head, ensemble_score, temporal_score, view_score
 
 
 class ScoreMemory(nn.Module):
@@ -27,7 +27,7 @@ class ScoreMemory(nn.Module):
         self.classes, self.fusion, self.min_per_class = history.classes, fusion, min_per_class
         self.history = history
         columns = {"scores": ((len(scores),), torch.float32), "confidence": ((), torch.float32)}
-        self.memory = Memory(size, {**columns, "labels": ((), torch.long)})
+        self.memory = RingBuffer(size, {**columns, "labels": ((), torch.long)})
 
     @torch.no_grad()
     def observe(self, step: Step, images: Tensor, outputs: Outputs, rows: Tensor | slice = slice(None)) -> Rows:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageOps
 
-from ...validation import check_choice, check_integer
-from .deep import Deep, values
-from .intensity import Ranges, to_bytes
+from ...errors import check_choice, check_integer
+from .high_bit_depth import Deep, Ranges, to_bytes, values
 
 Size = int | tuple[int, int] | None  # side of a square, or (height, width)
 LARGEST = 8192

@@ -19,11 +19,10 @@ from PIL import Image, UnidentifiedImageError
 
 from ...errors import OptionError
 from ...utils.progress import Progress
-from ..sources.layout import HEIF
+from ..sources.folder_layout import HEIF
 from .convert import Size, fit, height_width, is_gray, upright_size
-from .deep import Deep, decoded_bytes, is_deep, open_image, values
-from .file_store import Store
-from .intensity import IMAGES, Ranges, find_ranges
+from .high_bit_depth import IMAGES, Deep, Ranges, decoded_bytes, find_ranges, is_deep, open_image, values
+from .store import Store
 
 T = TypeVar("T")
 CHUNK = 64

@@ -15,13 +15,11 @@ from ..cache import Allocate, cached
 from ..dataset import Dataset, Examples, channel_mean_std
 from ..images.convert import Size, check_options
 from ..images.decode import Header, common_shape, decode, ranges_of, read_headers, threads_for
-from ..images.deep import read_heif
-from ..images.file_store import Store, open_store
-from ..images.intensity import check_intensity
-from ..images.limits import Limits
+from ..images.high_bit_depth import check_intensity, read_heif
+from ..images.store import Limits, Store, open_store
 from ..ssl_data import as_validation
-from .label_match import find_label_file, label_layout
-from .layout import EXTENSIONS, HEIF, Item, Layout, read_layout
+from .folder_layout import EXTENSIONS, HEIF, Item, Layout, read_layout
+from .label_table import find_label_file, label_layout
 
 Groups = dict[str, list[Item]]
 Skipped = list[tuple[str, str]]  # name, reason

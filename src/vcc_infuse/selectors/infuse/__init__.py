@@ -1,7 +1,7 @@
 """INFUSE: influence of unlabeled examples on the support loss."""
 
 from .aligned import AlignedINFUSE
+from .infuse import INFUSE
 from .robust import RobustINFUSE
-from .selector import INFUSE
 
 __all__ = ["INFUSE", "AlignedINFUSE", "RobustINFUSE"]

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...validation import check_integer
+from ...errors import check_integer
 from ..base import FirstInterval, ScoreWith
 from ..head_gradients import mean_gradient
 from ..pool import Pool
-from .selector import INFUSE
+from .infuse import INFUSE
 
 ROUNDS = 20
 TINY = 1e-6

@@ -12,13 +12,12 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
+from ...errors import check_choice, check_range
 from ...types import Coreset
-from ...validation import check_choice, check_range
 from ..base import FirstInterval, ScoreWith, random_subset, uniform
 from ..pool import Pool
-from ..ranking import QUOTAS, Quota, Scored, best, nan_to_worst, rows_from_state, rows_to_state
-from ..selection import Selection
-from .selector import INFUSE
+from ..ranking import QUOTAS, Quota, Scored, Selection, best, nan_to_worst, rows_from_state, rows_to_state
+from .infuse import INFUSE
 
 Strategy = Literal["drop_harmful", "top"]
 STRATEGIES = ("drop_harmful", "top")

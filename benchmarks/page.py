@@ -1,0 +1,101 @@
+"""The parts of a benchmark on disk: NAME.json with every measured time, NAME.md with the tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from vcc_infuse.runs.folder import versions
+from vcc_infuse.utils.io import write_json, write_text
+
+from .turns import Comparison
+
+REMARK = (
+    "Median (quartiles) of CPU time, one thread, over rounds in which the variants take turns, each in its own process."
+    " A ratio is to the first line, in the same round. Other work runs on such machines: only ratios mean something."
+)
+
+
+@dataclass
+class Table:
+    """Figures that are not times of variants."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+
+
+@dataclass
+class Part:
+    """One part of the benchmark."""
+
+    name: str
+    title: str
+    comparisons: list[Comparison] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    remark: str = REMARK
+    """What the times are."""
+
+
+def write(part: Part, folder: Path, command: str) -> str:
+    """Write both files and return the Markdown."""
+    text = markdown(part, command)
+    figures = [asdict(each) | {"summary": summary(each)} for each in part.comparisons]
+    found = {"command": command, "versions": versions(), "machine": machine(), "comparisons": figures}
+    write_json(folder / f"{part.name}.json", found | {"tables": [asdict(each) for each in part.tables]})
+    write_text(folder / f"{part.name}.md", text)
+    return text
+
+
+def summary(comparison: Comparison) -> dict[str, dict[str, list[float]]]:
+    """Quartiles of times and ratios of every variant."""
+    return {
+        name: {"milliseconds": comparison.times(name), "ratio": comparison.ratios(name)} for name in comparison.seconds
+    }
+
+
+def machine() -> dict[str, object]:
+    """What the times depend on."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"cores": os.cpu_count(), "vector_instructions": capability, "threads_used": 1}
+
+
+def markdown(part: Part, command: str) -> str:
+    """The page."""
+    about = f"torch {torch.__version__}, {machine()['vector_instructions']}, {os.cpu_count()} cores"
+    lines = [f"# {part.title}", "", f"    {command}", "", f"{part.remark} {about}.", ""]
+    for comparison in part.comparisons:
+        lines += [f"## {comparison.title}", "", *compared(comparison), ""]
+    for table in part.tables:
+        lines += [f"## {table.title}", "", *rows(table.columns, table.rows), ""]
+    return "\n".join([*lines, *part.notes]).rstrip() + "\n"
+
+
+def compared(comparison: Comparison) -> list[str]:
+    """A row per variant."""
+    columns = ["", f"ms per {comparison.per}", f"time ÷ {comparison.base}", f"{comparison.base} ÷ time"]
+    columns += ["peak MB"] if comparison.memory else []
+    found = []
+    for name in comparison.seconds:
+        ratio = comparison.ratios(name)
+        row = [name, spread(comparison.times(name), 3), spread(ratio, 3), f"{1 / ratio[1]:.2f}"]
+        memory = [f"{comparison.memory[name]:.0f}"] if comparison.memory else []
+        found.append([*row, *memory])
+    return rows(columns, found)
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Median and quartiles."""
+    low, middle, high = (f"{value:.{digits}g}" if value < 1000 else f"{value:.0f}" for value in values)
+    return f"{middle} ({low}–{high})"
+
+
+def rows(columns: Sequence[str], cells: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table."""
+    body = [f"| {' | '.join(map(str, row))} |" for row in cells]
+    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *body]

@@ -1,0 +1,41 @@
+"""Training steps: ours against the reference step, with lazy strong views, and with calibrators."""
+
+from __future__ import annotations
+
+from vcc_infuse.calibrators import VCC, Evidence, RobustVCC
+from vcc_infuse.data.ssl_data import SSLData
+
+from .page import Part
+from .reference import reference_step
+from .turns import Maker, take_turns
+from .workloads import Case, cases, our_step
+
+
+def measure_steps(rounds: int, batch_size: int, size: int, network: str | None = None) -> Part:
+    """Every network of the tables, or the one named; where it has images, the reference step is the base."""
+    part = Part("steps", "A training step of FlexMatch")
+    for case in (each for each in cases(batch_size, size) if each.name.startswith(network or "")):
+        data = case.data()
+        part.comparisons.append(take_turns(case.name, variants(case, data), rounds if case.images else 5 * rounds))
+    part.notes.append(
+        "`reference` is one forward in single precision with gradient for all images, PIL augmentation and NCHW. "
+        "A lazy step computes the strong views of the given share of the batch. The data are noise: these times say "
+        "nothing about accuracy (accuracy.md does). `glibc as it is` is ours with VCC_INFUSE_MALLOC=system."
+    )
+    return part
+
+
+def variants(case: Case, data: SSLData) -> dict[str, Maker]:
+    """All ways to take a step on this data."""
+    first = {"reference": reference_step(case, data)} if case.images else {}
+    return {
+        **first,
+        "ours": our_step(case, data),
+        "ours, glibc as it is": our_step(case, data, malloc=False),
+        "ours, lazy, 30 %": our_step(case, data, 0.3, lazy=True),
+        "ours, lazy, 5 %": our_step(case, data, 0.05, lazy=True),
+        "VCC": our_step(case, data, calibrator=VCC()),
+        "RobustVCC": our_step(case, data, calibrator=RobustVCC()),
+        "Evidence": our_step(case, data, calibrator=Evidence()),
+        "VCC, lazy, 30 %": our_step(case, data, 0.3, VCC(), lazy=True),
+    }

@@ -1,0 +1,167 @@
+"""How well a confidence tells right pseudo labels from wrong ones, measured inside a run that none of them changes.
+
+The softmax selects. Beside it other confidences are computed and trained on the same batches, and each pool row's last
+values in three windows of the run are kept: the scores of VCC, its target, its VAE, an MLP and RobustVCC; or Evidence
+and what it is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vcc_infuse import metrics
+from vcc_infuse.calibrators import VCC, Evidence, RobustVCC, Softmax
+from vcc_infuse.calibrators.history import History
+from vcc_infuse.calibrators.vcc.fusion import Rows, interpolate
+from vcc_infuse.calibrators.vcc.reconstruction import MLPReconstruction
+from vcc_infuse.data.ssl_data import SSLData
+from vcc_infuse.types import Calibrated, Outputs, Step, Task
+
+MOMENTS = {"quarter": 0.25, "half": 0.5, "end": 1.0}
+WINDOW = 0.1  # of the run, before each moment
+COVERAGE = 0.7
+THRESHOLD = 0.95  # of FixMatch, in whose runs all is measured
+SCORES = ("ensemble", "temporal", "view")
+CONFIDENCES = (
+    "softmax", *SCORES, "target", "target, printed", "VAE", "MLP", "temperature", "RobustVCC",
+)  # fmt: skip
+EVIDENCE_PARTS = ("softmax", "visits", "neighbors", "witness", "Evidence")
+
+
+class Watched(Softmax):
+    """The softmax confidence, with others measured beside it; `attach` the data before training."""
+
+    names: ClassVar[tuple[str, ...]]
+    """What is measured."""
+    truth: Tensor
+    kept: Tensor
+
+    def attach(self, data: SSLData) -> None:
+        """Show it the labels of the pool that the method does not see."""
+        self.register_buffer("truth", torch.as_tensor(data.hidden_truth), persistent=False)
+        size = (len(MOMENTS), 1 + len(self.names), len(data.split.pool))
+        self.register_buffer("kept", torch.full(size, torch.nan))
+
+    def quality(self) -> dict[str, dict[str, float]]:
+        """The metrics of each confidence: AUROC, ECE and the precision of the most trusted, at each moment."""
+        found: dict[str, dict[str, float]] = {name: {} for name in self.names}
+        for moment, kept in zip(MOMENTS, self.kept.cpu(), strict=True):
+            for name, values in zip(self.names, kept[1:], strict=True):
+                known = ~(values.isnan() | kept[0].isnan())
+                trusted = int((kept[1 + self.names.index("softmax")][known] >= THRESHOLD).sum())
+                measured = measure(values[known], kept[0][known] == 1, name not in SCORES, trusted)
+                found[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
+        return found
+
+    def _keep(self, step: Step, values: dict[str, Tensor], labels: Tensor) -> None:
+        """Store the values of a batch, over those of an earlier visit in the same window."""
+        truth = self.truth[step.batch.pool_ids]
+        right = torch.where(truth >= 0, (labels == truth).float(), torch.nan)
+        rows = torch.stack([right, *(values[name] for name in self.names)])
+        for place, end in enumerate(MOMENTS.values()):
+            if end - max(WINDOW, 1 / step.steps) <= step.progress < end:
+                self.kept[place][:, step.batch.pool_ids] = rows
+
+
+class WatchedSoftmax(Watched):
+    """Measures the parts of VCC and RobustVCC, with their default options. Their losses do not reach the classifier."""
+
+    names = CONFIDENCES
+    labeled_views = ("strong",)  # RobustVCC learns its temperature from them
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vcc, self.robust = VCC(), RobustVCC()
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Set up what is measured."""
+        self.vcc.setup(model, task)
+        self.robust.setup(model, task)
+        self.mlp = MLPReconstruction(task.classes, model.head.in_features, residual=self.vcc.residual)  # type: ignore[union-attr, arg-type]
+
+    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+        """The softmax; in training mode with the losses of all that is measured."""
+        plain = super().forward(step, images, outputs)
+        if not self.training:
+            return plain
+        scored = self.vcc.score_memory.observe(step, images, outputs)
+        robust = self.robust(step, images, outputs)
+        target, constant = self.vcc.score_memory.target(scored), outputs.detach()
+        values = {"softmax": plain.confidence, **dict(zip(SCORES, -scored.scores.T, strict=True)), "target": target}
+        values |= {"target, printed": self._printed(scored), "RobustVCC": robust.confidence}
+        values |= self._learned(constant, plain.probs)
+        self._keep(step, values, plain.labels)
+        losses = [self.vcc.loss(constant, target), robust.loss, self._mlp_loss(constant, plain.probs, target)]
+        return plain._replace(loss=torch.stack([loss for loss in losses if loss is not None]).sum())
+
+    def _printed(self, scored: Rows) -> Tensor:
+        memory = self.vcc.score_memory
+        return interpolate(scored, memory.queue(), memory.classes + 1, "printed", memory.min_per_class)
+
+    @torch.no_grad()
+    def _learned(self, outputs: Outputs, probs: Tensor) -> dict[str, Tensor]:
+        return {
+            "VAE": self.vcc.reconstructed(probs, outputs.features),
+            "MLP": self.mlp.confidence(probs, outputs.features.float()),
+            "temperature": self.robust.temperature(outputs.logits.float()).softmax(1).amax(1),
+        }
+
+    def _mlp_loss(self, outputs: Outputs, probs: Tensor, target: Tensor) -> Tensor:
+        with torch.autocast(target.device.type, enabled=False):
+            return self.mlp.loss(probs, outputs.features.float(), target)
+
+
+class WatchedEvidence(Watched):
+    """Measures Evidence with some scores and what it is made of. Its loss does not reach the classifier."""
+
+    names = EVIDENCE_PARTS
+
+    def __init__(self, scores: Sequence[str] | None = None) -> None:
+        super().__init__()
+        self.evidence = Evidence() if scores is None else Evidence(scores)
+        self.scores = self.evidence.scores
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Set up what is measured."""
+        self.evidence.setup(model, task)
+        self.visits = History(task.pool, task.classes, window=8)
+
+    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+        """The softmax; in training mode with the loss of Evidence."""
+        plain = super().forward(step, images, outputs)
+        if not self.training:
+            return plain
+        features, ids = outputs.features.detach().float(), step.batch.pool_ids
+        support = self.evidence.support(step, plain.probs, features)
+        past, known = self.visits.read(ids, step.number)
+        both = torch.where(known[:, None], (past + plain.probs) / 2, plain.probs)
+        values = {"softmax": plain.confidence, "visits": own(both, plain.labels)}
+        asked = dict(zip(self.scores, support[:, 1:].T, strict=True))
+        unknown = torch.full_like(plain.confidence, torch.nan)
+        values |= {name: asked.get(name, unknown) for name in ("neighbors", "witness")}
+        values["Evidence"] = self.evidence.probability(support, plain.labels)
+        self._keep(step, values, plain.labels)
+        self.visits.write(ids, plain.probs, step.number)
+        return plain._replace(loss=self.evidence(step, images, outputs).loss)
+
+
+def own(probs: Tensor, labels: Tensor) -> Tensor:
+    """The probability of each row's label."""
+    return probs.gather(1, labels[:, None])[:, 0]
+
+
+def measure(values: Tensor, right: Tensor, probability: bool = True, trusted: int = 0) -> dict[str, float]:
+    """AUROC, precision of the most trusted rows and, of a probability, ECE; empty without rows.
+
+    The most trusted are 70 % and, for `precision_matched`, as many as the base trusts.
+    """
+    if not len(values):
+        return {}
+    counts = {"precision": max(1, round(COVERAGE * len(values))), "precision_matched": trusted}
+    found = {name: right[values.topk(n).indices].float().mean().item() for name, n in counts.items() if n}
+    found["auroc"] = metrics.auroc(values, right)
+    return {**found, "ece": metrics.ece(values, right)} if probability else found

@@ -1,0 +1,54 @@
+"""The paper's long-tailed table; beyond it ABC, the controls of VCC, and VCC on top of another plug-in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..scales import Scale, run_options
+from ..table import Row, Table, TableColumn, controls, method, paper_numbers
+
+COLUMN = "CIFAR-10-LT"
+PAPER = paper_numbers(
+    """
+    FixMatch  25.07
+    FlexMatch 25.87
+    SimMatch  61.54
+    DASO      24.63
+    DebiasPL  24.42
+    DARP      22.93
+    Adsh      21.88
+    VCC       21.16
+    """,
+    (COLUMN,),
+)
+WITH_VCC = ("DARP", "ABC")
+WRAPPERS = ("DASO", "DebiasPL", "DARP", "Adsh", "ABC")
+TAILS = {
+    "smoke": ({"first": 20, "gamma": 4, "beta": 0.5},),
+    "frozen": ({"first": 300, "gamma": 30, "beta": 0.2}, {"first": 300, "gamma": 100, "beta": 0.2}),
+    "paper": ({"first": 1000, "gamma": 100, "beta": 0.2},),
+}
+
+
+def table(scale: Scale) -> Table:
+    """At frozen scale the largest class has 1,500 images, so 300 labels; γ = 100 leaves three in the smallest."""
+    plugged = (Row(f"FixMatch + {p}", {"algorithm": p}, "FixMatch", PAPER.get(p, {})) for p in WRAPPERS)
+    both = (Row(f"FixMatch + {p} + VCC", {"algorithm": p, "calibrator": "VCC"}, f"FixMatch + {p}") for p in WITH_VCC)
+    rows = (
+        method("Supervised"),
+        *(method(name, PAPER[name]) for name in ("FixMatch", "FlexMatch", "SimMatch")),
+        *plugged,
+        Row("VCC-FixMatch", {"algorithm": "FixMatch", "calibrator": "VCC"}, "FixMatch", PAPER["VCC"]),
+        *controls("FixMatch"),
+        *both,
+    )
+    columns = tuple(tail_column(scale, tail) for tail in TAILS[scale])
+    metrics = ("error", "error_head", "error_tail", "ece_calibrated")
+    return Table("imbalance", "Error on long-tailed CIFAR-10", rows, columns, metrics)
+
+
+def tail_column(scale: Scale, tail: dict[str, Any]) -> TableColumn:
+    """A long tail of CIFAR-10."""
+    options = {f"long_tail.{key}": value for key, value in tail.items()}
+    name = COLUMN if scale == "paper" else f"{COLUMN}, γ = {tail['gamma']}"
+    return TableColumn(name, run_options(scale, "cifar10", None, **options), COLUMN)

@@ -1,0 +1,79 @@
+"""Adsh (Guo & Li, ICML 2022): thresholds by which every class keeps the same fraction as the most frequent one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import check_integer, check_range
+from ..types import Calibrated, PseudoLabels, Step, Task
+from .base import PseudoLabeling
+from .ops import epoch_steps, last_occurrence
+
+
+class Adsh(PseudoLabeling):
+    """FixMatch with one threshold per class, recomputed at regular intervals.
+
+    The paper evaluates the averaged model on the whole pool for this. Here the latest prediction of each example
+    during training is used, at no extra cost.
+
+    Args:
+        threshold: of the head class (the one with most labels), and of all classes in the first interval.
+        weight: factor of the unlabeled loss.
+        every: steps between two updates of the thresholds; by default 1,024, or one twentieth of a shorter run.
+    """
+
+    confidence: Tensor
+    labels: Tensor
+    thresholds: Tensor
+    head: Tensor
+
+    def __init__(self, threshold: float = 0.95, weight: float = 1.0, every: int | None = None) -> None:
+        super().__init__()
+        self.threshold = check_range("threshold", threshold, 0, 1)
+        self.weight = check_range("weight", weight)
+        self.every = None if every is None else check_integer("every", every)
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Latest confidence and label (−1: none yet) of each pool example, and the thresholds."""
+        self.register_buffer("confidence", torch.zeros(task.pool))
+        self.register_buffer("labels", torch.full((task.pool,), -1))
+        self.register_buffer("thresholds", torch.full((task.classes,), self.threshold))
+        self.register_buffer("head", task.label_counts.argmax())
+
+    def on_coreset_change(self, ids: Tensor) -> None:
+        """Forget predictions outside the core set, which would become stale."""
+        self.labels.copy_(torch.full_like(self.labels, -1).index_copy(0, ids, self.labels[ids]))
+
+    def class_thresholds(self) -> Tensor:
+        """The current threshold of each class."""
+        return self.thresholds
+
+    @torch.no_grad()
+    def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
+        """Hard labels that reach the threshold of their class."""
+        labels, confidence = calibrated.labels, calibrated.confidence.float()
+        if self.training:
+            if step.number > 0 and step.number % (self.every or epoch_steps(step.steps)) == 0:
+                self._update_thresholds()
+            self._remember(step.gather(step.batch.pool_ids), step.gather(labels), step.gather(confidence))
+        return PseudoLabels(labels, (confidence >= self.thresholds[labels]).float())
+
+    def _remember(self, ids: Tensor, labels: Tensor, confidence: Tensor) -> None:
+        last = last_occurrence(ids)
+        self.labels[ids], self.confidence[ids] = labels[last], confidence[last]
+
+    def _update_thresholds(self) -> None:
+        """Keep the same fraction of each class as of the head class; a class that would keep none is skipped."""
+        classes = len(self.thresholds)
+        seen = self.labels >= 0
+        labels, confidence = self.labels[seen], self.confidence[seen]
+        counts = torch.bincount(labels, minlength=classes)
+        above = ((labels == self.head) & (confidence >= self.threshold)).sum()
+        kept = above * counts // counts[self.head].clamp(min=1)  # integers: a rounded fraction would lose one
+        order = torch.argsort(confidence, descending=True, stable=True)
+        ranked = confidence[order[torch.argsort(labels[order], stable=True)]]
+        last = counts.cumsum(0) - counts + kept - 1
+        found = ranked[last.clamp(min=0)] if len(ranked) else self.thresholds
+        others = torch.arange(classes, device=self.head.device) != self.head
+        self.thresholds.copy_(found.where((kept > 0) & others, self.thresholds))

@@ -1,0 +1,143 @@
+"""The two reference methods: training on the given labels only, and on all labels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import check_integer, check_range
+from ..models import Backbone, Classifier
+from ..models.classifier import set_up
+from ..models.linear_probe import probe_on
+from ..types import Losses, Step
+from .base import Algorithm
+from .ops import labeled_loss
+
+
+class Supervised(Algorithm):
+    """Train on the labeled images alone: the lower reference."""
+
+    views = ()
+
+    def losses(self, step: Step) -> Iterator[Losses]:
+        """Cross entropy of the labeled images."""
+        (outputs,) = step.forward(step.batch.x)
+        yield Losses(labeled=labeled_loss(outputs.logits, step.batch.y))
+
+
+class FullySupervised(Supervised):
+    """Train on the labels of all training images: the upper reference."""
+
+    all_labels = True
+
+
+class ClosedForm(Algorithm):
+    """A method without training steps: a subclass writes `solve`."""
+
+    views = ()
+    needs_pool: ClassVar[bool] = False
+    """Whether `solve` looks at the unlabeled pool."""
+
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+        """The classifier, given the model's features of labeled images, their labels, and features of the pool."""
+        raise NotImplementedError
+
+    def losses(self, step: Step) -> Iterator[Losses]:
+        """None: there is nothing to train."""
+        return iter(())
+
+
+class LinearProbe(ClosedForm):
+    """Logistic regression on the features, its regularization chosen by cross-validation on the labels.
+
+    Args:
+        seed: seed of the folds.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = check_integer("seed", seed, 0)
+
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+        """The same backbone under the fitted head."""
+        probe_on(model.backbone, labeled, y, model.head.out_features, self.seed).copy_to(model.head)
+        return model
+
+
+class LabelSpreading(ClosedForm):
+    """scikit-learn's LabelSpreading: labels spread over the neighbors of each image in feature space.
+
+    New images get the label distribution of their nearest neighbors in the pool.
+
+    Args:
+        n_neighbors: neighbors of each image.
+        alpha: weight of the neighbors' labels against an image's own, between 0 and 1.
+        max_iter: largest number of iterations.
+    """
+
+    needs_pool = True
+
+    def __init__(self, n_neighbors: int = 10, alpha: float = 0.2, max_iter: int = 30) -> None:
+        super().__init__()
+        self.n_neighbors = check_integer("n_neighbors", n_neighbors)
+        self.alpha = check_range("alpha", alpha, 0, 1, open_low=True, open_high=True)
+        self.max_iter = check_integer("max_iter", max_iter)
+
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+        """The same backbone, then the vote of neighbors, under a head that passes the votes through."""
+        from sklearn.semi_supervised import LabelSpreading as Spreading
+
+        classes, rows = model.head.out_features, torch.cat([labeled, pool])
+        near, targets = min(self.n_neighbors, len(rows)), torch.cat([y, torch.full((len(pool),), -1)])
+        spreading = Spreading("knn", n_neighbors=near, alpha=self.alpha, max_iter=self.max_iter)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "not converged" and divisions by the labels of isolated images
+            spreading.fit(rows.float().numpy(), targets.numpy())
+        spread = torch.from_numpy(spreading.label_distributions_).float().nan_to_num(1 / classes)
+        votes = NeighborVotes(model.backbone, len(rows), rows.shape[1], classes, near)
+        votes.attach(rows, spread)
+        head = nn.Linear(classes, classes)
+        nn.init.eye_(head.weight)
+        nn.init.zeros_(head.bias)
+        return Classifier(votes, head)
+
+
+class NeighborVotes(Backbone):
+    """Log of the mean label distribution of the nearest rows; the features of a classifier whose head is the identity.
+
+    Args:
+        encoder: gives the features that are compared.
+        rows: stored rows.
+        width: features per row.
+        classes: classes.
+        n_neighbors: rows that vote.
+    """
+
+    stored: Tensor
+    spread: Tensor
+
+    def __init__(self, encoder: nn.Module, rows: int, width: int, classes: int, n_neighbors: int) -> None:
+        super().__init__()
+        self.encoder, self.rows, self.width = encoder, rows, width
+        self.classes, self.n_neighbors = classes, n_neighbors
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Room for the stored rows, which come with a saved run or from `attach`."""
+        set_up(self.encoder, shape)
+        self.attach(torch.zeros(self.rows, self.width), torch.ones(self.rows, self.classes) / self.classes)
+
+    def attach(self, stored: Tensor, spread: Tensor) -> None:
+        """Set the rows and their label distributions."""
+        self.register_buffer("stored", stored.half())
+        self.register_buffer("spread", spread)
+        self.features = self.classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log probabilities."""
+        features: Tensor = self.encoder(x)
+        near = torch.cdist(features.float(), self.stored.float()).topk(self.n_neighbors, largest=False).indices
+        return self.spread[near].mean(1).clamp(min=1e-6).log()

@@ -1,0 +1,60 @@
+"""Balance: select the same fraction of every pseudo class, by the order of any confidence.
+
+The selection of RobustVCC without VCC. Within each pseudo class the examples keep the order of the confidence that the
+calibrator gives them. Its scale becomes that of the softmax confidence of all classes together: at any threshold as
+many are selected as by the softmax, and equally large shares of all classes, however little confidence a class gets.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ...calibrators.base import set_top_confidence
+from ...calibrators.scale_matching import ScaleMatching
+from ...errors import check_integer, check_range
+from ...types import Calibrated, Step, Task
+from ..base import PseudoLabeling
+from .wrapper import Wrapper
+
+
+class Balance(Wrapper):
+    """Matches the confidence of each pseudo class to the pooled softmax confidence of recent examples.
+
+    Args:
+        base: the method whose pseudo labels are balanced; FixMatch by default.
+        queue_size: recent examples that define the scales; 128 per class by default.
+        min_per_class: of which this many must have a class before its confidence is changed; the softmax until then.
+        warmup_fraction: fraction of the run in which nothing is changed.
+    """
+
+    def __init__(
+        self,
+        base: PseudoLabeling | None = None,
+        queue_size: int | None = None,
+        min_per_class: int = 16,
+        warmup_fraction: float = 0.1,
+    ) -> None:
+        super().__init__(base)
+        self.queue_size = None if queue_size is None else check_integer("queue_size", queue_size)
+        self.min_per_class = check_integer("min_per_class", min_per_class)
+        self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Create the queue."""
+        super().setup(model, task)
+        self.scale = ScaleMatching("balanced", task.classes, self.queue_size or 128 * task.classes, self.min_per_class)
+
+    @torch.no_grad()
+    def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
+        """The balanced confidence; in training mode, after storing the batch."""
+        assert step.weak is not None
+        confidence, labels = step.weak.logits.float().softmax(1).amax(1), calibrated.labels
+        score = calibrated.confidence.detach().float()
+        if self.training:
+            columns = {"score": score, "confidence": confidence, "labels": labels}
+            self.scale.memory.push(**{name: step.gather(column) for name, column in columns.items()})
+        if step.progress < self.warmup_fraction:
+            return calibrated
+        probs = set_top_confidence(calibrated.probs.detach().float(), self.scale(score, confidence, labels))
+        return calibrated._replace(probs=probs, confidence=probs.amax(1))

@@ -1,0 +1,164 @@
+"""Warps of RandAugment and random crops, on uint8 images B,C,H,W.
+
+A warp is affine with nearest-neighbor sampling and black outside, with one magnitude per image.
+
+A matrix holds the six numbers a, b, c, d, e, f of PIL's ``Image.transform``: the output at (x, y) shows the input at
+(ax + by + c, dx + ey + f), both measured at pixel centers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..utils.device import to_float64
+
+
+def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
+    """Matrices B,6 that turn counter-clockwise about the center."""
+    angle = torch.deg2rad(-(to_float64(degrees) % 360.0))
+    cos, sin = angle.cos(), angle.sin()
+    x, y = width / 2, height / 2
+    return torch.stack([cos, sin, -cos * x - sin * y + x, -sin, cos, sin * x - cos * y + y], dim=-1)
+
+
+def slope_x(slope: Tensor, height: int, width: int) -> Tensor:
+    """Matrices B,6 that shear the rows; the top stays."""
+    return _displaced(1, to_float64(slope))
+
+
+def slope_y(slope: Tensor, height: int, width: int) -> Tensor:
+    """Matrices B,6 that shear the columns; the left stays."""
+    return _displaced(3, to_float64(slope))
+
+
+def shift_x(fraction: Tensor, height: int, width: int) -> Tensor:
+    """Matrices B,6 that move to the left by a fraction of the width, in whole pixels."""
+    return _displaced(2, (to_float64(fraction) * width + 0.5).floor_())
+
+
+def shift_y(fraction: Tensor, height: int, width: int) -> Tensor:
+    """Matrices B,6 that move upwards by a fraction of the height, in whole pixels."""
+    return _displaced(5, (to_float64(fraction) * height + 0.5).floor_())
+
+
+def _displaced(place: int, values: Tensor) -> Tensor:
+    """The identity with one of its zeros replaced."""
+    matrix = values.new_zeros(len(values), 6)
+    matrix[:, 0::4] = 1
+    matrix[:, place] = values
+    return matrix
+
+
+def warp(images: Tensor, matrix: Tensor) -> Tensor:
+    """Show the images through matrices B,6."""
+    return sample(images, fixed_point(matrix))
+
+
+def fixed_point(matrix: Tensor) -> Tensor:
+    """Matrices …,6 as the whole numbers of PIL's 16.16 fixed point, from pixels instead of their centers: …,2,3."""
+    numbers = to_float64(matrix).clone().view(*matrix.shape[:-1], 2, 3)
+    numbers[..., 2] += (numbers[..., 0] + numbers[..., 1]) / 2
+    return numbers.mul_(65536.0).add_(0.5).floor_().to(torch.int32)
+
+
+def sample(images: Tensor, numbers: Tensor) -> Tensor:
+    """For every pixel the one at the place that its image's numbers (B,2,3, see `fixed_point`) say; black outside."""
+    height, width = images.shape[2:]
+    x = torch.arange(width, device=images.device, dtype=torch.int32)
+    y = torch.arange(height, device=images.device, dtype=torch.int32).unsqueeze(1)
+    by_x, by_y, start = numbers[..., None, None].unbind(-3)
+    place = ((start + y * by_y) + x * by_x).bitwise_right_shift_(16)
+    column, row = place.unbind(1)
+    column.clamp_(-1, width).add_(1)
+    row.clamp_(-1, height).add_(1)
+    return pick(pad(images, (1, 1, 1, 1)), row, column)  # places outside fall on the black frame
+
+
+def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """For every image the pixels at integer positions that broadcast to B,H,W."""
+    position = row * images.shape[3] + column
+    source = position.flatten(1).long().unsqueeze(1).expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, source).view(*images.shape[:2], *position.shape[1:])
+
+
+def rotate(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Rotate by ``magnitude`` degrees."""
+    return warp(images, rotation(magnitude, *images.shape[2:]))
+
+
+def shear_x(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Shear along x by the slope ``magnitude``."""
+    return warp(images, slope_x(magnitude, *images.shape[2:]))
+
+
+def shear_y(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Shear along y by the slope ``magnitude``."""
+    return warp(images, slope_y(magnitude, *images.shape[2:]))
+
+
+def translate_x(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Shift along x by ``magnitude`` widths."""
+    return warp(images, shift_x(magnitude, *images.shape[2:]))
+
+
+def translate_y(images: Tensor, magnitude: Tensor) -> Tensor:
+    """Shift along y by ``magnitude`` heights."""
+    return warp(images, shift_y(magnitude, *images.shape[2:]))
+
+
+class Crops(NamedTuple):
+    """Per image: how far the crop moves down and right (negative: up, left), and whether it is mirrored."""
+
+    down: Tensor
+    right: Tensor
+    mirrored: Tensor
+
+
+def sample_crops(
+    batch: int, height: int, width: int, device: torch.device, flip: bool = True, share: float = 0.125
+) -> Crops:
+    """Draw offsets of up to a share of each side, and a flip for half of the images."""
+    down, right = (
+        torch.randint(-most, most + 1, (batch,), device=device, dtype=torch.int32)
+        for most in (int(share * height), int(share * width))
+    )
+    mirrored = torch.rand(batch, device=device) < 0.5 if flip else torch.zeros_like(down, dtype=torch.bool)
+    return Crops(down, right, mirrored)
+
+
+def crop(images: Tensor, crops: Crops) -> Tensor:
+    """Cut the crops out of uint8 images B,C,H,W."""
+    row = _reflected(crops.down, images.shape[2])
+    column = _reflected(crops.right, images.shape[3])
+    column = torch.where(crops.mirrored.unsqueeze(1), column.flip(1), column)
+    return pick(images, row.unsqueeze(2), column.unsqueeze(1))
+
+
+def sample_turns(batch: int, height: int, width: int, device: torch.device) -> Tensor:
+    """Quarter turns 0…3; an image that is not square would change its shape, so it is only turned upside down."""
+    return (
+        torch.randint(4, (batch,), device=device) if height == width else 2 * torch.randint(2, (batch,), device=device)
+    )
+
+
+def turn(images: Tensor, quarters: Tensor) -> Tensor:
+    """Turn each image counter-clockwise by its number of quarters."""
+    height, width = images.shape[2:]
+    y = torch.arange(height, device=images.device, dtype=torch.int32).view(1, -1, 1)
+    x = torch.arange(width, device=images.device, dtype=torch.int32).view(1, 1, -1)
+    quarters = quarters.view(-1, 1, 1)
+    odd, back = quarters % 2 == 1, quarters >= 2
+    row, column = torch.where(odd, x, y), torch.where(odd, width - 1 - y, x)
+    return pick(
+        images, torch.where(back, height - 1 - row, row), torch.where(back, width - 1 - column, column)
+    )  # fmt: skip
+
+
+def _reflected(offset: Tensor, side: int) -> Tensor:
+    """Positions 0…side−1 moved by each image's offset, mirrored at the first and last pixel: B,side."""
+    moved = (torch.arange(side, device=offset.device, dtype=torch.int32) + offset.unsqueeze(1)).abs_()
+    return (side - 1) - ((side - 1) - moved).abs_()

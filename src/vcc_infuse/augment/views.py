@@ -1,0 +1,248 @@
+"""The views of a raw batch, normalized: plain (evaluation), weak and strong.
+
+A strong view can be made later, and for some rows only. What is random about each image, and which slot of a bank is
+read, is drawn for all rows at once: a row looks the same whichever others are made. Noise is drawn with the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..utils.device import send, unit_features
+from .cutout import Boxes, cut, sample_boxes
+from .geometry import Crops, crop, sample_crops, sample_turns, turn
+from .kernels import one_thread
+from .randaugment import Plan, apply_plan, sample_plan
+from .recipe import Recipe, read_augment
+
+Rows = Tensor | slice
+MakeRows = Callable[[Rows], Tensor]
+
+
+class _Views:
+    """Selects a view by name; mean and std follow the batch to its device."""
+
+    def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
+        self.mean = torch.as_tensor(mean, dtype=torch.float32)
+        std = torch.as_tensor(std, dtype=torch.float32)
+        self.std = torch.where(std > 0, std, 1.0)  # a constant feature has nothing to scale
+
+    def __call__(self, name: str, raw: Tensor) -> Tensor:
+        """The view called ``name``; a suffix such as _2 only names another random draw (weak_2)."""
+        kind = name.split("_")[0]
+        if kind not in ("plain", "weak", "strong"):
+            raise UserError(f"view {name!r} is unknown: use plain, weak, strong, or a numbered one like weak_2")
+        view: Tensor = getattr(self, kind)(raw)
+        return view
+
+    def strong_later(self, raw: Tensor) -> MakeRows:
+        """What makes rows of a strong view when they are wanted."""
+        return lambda rows: self("strong", raw[rows])
+
+    def _follow(self, raw: Tensor) -> None:
+        self.mean, self.std = self.mean.to(raw.device), self.std.to(raw.device)
+
+
+class Draws(NamedTuple):
+    """What is random about a view of a batch of images, by recipe; None for what the recipe leaves out."""
+
+    crops: Crops
+    turns: Tensor | None
+    plan: Plan | None
+    boxes: Boxes | None
+
+    @classmethod
+    def sample(cls, raw: Tensor, recipe: Recipe, flip: bool) -> Draws:
+        """Draw for raw images."""
+        batch, height, width, device = *raw.shape[:3], raw.device
+        return cls(
+            sample_crops(batch, height, width, device, flip and recipe.flip, recipe.crop),
+            sample_turns(batch, height, width, device) if recipe.turns else None,
+            sample_plan(batch, recipe.draws, recipe.changes) if recipe.changes else None,
+            sample_boxes(batch, height, width, device, recipe.cutout) if recipe.cutout else None,
+        )
+
+    def at(self, rows: Rows) -> Draws:
+        """Those of some images."""
+        planned = rows if isinstance(rows, slice) else rows.cpu()  # a plan stays on the CPU
+        return Draws(
+            Crops(*(each[rows] for each in self.crops)),
+            None if self.turns is None else self.turns[rows],
+            None if self.plan is None else Plan(*(each[:, planned] for each in self.plan)),
+            None if self.boxes is None else Boxes(*(each[rows] for each in self.boxes)),
+        )
+
+
+class ImageViews(_Views):
+    """Views of uint8 images B,H,W,C; ``mean`` and ``std`` per channel for values in 0…1.
+
+    ``augment`` says what weak and strong views are made of (see ``read_augment``). Without ``flip`` no image is
+    mirrored, whatever it says.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] | Tensor,
+        std: Sequence[float] | Tensor,
+        flip: bool = True,
+        augment: str = "natural",
+    ) -> None:
+        super().__init__(mean, std)
+        self.flip, self.augment, self.recipes = flip, augment, read_augment(augment)
+
+    @one_thread()
+    def plain(self, raw: Tensor) -> Tensor:
+        """The images as they are."""
+        return self._normalized(_planes(raw, len(self.mean)))
+
+    def weak(self, raw: Tensor) -> Tensor:
+        """By the weak recipe: usually a random crop with reflected borders and, for half of the images, a flip."""
+        return self._later(raw, self.recipes.weak)(slice(None))
+
+    def strong(self, raw: Tensor) -> Tensor:
+        """By the strong recipe: usually the weak geometry, then RandAugment, then Cutout."""
+        return self.strong_later(raw)(slice(None))
+
+    def strong_later(self, raw: Tensor) -> MakeRows:
+        """What makes strong views of some of the images when they are wanted."""
+        return self._later(raw, self.recipes.strong)
+
+    def _later(self, raw: Tensor, recipe: Recipe) -> MakeRows:
+        check_raw(raw, len(self.mean))
+        draws = Draws.sample(raw, recipe, self.flip)
+        return lambda rows: self._made(raw[rows], draws.at(rows), recipe)
+
+    @one_thread()
+    def _made(self, raw: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
+        images = crop(_planes(raw, len(self.mean)), draws.crops)
+        images = images if draws.turns is None else turn(images, draws.turns)
+        images = images if draws.plan is None else apply_plan(images, draws.plan, recipe.changes)
+        return self._normalized(images if draws.boxes is None else cut(images, draws.boxes))
+
+    def _normalized(self, images: Tensor) -> Tensor:
+        self._follow(images)
+        batch, channels, height, width = images.shape
+        scale, shift = 1 / (255 * self.std), -self.mean / self.std
+        rows = torch.stack(images.unbind(1), dim=-1).view(-1, width * channels).float()
+        rows.mul_(scale.repeat(width)).add_(shift.repeat(width))  # whole rows: loops over 3 channels are slow
+        return rows.view(batch, height, width, channels).permute(0, 3, 1, 2)
+
+
+class VectorViews(_Views):
+    """Views of float vectors B,D: noise for weak, more noise and missing features for strong."""
+
+    def __init__(
+        self,
+        mean: Sequence[float] | Tensor,
+        std: Sequence[float] | Tensor,
+        weak_noise: float = 0.05,
+        strong_noise: float = 0.2,
+        dropout: float = 0.2,
+    ) -> None:
+        super().__init__(mean, std)
+        self.weak_noise, self.strong_noise, self.dropout = weak_noise, strong_noise, dropout
+
+    def plain(self, raw: Tensor) -> Tensor:
+        """The standardized vectors."""
+        self._follow(raw)
+        return (raw.float() - self.mean) / self.std
+
+    def weak(self, raw: Tensor) -> Tensor:
+        """A little Gaussian noise, in standard deviations."""
+        values = self.plain(raw)
+        return values + self.weak_noise * torch.randn_like(values)
+
+    def strong(self, raw: Tensor) -> Tensor:
+        """More noise; a random part of the features is replaced by the feature's mean."""
+        values = self.plain(raw)
+        values = values + self.strong_noise * torch.randn_like(values)
+        return values.masked_fill_(torch.rand_like(values) < self.dropout, 0.0)
+
+
+class SlotRows:
+    """Rows of a bank, of which a view reads only the slot that it draws."""
+
+    def __init__(self, x: np.ndarray, rows: np.ndarray, device: torch.device) -> None:
+        self.x, self.rows, self.device = x, rows, device
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Rows) -> SlotRows:
+        return SlotRows(self.x, self.rows[rows if isinstance(rows, slice) else rows.cpu().numpy()], self.device)
+
+    def at(self, slots: Tensor) -> Tensor:
+        """One slot of each row."""
+        return send(torch.from_numpy(self.x[self.rows, slots.numpy()]), self.device)
+
+
+class BankViews(_Views):
+    """Views drawn from the slots of a bank, B,V,D: one plain view, then weak ones, then strong ones.
+
+    `noise` is Gaussian, in standard deviations of each feature, and added to weak and strong views.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] | Tensor,
+        std: Sequence[float] | Tensor,
+        slots: tuple[int, int],
+        noise: float = 0.0,
+    ) -> None:
+        super().__init__(mean, std)
+        self.slots, self.noise = slots, noise
+
+    def plain(self, raw: Tensor | SlotRows) -> Tensor:
+        """The features of the image as it is."""
+        if isinstance(raw, SlotRows):
+            return self._scaled(raw.at(torch.zeros(len(raw), dtype=torch.long)))
+        return self._scaled(raw[:, 0] if raw.ndim == 3 else raw)
+
+    def weak(self, raw: Tensor | SlotRows) -> Tensor:
+        """A random weak slot per row; the plain one where there is none."""
+        return self._drawn(raw, self._slots(len(raw), 1, self.slots[0]))
+
+    def strong(self, raw: Tensor | SlotRows) -> Tensor:
+        """A random strong slot per row; a weak one where there is none."""
+        return self.strong_later(raw)(slice(None))
+
+    def strong_later(self, raw: Tensor | SlotRows) -> MakeRows:
+        """What reads strong slots of some rows when they are wanted."""
+        weak, strong = self.slots
+        slots = self._slots(len(raw), 1 + weak, strong) if strong else self._slots(len(raw), 1, weak)
+        return lambda rows: self._drawn(raw[rows], slots[rows if isinstance(rows, slice) else rows.cpu()])
+
+    def _slots(self, rows: int, first: int, count: int) -> Tensor:
+        """A random one of `count` slots from `first` on; the plain one where there is none."""
+        first, count = (first, count) if count else (0, 1)
+        return first + torch.randint(count, (rows,))
+
+    def _drawn(self, raw: Tensor | SlotRows, slots: Tensor) -> Tensor:
+        if isinstance(raw, SlotRows):
+            return self._scaled(raw.at(slots), self.noise)
+        return self._scaled(raw[torch.arange(len(raw), device=raw.device), slots.to(raw.device)], self.noise)
+
+    def _scaled(self, features: Tensor, noise: float = 0.0) -> Tensor:
+        self._follow(features)
+        features = features.float()
+        if noise:
+            features = features + noise * self.std * torch.randn_like(features)
+        return unit_features(features, self.mean, self.std)
+
+
+def _planes(raw: Tensor, channels: int) -> Tensor:
+    """B,H,W,C as B,C,H,W."""
+    check_raw(raw, channels)
+    return raw.permute(0, 3, 1, 2).contiguous()
+
+
+def check_raw(raw: Tensor, channels: int) -> None:
+    """Refuse what is not a batch of images."""
+    if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] != channels:
+        raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C {channels}")

@@ -1,0 +1,270 @@
+"""The bank: every image embedded once by a frozen network, in one plain, a few weak and several strong views.
+
+Features are float16 in memory-mapped files of the cache folder, under a key made from the images, the network's
+weights, the views and the seed. Work is done in chunks, each from a seed of its own: a killed process continues
+where it was, and several processes share the chunks. Every chunk has a checksum, which is compared when the bank is
+opened: damaged chunks are embedded again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..augment.recipe import read_augment
+from ..augment.views import ImageViews
+from ..data.cache import cache_folder
+from ..data.dataset import Dataset, channel_mean_std
+from ..errors import check_choice, check_integer, check_range
+from ..utils.io import read_json
+from ..utils.progress import Progress
+from . import storage
+from .encoder import FrozenNetwork, Plan, fastest_plan
+from .storage import StoredViews, write_once
+
+FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
+BLOCK = 2**22  # bytes of images that are read at a time for the key
+MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
+NATURAL = read_augment("natural")
+Part = Literal["train", "test"]
+Run = Callable[..., Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class BankConfig:
+    """What a bank holds of each training image, besides its plain view.
+
+    Args:
+        weak: weakly augmented views per image.
+        strong: strongly augmented views per image.
+        noise: Gaussian noise added to a drawn view, in standard deviations of each feature.
+        head: what is trained on the features: a "linear" layer, or an "mlp" with one hidden layer.
+        lazy: embed only the plain view at first, and the others of an image when a selector keeps it.
+        batch_size: images per forward of the frozen network; the fastest is found by measurement if not given.
+    """
+
+    weak: int = 2
+    strong: int = 4
+    noise: float = 0.0
+    head: Literal["linear", "mlp"] = "linear"
+    lazy: bool = False
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("weak", self.weak)
+        check_integer("strong", self.strong)
+        check_range("noise", self.noise)
+        check_choice("head", self.head, ("linear", "mlp"))
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The view in each slot of a row."""
+        return ("plain", *["weak"] * self.weak, *["strong"] * self.strong)
+
+
+class Job(NamedTuple):
+    """Rows of one chunk whose views are embedded together."""
+
+    part: Part
+    number: int
+    rows: np.ndarray
+    names: tuple[str, ...]
+
+    @property
+    def views(self) -> int:
+        """How many views go through the network."""
+        return len(self.rows) * len(self.names)
+
+
+class Bank:
+    """Features of a dataset's images by slot: N × (1 + weak + strong) × D for training, M × 1 × D for the test set.
+
+    Images need not be an array: `shape`, `dtype` and indexing by row numbers are enough.
+
+    Args:
+        dataset: the images.
+        encoder: a network that maps normalized images to features; it is put in eval mode.
+        views: augments and normalizes raw images for the encoder.
+        config: which views.
+        seed: seed of the augmentation.
+        cache: cache folder; see `cache_folder`.
+        device: where the network computes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        encoder: nn.Module,
+        views: ImageViews,
+        config: BankConfig | None = None,
+        *,
+        seed: int = 0,
+        cache: str | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.source, self.views, self.config, self.seed = dataset, views, config or BankConfig(), seed
+        self.device = torch.device(device)
+        self.seconds = 0.0  # spent on embedding by this process
+        self.encoder = encoder.to(self.device).eval()
+        self.images: dict[Part, np.ndarray] = {"train": dataset.train.x}
+        if dataset.test is not None and dataset.validation is None:
+            self.images["test"] = dataset.test.x
+        self.folder = cache_folder(cache) / "banks" / self._key()
+        width = int(self.encoder_output(1).shape[1])
+        self.stored = {part: self._stored(part, width) for part in self.images}
+        self.features = {part: stored.features for part, stored in self.stored.items()}
+
+    # --- what is still to be done, and doing it
+
+    def jobs(self, part: Part, rank: int = 0, world: int = 1) -> Iterator[Job]:
+        """Chunks that are not embedded yet and belong to process `rank`; of a lazy bank only the plain views."""
+        for number in self._missing(part, rank, world):
+            yield Job(part, number, self.stored[part].chunk(number), self._names(part))
+
+    def missing(self, rank: int = 0, world: int = 1) -> int:
+        """Views that process `rank` has to embed."""
+        return sum(job.views for part in self.images for job in self.jobs(part, rank, world))
+
+    def _missing(self, part: Part, rank: int, world: int) -> list[int]:
+        # By the number of the chunk, because others may be finished while a process looks for its own.
+        return [number for number in self.stored[part].missing() if number % world == rank]
+
+    def build(self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map) -> Bank:
+        """Embed what is missing; process `rank` of `world` takes every world-th chunk.
+
+        `run(function, jobs)` yields results as they come: `map` computes here, a cluster elsewhere.
+        """
+        jobs = (job for part in self.images for job in self.jobs(part, rank, world))
+        with Progress("embedding", self.missing(rank, world), "views", progress) as shown:
+            for job, features in run(self.embed, jobs):
+                self.store(job, features)
+                shown.advance(job.views)
+        return self
+
+    def embed(self, job: Job) -> tuple[Job, np.ndarray]:
+        """Features of one job, rows × slots × D."""
+        return job, self.network.embed(*self.task(job), self.device)
+
+    def task(self, job: Job) -> tuple[np.ndarray, tuple[str, ...], tuple[int, ...], np.ndarray | None]:
+        """What the network needs to know of a job: raw images of the chunk, views, seed, rows in the chunk."""
+        chunk = self.stored[job.part].chunk(job.number)
+        key = (self.seed, ("train", "test").index(job.part), job.number)
+        return self._raw(job.part, chunk), job.names, key, None if len(job.rows) == len(chunk) else job.rows - chunk[0]
+
+    def store(self, job: Job, features: np.ndarray) -> None:
+        """Write the features of one job."""
+        self.stored[job.part].store(job.number, features)
+
+    def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
+        """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet.
+
+        The plain views must be there (`build`).
+        Several processes that ask for the same rows share them: each starts at another chunk and skips what is done.
+        """
+        if not self.config.lazy:
+            return
+        began, stored = time.perf_counter(), self.stored["train"]
+        missing = np.unique(stored.missing_rows(rows))
+        pieces = np.split(missing, np.flatnonzero(np.diff(missing // storage.CHUNK)) + 1) if len(missing) else []
+        first = rank * len(pieces) // world
+        further = self.config.names[1:]  # the plain view is there, and took nothing from the random stream
+        with Progress("embedding", len(missing) * len(further), "views", progress) as shown:
+            for piece in (*pieces[first:], *pieces[:first]):
+                piece = stored.missing_rows(piece)
+                if len(piece):
+                    job, features = self.embed(Job("train", int(piece[0]) // storage.CHUNK, piece, further))
+                    stored.store_rows(piece, features)
+                    shown.advance(job.views)
+        self.seconds += time.perf_counter() - began
+
+    def dataset(self) -> Dataset:
+        """The bank as a dataset whose rows are slots of views, with the mean and deviation of the plain features."""
+        mean, std = channel_mean_std(self.features["train"][:, 0])
+        train = replace(self.source.train, x=self.features["train"])
+        test, rows = self.source.test, self.source.validation
+        if test is not None:  # images for validation are embedded as training images
+            test = replace(test, x=self.features["test"] if rows is None else self.features["train"][rows, :1])
+        slots = (self.config.weak, self.config.strong)
+        return replace(self.source, train=train, test=test, mean=mean, std=std, slots=slots, bank=self)
+
+    # --- the network
+
+    @cached_property
+    def network(self) -> FrozenNetwork:
+        """The frozen network with the plan of this bank: processes that continue or share the work follow it, too."""
+        if self.config.batch_size is not None:
+            return FrozenNetwork(self.encoder, self.views, Plan.default(self.device, self.config.batch_size))
+        path = self.folder / "plan.json"
+        found = read_json(path)
+        if found is None:
+            write_once(path, json.dumps(self._measured()._asdict()))
+            found = read_json(path)
+        return FrozenNetwork(self.encoder, self.views, Plan(**(found or {})))
+
+    def _measured(self) -> Plan:
+        """Measured where there is enough to embed, so that measuring costs a few percent at most."""
+        few = self.missing() < MEASURED
+        return Plan.default(self.device) if few else fastest_plan(self.encoder, self._plain(storage.CHUNK))
+
+    def seconds_per_view(self) -> float:
+        """Time of a few images of the first chunk in all their views, augmentation included."""
+        rows, times = self.stored["train"].chunk(0)[: 2 * self.network.plan.batch_size], []
+        raw, names = self._raw("train", rows), self._names("train")
+        for _ in range(2):  # the first call warms up
+            began = time.perf_counter()
+            self.network.embed(raw, names, (self.seed,), None, self.device)
+            times.append(time.perf_counter() - began)
+        return min(times) / (len(rows) * len(names))
+
+    @torch.no_grad()
+    def encoder_output(self, count: int) -> Tensor:
+        """The network's output for the first plain training images."""
+        output: Tensor = self.encoder(self._plain(count))
+        return output
+
+    # --- key and files
+
+    def _key(self) -> str:
+        recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, storage.CHUNK, self.views.flip]
+        recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]  # by what it means, however written
+        options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
+        # Its layers, not its own repr, which names the file of the weights.
+        layers = [type(self.encoder).__name__, *self.encoder.children()]
+        digest = hashlib.blake2b(repr([recipe, options, layers]).encode(), digest_size=16)
+        for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        for part, images in self.images.items():
+            digest.update(repr((images.shape, str(images.dtype))).encode())
+            step = max(1, BLOCK // max(1, math.prod(images.shape[1:])))
+            for start in range(0, images.shape[0], step):
+                digest.update(self._raw(part, np.arange(start, min(start + step, images.shape[0]))).data)
+        return digest.hexdigest()
+
+    def _stored(self, part: Part, width: int) -> StoredViews:
+        slots = len(self.config.names) if part == "train" else 1
+        shape = (self.images[part].shape[0], slots, width)
+        return StoredViews(self.folder, part, shape, self.config.lazy and part == "train")
+
+    # --- images
+
+    def _names(self, part: Part) -> tuple[str, ...]:
+        return self.config.names if part == "train" and not self.config.lazy else ("plain",)
+
+    def _raw(self, part: Part, rows: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(self.images[part][rows])
+
+    def _plain(self, count: int) -> Tensor:
+        raw = self._raw("train", np.arange(min(count, self.images["train"].shape[0])))
+        return self.views("plain", torch.from_numpy(raw).to(self.device))

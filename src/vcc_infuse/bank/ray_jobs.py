@@ -1,0 +1,65 @@
+"""Chunks of a bank embedded on a Ray cluster: raw images go out, features come back, and only the driver writes."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import OptionError
+from .bank import Bank, Job
+from .encoder import FrozenNetwork
+
+WAITING = 2
+"""Tasks per processor that are on their way at a time, so that memory stays bounded."""
+
+
+def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[tuple[Job, np.ndarray]]]:
+    """The `run` of `Bank.build` on the cluster of RAY_ADDRESS, or on `workers` processes of this machine."""
+    ray = _connect(workers)
+    gpus = 1 if bank.device.type == "cuda" else 0
+    kind = "GPU" if gpus else "CPU"
+    network = ray.put(FrozenNetwork(copy.deepcopy(bank.encoder).cpu(), bank.views, bank.network.plan))
+    remote = ray.remote(num_cpus=1, num_gpus=gpus)(_embed)
+
+    def run(_: object, jobs: Iterable[Job]) -> Iterator[tuple[Job, np.ndarray]]:
+        slots = max(1, int(ray.cluster_resources().get(kind, 1)))
+        pending: dict[Any, Job] = {}
+        for job in jobs:
+            pending[remote.remote(network, bank.device.type, *bank.task(job))] = job
+            if len(pending) >= WAITING * slots:
+                yield _next(ray, pending)
+        while pending:
+            yield _next(ray, pending)
+
+    return run
+
+
+def _next(ray: Any, pending: dict[Any, Job]) -> tuple[Job, np.ndarray]:
+    (ready, *_), _ = ray.wait(list(pending), num_returns=1)
+    return pending.pop(ready), ray.get(ready)
+
+
+def _embed(
+    network: FrozenNetwork, device: str, raw: np.ndarray, names: tuple[str, ...], key: tuple[int, ...],
+    rows: np.ndarray | None,
+) -> np.ndarray:  # fmt: skip
+    where = torch.device(device)
+    moved = FrozenNetwork(network.encoder.to(where), network.views, network.plan)
+    return moved.embed(raw, names, key, rows, where)
+
+
+def _connect(workers: int | None) -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        remedy = "install it with: pip install 'vcc-infuse[ray]'"
+        raise OptionError("backend", "ray", "needs a package that is missing (ray)", remedy) from error
+    if not ray.is_initialized():
+        cores = None if os.environ.get("RAY_ADDRESS") else workers
+        ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False)
+    return ray

@@ -1,0 +1,142 @@
+"""Batches of a run as a function of the step number, drawn from endless random permutations.
+
+Every example is seen equally often. A resumed run needs no saved position, because element `i` depends only on the seed
+and `i`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..augment.views import MakeRows, SlotRows
+from ..types import Batch, Coreset, LazyViews
+from ..utils.device import send
+from .ssl_data import SSLData
+
+
+class Views(Protocol):
+    """Makes a view of raw rows: at once, or the strong one later."""
+
+    def __call__(self, name: str, raw: Any) -> Tensor:
+        """A view by its name."""
+
+    def strong_later(self, raw: Any) -> MakeRows:
+        """What makes rows of the strong view when they are wanted."""
+
+
+class Stream:
+    """Positions 0, 1, 2, … of concatenated random permutations of `ids`."""
+
+    def __init__(self, ids: np.ndarray, *key: int) -> None:
+        self.ids = np.asarray(ids)
+        self.key = key
+        self._permutation = lru_cache(maxsize=4)(self._draw)
+
+    def _draw(self, number: int) -> np.ndarray:
+        return np.random.default_rng([*self.key, number]).permutation(self.ids)
+
+    def at(self, start: int, count: int) -> np.ndarray:
+        """The ids at positions start … start + count − 1."""
+        size = len(self.ids)
+        first, last = start // size, (start + count - 1) // size
+        joined = np.concatenate([self._permutation(number) for number in range(first, last + 1)])
+        return joined[start - first * size :][:count]
+
+
+class Batches:
+    """Maps a step number to its Batch. Each process takes its slice of the global batch.
+
+    If `lazy`, the strong view of the pool is made when it is asked for.
+    """
+
+    def __init__(
+        self,
+        data: SSLData,
+        views: Views,
+        names: Sequence[str],
+        labeled_names: Sequence[str] = (),
+        *,
+        batch_size: int,
+        unlabeled_batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | str = "cpu",
+        lazy: bool = False,
+    ) -> None:
+        self.data, self.views, self.lazy = data, views, lazy
+        self.names, self.labeled_names = tuple(names), tuple(labeled_names)
+        self.batch_size, self.unlabeled_batch_size = batch_size, unlabeled_batch_size
+        self.seed, self.rank, self.world, self.device = seed, rank, world, torch.device(device)
+        self.labeled_stream = Stream(np.arange(len(data.split.labeled)), seed, 0)
+        self.held_out_stream = Stream(data.split.held_out, seed, 2)
+        self.embed(data.split.labeled, data.split.held_out)
+        self.restrict(None)
+
+    def restrict(self, coreset: Coreset | None, start: int = 0) -> None:
+        """From step `start` on, draw unlabeled examples from a core set (None: from the whole pool)."""
+        pool = len(self.data.split.pool)
+        ids = np.arange(pool) if coreset is None else np.sort(coreset.ids.cpu().numpy())
+        self.start = start
+        self.pool_stream = Stream(ids, self.seed, 1, start)
+        self.pool_weights = torch.ones(pool)
+        if coreset is not None:
+            self.pool_weights[coreset.ids.cpu()] = coreset.weights.cpu().float()
+            self.embed(self.data.split.pool[ids])
+        # A selector chooses before the first step: only a run without one needs the views of the whole pool.
+        self.whole_pool = coreset is None
+
+    def embed(self, *rows: np.ndarray) -> None:
+        """Make a lazy bank embed the augmented views of training rows."""
+        if self.data.dataset.bank is not None:
+            self.data.dataset.bank.ensure(np.concatenate(rows), rank=self.rank, world=self.world)
+
+    def at(self, step: int) -> Batch:
+        """The batch of step `step` on this process."""
+        ids = self._slice(self.labeled_stream, step, self.batch_size)
+        raw = self.rows(self.data.split.labeled[ids])
+        x = self.views("weak", raw)
+        y = self._send(self.data.labeled_y[ids])
+        views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
+        pool_ids = np.empty(0, dtype=np.int64)
+        if self.names:
+            if self.whole_pool:
+                self.embed(self.data.split.pool)
+                self.whole_pool = False
+            pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
+            raw = self.rows(self.data.split.pool[pool_ids])
+            views = self._pool_views(raw, views)
+        held_out_y = None
+        if len(self.data.split.held_out):
+            held = self._slice(self.held_out_stream, step, self.batch_size)
+            views["held_out"] = self.views("weak", self.rows(held))
+            held_out_y = self._send(self.data.dataset.train.y[held])
+        weights = send(self.pool_weights[torch.from_numpy(pool_ids)], self.device)
+        return Batch(x, y, self._send(ids), views, self._send(pool_ids), weights, held_out_y)
+
+    def _send(self, rows: np.ndarray) -> Tensor:
+        return send(torch.from_numpy(rows), self.device)
+
+    def _pool_views(self, raw: Tensor | SlotRows, others: dict[str, Tensor]) -> dict[str, Tensor]:
+        made, later = dict(others), {}
+        for name in self.names:
+            if self.lazy and name == "strong":
+                later[name] = self.views.strong_later(raw)
+            else:
+                made[name] = self.views(name, raw)
+        return LazyViews(made, later) if later else made
+
+    def rows(self, rows: np.ndarray) -> Tensor | SlotRows:
+        """Raw training rows on the device; of views, a reference to them, because a view reads one slot of each."""
+        if self.data.dataset.slots is not None:
+            return SlotRows(self.data.dataset.train.x, rows, self.device)
+        return self._send(np.ascontiguousarray(self.data.dataset.train.x[rows]))
+
+    def _slice(self, stream: Stream, step: int, count: int) -> np.ndarray:
+        return stream.at(step * count, count)[self.rank :: self.world]

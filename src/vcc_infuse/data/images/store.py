@@ -1,0 +1,221 @@
+"""How much one file of a user's may cost: a small file can unpack to more than the memory holds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from ...errors import UserError, check_integer
+from ...utils.suggest import did_you_mean_path
+from ..sources.folder_layout import EXTENSIONS, is_hidden, is_image
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is read of somebody's images. A larger image is skipped and listed; deeper folders are an error.
+
+    Args:
+        image_mb: megabytes that the pixels of an image may take; Pillow itself refuses more than 179 million pixels.
+        file_mb: megabytes of a file, or of an entry of a zip when it is unpacked.
+        depth: how many folders may be nested.
+    """
+
+    image_mb: int = 256
+    file_mb: int = 256
+    depth: int = 100
+
+    def __post_init__(self) -> None:
+        check_integer("image_mb", self.image_mb)
+        check_integer("file_mb", self.file_mb)
+        check_integer("depth", self.depth)
+
+    def check_file(self, size: int) -> None:
+        """Refuse a file by its size, before it is read."""
+        _check("the file", size, self.file_mb, "file_mb")
+
+    def check_pixels(self, size: int) -> None:
+        """Refuse an image by the size in its header, before it is decoded."""
+        _check("the image", size, self.image_mb, "image_mb")
+
+
+def _check(what: str, size: int, most: int, option: str) -> None:
+    if size > most * MEGABYTE:
+        raise UserError(f"{what} takes {size / MEGABYTE:,.0f} MB, and limits.{option} is {most}")
+
+
+class Store:
+    """`stamps` maps each visible name (folders end in '/'), in order, to a text that changes with the content."""
+
+    stamps: Mapping[str, str]
+    limits = Limits()
+
+    def images(self) -> Iterator[str]:
+        """Names of the images, in order."""
+        return (name for name in self.stamps if is_image(name))
+
+    def fingerprint(self) -> str:
+        """A digest of all names and stamps."""
+        return hashlib.sha256(repr(list(self.stamps.items())).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def open(self, name: str) -> BinaryIO:
+        """The named file, for reading; one above the limit is a UserError."""
+        self.limits.check_file(self.size(name))
+        return self._open_file(name)
+
+    def size(self, name: str) -> int:
+        """Bytes of the named file when it is read."""
+        raise NotImplementedError
+
+    def _open_file(self, name: str) -> BinaryIO:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close open files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FolderStore(Store):
+    """A folder and everything below it, links included; the stamp is size and modification time."""
+
+    def __init__(self, root: Path, limits: Limits) -> None:
+        self.root, self.limits = root, limits
+
+    @cached_property
+    def stamps(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Computed on first use, because the names of a huge folder need not be in memory at once."""
+        return {name: "" if name.endswith("/") else _stamp(os.stat(self.root / name)) for name in self._names()}
+
+    def images(self) -> Iterator[str]:
+        """Names of the images, in order, while the folder is walked: only one folder's names are in memory."""
+        return (name for name in self._names() if is_image(name))
+
+    def _names(self) -> Iterator[str]:
+        return _walk(self.root, self.limits.depth)
+
+    def size(self, name: str) -> int:
+        """Bytes of the named file."""
+        return (self.root / name).stat().st_size
+
+    def _open_file(self, name: str) -> BinaryIO:
+        return open(self.root / name, "rb")
+
+
+class FileStore(FolderStore):
+    """A single image."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        super().__init__(path.parent, limits)
+        self.name = path.name
+
+    def _names(self) -> Iterator[str]:
+        return iter([self.name])
+
+
+class ZipStore(Store):
+    """A zip file; the stamp is size and checksum. Each thread has its own handle."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.limits = limits
+        self.path, self._local, self._open = path, threading.local(), list[zipfile.ZipFile]()
+        try:
+            entries = self._zip().infolist()
+        except (zipfile.BadZipFile, EOFError, ValueError) as error:
+            raise UserError(f"{path}: damaged zip file ({error}); copy or download it again") from error
+        if any(entry.flag_bits & 1 for entry in entries):
+            raise UserError(f"{path}: the zip file has a password; unpack it and use the folder instead")
+        self._entries = {_entry_name(entry): entry for entry in entries}
+        seen = {name: f"{entry.file_size} {entry.CRC:08x}" for name, entry in self._entries.items()}
+        self.stamps = {name: seen[name] for name in sorted(seen) if not is_hidden(name)}
+
+    def _zip(self) -> zipfile.ZipFile:
+        if not hasattr(self._local, "zip"):
+            self._local.zip = zipfile.ZipFile(self.path)
+            self._open.append(self._local.zip)
+        handle: zipfile.ZipFile = self._local.zip
+        return handle
+
+    def size(self, name: str) -> int:
+        """Bytes of the entry as the zip declares it; more are never unpacked."""
+        return self._entries[name].file_size
+
+    def _open_file(self, name: str) -> BinaryIO:
+        return self._zip().open(self._entries[name])  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Close the handles of all threads."""
+        for handle in self._open:
+            handle.close()
+
+
+def _entry_name(entry: zipfile.ZipInfo) -> str:
+    """The name of a zip's entry. Some programs write UTF-8 without saying so, which Python reads as code page 437."""
+    if entry.flag_bits & 0x800 or entry.filename.isascii():
+        return entry.filename
+    try:
+        return entry.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return entry.filename
+
+
+def open_store(path: Path, limits: Limits | None = None) -> Store:
+    """The store for a folder, a zip or a single image."""
+    limits = limits or Limits()
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder{did_you_mean_path(str(path)) or '; check the path'}")
+    try:
+        if path.is_dir():
+            return FolderStore(path, limits)
+        if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
+            return ZipStore(path, limits)
+        if is_image(path.name):
+            return FileStore(path, limits)
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: permission denied; make it readable") from error
+    raise UserError(f"{path}: neither a folder, a zip file nor an image ({' '.join(EXTENSIONS)})")
+
+
+def _stamp(stat: os.stat_result) -> str:
+    return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+def _walk(root: Path, depth: int) -> Iterator[str]:
+    """Visible names below a folder in sorted order: the content of `a/` comes after `a.png`."""
+    above = [os.path.realpath(root)]
+    levels = [("", iter(sorted(_listed(root))))]
+    while levels:
+        prefix, names = levels[-1]
+        name = next(names, None)
+        if name is None:
+            levels.pop()
+            above.pop()
+        elif not name.endswith("/"):
+            yield prefix + name
+        elif (real := os.path.realpath(root / prefix / name)) not in above:  # a link may point to a folder above
+            if len(levels) > depth:
+                raise UserError(f"{root}: folders are nested more than limits.depth={depth} deep; move them up")
+            yield prefix + name
+            above.append(real)
+            levels.append((prefix + name, iter(sorted(_listed(root / prefix / name)))))
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            found = [f"{e.name}/" if e.is_dir() else e.name for e in entries if e.is_dir() or e.is_file()]
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: permission denied; make it readable") from error
+    return [name for name in found if not is_hidden(name)]

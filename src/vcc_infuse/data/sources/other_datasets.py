@@ -1,0 +1,253 @@
+"""Items of other libraries' datasets: which part of each is the image, which the label, and what it is called."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from ...errors import UserError
+from ..dataset import Dataset, Examples, channel_mean_std
+from ..images.convert import check_options, fit, height_width, is_gray, upright_size
+from ..images.decode import BROKEN, Header, as_image, common_shape
+from ..images.high_bit_depth import Deep, Ranges, check_intensity, find_ranges, is_deep, open_image, to_bytes, values
+from .arrays import class_numbers, encode
+
+IMAGE_COLUMNS = ("image", "img", "pixels", "file", "path", "image_path", "filename")
+LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "fine_label")
+
+
+def class_names(data: Any, columns: tuple[str, str] | None) -> tuple[str, ...] | None:
+    """The names that a dataset knows: `classes` as in torchvision, or those of Hugging Face's label column."""
+    features = getattr(data, "features", None)
+    if isinstance(features, Mapping):
+        column = columns[1] if columns else next((c for c in LABEL_COLUMNS if c in features), "")
+        known = getattr(features.get(column), "names", None)
+        return tuple(map(str, known)) if known else None
+    known = getattr(data, "classes", None)
+    if known is None and getattr(data, "dataset", None) is not None:
+        return class_names(data.dataset, columns)
+    return tuple(map(str, known)) if known else None
+
+
+def pairs(data: Any, y: Sequence[Any] | None, columns: tuple[str, str] | None) -> Iterator[tuple[Any, Any]]:
+    """Images and labels of whatever was given; an item that cannot be read is its error."""
+    if hasattr(data, "dataset") and hasattr(data, "collate_fn"):  # a DataLoader
+        data = data.dataset
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # a DataFrame
+        image, label = _columns(list(data.columns), columns)
+        y = list(data[label]) if y is None else y
+        data = list(data[image])
+    if hasattr(data, "iloc"):  # a Series
+        data = list(data)
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or isinstance(data, str | bytes | Mapping):
+        kind = type(data).__name__
+        raise UserError(f"data is {kind}; give a dataset or list with a length, whose items are images with labels")
+    if y is not None and len(y) != len(data):
+        raise UserError(f"data has {len(data)} images and y {len(y)} labels; give one label per image")
+    labels = None if y is None else list(y)
+    for number in range(len(data)):
+        try:
+            item = data[number]
+        except BROKEN as fault:
+            yield fault, None if labels is None else labels[number]
+            continue
+        if labels is not None and not isinstance(item, tuple | list):
+            yield (item[_columns(list(item), columns, image_only=True)[0]] if _row(item) else item), labels[number]
+        else:
+            yield _split(item, None if labels is None else labels[number], labels is None, columns)
+
+
+def _row(item: Any) -> bool:
+    return isinstance(item, Mapping) and "bytes" not in item
+
+
+def _split(item: Any, label: Any, own: bool, columns: tuple[str, str] | None) -> tuple[Any, Any]:
+    """The image and the label of one item."""
+    if _row(item):
+        image, name = _columns(list(item), columns)
+        return item[image], item[name] if own else label
+    if isinstance(item, tuple | list) and len(item) >= 2:
+        return item[0], item[1] if own else label
+    kind = type(item).__name__
+    raise UserError(f"data: an item is {kind}; it must be (image, label) or a row with both, or give the labels as y")
+
+
+def _columns(known: list[Any], columns: tuple[str, str] | None, image_only: bool = False) -> tuple[Any, Any]:
+    """The names of the image and the label column."""
+    wanted = columns or tuple(
+        next((c for c in names if c in known), names[0]) for names in (IMAGE_COLUMNS, LABEL_COLUMNS)
+    )
+    missing = [name for name in wanted[: 1 if image_only else 2] if name not in known]
+    if missing:
+        there = ", ".join(map(str, known))
+        raise UserError(f"data has no column {missing[0]!r}; name image and label: columns=(…, …), of {there}")
+    return wanted[0], wanted[1]
+
+
+def label_of(value: Any) -> Any:
+    """A label as text or integer; None where there is none: None, NaN and −1."""
+    value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
+    if value is None or type(value).__name__ == "NAType" or value != value or (type(value) is int and value == -1):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return None if value == -1 else int(value)  # a column of integers with missing values
+    return value
+
+
+def name_of(item: Any, number: int) -> str:
+    """Its path, or its number."""
+    path = item.get("path") if isinstance(item, Mapping) else item
+    path = path if isinstance(path, str | os.PathLike) else getattr(item, "filename", None)
+    return str(path) if path else f"item {number}"
+
+
+@dataclass
+class Pictures:
+    """What was read: a name, a header and pixels per image (values of deep images as they are), labels, failures."""
+
+    names: list[str] = field(default_factory=list)
+    headers: list[Header] = field(default_factory=list)
+    pixels: list[np.ndarray] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def load_objects(
+    data: Any,
+    y: Sequence[Any] | None = None,
+    test: Any = None,
+    test_y: Sequence[Any] | None = None,
+    *,
+    columns: tuple[str, str] | None = None,
+    classes: Sequence[str] | None = None,
+    size: int | None = None,
+    mode: str = "auto",
+    intensity: str = "auto",
+) -> Dataset:
+    """A dataset in memory; the arguments are those of `SSLData.from_dataset`."""
+    check_options(size, mode)
+    check_intensity(intensity)
+    if isinstance(data, Mapping) and "train" in data:
+        data, test = data["train"], data.get("test") if test is None else test
+    names = class_names(data, columns) if classes is None else tuple(map(str, classes))
+    train = read_pictures(data, y, columns, size, mode)
+    held = None if test is None else read_pictures(test, test_y, columns, size, mode, labeled=True)
+    found, numbers = _numbers(train.labels, names, "y")
+    shape = common_shape([*train.headers, *(held.headers if held else [])], size, mode)
+    ranges = find_ranges((p for p, h in zip(train.pixels, train.headers, strict=True) if h.deep), intensity)
+    x = _stacked(train, shape, ranges)
+    skipped, kept = tuple(train.skipped), None
+    if held is not None and held.pixels:
+        held_y = _numbers(held.labels, found, "test_y", by_name=names is None)[1]
+        kept = Examples(_stacked(held, shape, ranges), held_y, held.names)
+        skipped += tuple(held.skipped)
+    mean, std = channel_mean_std(x)
+    return Dataset(Examples(x, numbers, train.names), kept, found, mean, std, skipped, fixed=True, ranges=ranges)
+
+
+def read_pictures(
+    data: Any, y: Sequence[Any] | None, columns: tuple[str, str] | None, size: int | None, mode: str,
+    labeled: bool = False,
+) -> Pictures:  # fmt: skip
+    """Every image with its label; those that cannot be read are listed. `labeled` leaves out images without a label."""
+    found, total = Pictures(), 0
+    for number, (item, label) in enumerate(pairs(data, y, columns)):
+        name = name_of(item, number)
+        label = label_of(label)
+        if labeled and label is None:
+            continue
+        total += 1
+        try:
+            if isinstance(item, Exception):
+                raise item
+            header, pixels = _read(_opened(item), size, mode)
+        except BROKEN as fault:
+            found.skipped.append((name, " ".join(str(fault).split()) or type(fault).__name__))
+            continue
+        found.names.append(name)
+        found.headers.append(header)
+        found.pixels.append(pixels)
+        found.labels.append(label)
+    if not total and not labeled:
+        raise UserError("data: no images; at least one is needed")
+    if 2 * len(found.skipped) > total:
+        name, reason = found.skipped[0]
+        raise UserError(f"data: {len(found.skipped)} of {total} images cannot be read, first {name} ({reason})")
+    return found
+
+
+def _numbers(
+    labels: list[Any], classes: tuple[str, ...] | None, name: str, by_name: bool = False
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Class names and the number of each label, −1 where there is none; integers are numbers of classes or names."""
+    array = np.empty(len(labels), dtype=object)
+    array[:] = [-1 if label is None else label for label in labels]
+    if classes is None:
+        found, numbers = encode(array)
+        return tuple(map(str, found)), numbers
+    numbers_given = not by_name and all(isinstance(label, int) for label in array)
+    return class_numbers(array.astype(np.int64) if numbers_given else array, classes, name)
+
+
+def _opened(item: Any) -> Image.Image | Deep:
+    """One image as Pillow or as an array of deep values."""
+    if isinstance(item, Mapping) and ("bytes" in item or "path" in item):  # Hugging Face, not decoded
+        item = io.BytesIO(item["bytes"]) if item.get("bytes") else item["path"]
+    if isinstance(item, str | os.PathLike):
+        item = io.BytesIO(Path(item).read_bytes())
+    if isinstance(item, io.BytesIO):
+        return open_image(item)
+    if isinstance(item, Image.Image):
+        own = item.copy()  # here Pillow reads the pixels of a file
+        own.format = item.format  # which tells whether it may store an orientation
+        return own
+    return _from_array(item)
+
+
+def _from_array(item: Any) -> Image.Image | Deep:
+    """H×W or H×W×C; tensors have their channels first."""
+    array = np.moveaxis(item.detach().cpu().numpy(), 0, -1) if _planes(item) else np.asarray(item)
+    if array.dtype.kind not in "iufb" or array.ndim not in (2, 3) or not array.size:
+        got = f"{array.dtype} of shape {array.shape}"
+        raise UserError(f"data: an image is {got}; give paths, PIL images or numbers H×W or H×W×C")
+    array = array[..., None] if array.ndim == 2 else array
+    if array.dtype == np.uint8:
+        return as_image(array)
+    return Deep((array.shape[0], array.shape[1]), array.shape[2], False, lambda: array)
+
+
+def _planes(item: Any) -> bool:
+    return isinstance(item, Tensor) and item.ndim == 3
+
+
+def _read(image: Image.Image | Deep, size: int | None, mode: str) -> tuple[Header, np.ndarray]:
+    """Header and pixels: 8 bits at their final size, and deep values as they are until their range is known."""
+    channels = image.channels if isinstance(image, Deep) and image.channels not in (1, 3) else 0
+    header = Header(upright_size(image), is_gray(image), "", channels, is_deep(image))
+    if header.deep:
+        pixels = values(image)
+        if pixels.dtype != np.uint8 and not np.isfinite(pixels).all():
+            raise ValueError("holds NaN or infinite values")
+        return header, pixels
+    gray = mode == "gray" or (header.gray and mode != "rgb")
+    return header, fit(image, (*(height_width(size) or header.size), 1 if gray else 3))
+
+
+def _stacked(pictures: Pictures, shape: tuple[int, int, int], ranges: Ranges) -> np.ndarray:
+    """All images as uint8 of one shape."""
+    out = np.empty((len(pictures.pixels), *shape), np.uint8)
+    for row, (pixels, header) in enumerate(zip(pictures.pixels, pictures.headers, strict=True)):
+        ready = to_bytes(pixels, ranges) if header.deep else pixels
+        try:
+            out[row] = ready if ready.shape == shape else fit(as_image(ready), shape)
+        except ValueError as fault:
+            raise UserError(f"data: {pictures.names[row]} {fault}") from fault
+    return out

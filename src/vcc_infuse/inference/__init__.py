@@ -1,0 +1,6 @@
+"""What is done with a trained model: predict, evaluate, export, share."""
+
+from .export import ExportedClassifier, export_model
+from .predictor import Predictor
+
+__all__ = ["ExportedClassifier", "Predictor", "export_model"]

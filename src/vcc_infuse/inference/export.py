@@ -1,0 +1,202 @@
+"""A trained classifier as one file that needs no vcc_infuse: ONNX, or PyTorch's exported program.
+
+The graph takes raw images of any size and returns probabilities, label and calibrated confidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from ..errors import UserError, check_choice
+from ..utils.device import unit_features
+from ..utils.io import write_atomic
+from .predictor import Predictor
+
+__all__ = ["ExportedClassifier", "export_model"]
+
+FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
+OUTPUTS = ["probabilities", "label", "confidence"]
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+class ExportedClassifier(nn.Module):
+    """A predictor as a single module from raw examples to (probabilities, label, confidence).
+
+    Images are uint8 N×H×W×C of any one size per batch, with the channels of the training images. They are cut to the
+    proportions of the training images around their center and resized as Pillow does, to within one of 256 levels.
+    Feature vectors are float32 N×D. The label is a class number, the confidence is the calibrator's.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.model, self.calibrator, self.shape = predictor.model, predictor.calibrator, predictor.shape
+        self.unit_length = getattr(predictor.views, "slots", None) is not None
+        self.register_buffer("mean", predictor.views.mean.to(predictor.device))
+        self.register_buffer("std", predictor.views.std.to(predictor.device))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities N×classes, class numbers N, calibrated confidence N."""
+        outputs = self.model(self._normalized(inputs))
+        probs = outputs.logits.float().softmax(1)
+        return probs, probs.argmax(1), self.calibrator.predict(outputs).float()
+
+    def _normalized(self, inputs: Tensor) -> Tensor:
+        if len(self.shape) == 3:
+            images = resize(inputs.permute(0, 3, 1, 2).float(), self.shape[0], self.shape[1])
+            return (images / 255 - self.mean[:, None, None]) / self.std[:, None, None]
+        return unit_features(inputs, self.mean, self.std) if self.unit_length else (inputs - self.mean) / self.std
+
+
+def resize(images: Tensor, height: int, width: int) -> Tensor:
+    """The largest centered part of these proportions, antialiased bilinear, rounded after each axis as Pillow does.
+
+    By matrices, because the operators of PyTorch and ONNX cannot begin between two pixels.
+    """
+    tall, wide = (torch.scalar_tensor(side, device=images.device) for side in images.shape[2:])
+    part_tall, part_wide = torch.minimum(tall, wide * height / width), torch.minimum(wide, tall * width / height)
+    across = resampling(images.shape[3], width, (wide - part_wide) / 2, part_wide)
+    down = resampling(images.shape[2], height, (tall - part_tall) / 2, part_tall)
+    images = torch.floor(images @ across.T + 0.5)
+    return torch.floor(down @ images + 0.5)
+
+
+def resampling(before: int, after: int, first: Tensor, length: Tensor) -> Tensor:
+    """Weights after × before of the triangle filter on the part [first, first + length] of an axis."""
+    scale = length / after
+    centers = first + (torch.arange(after, device=first.device) + 0.5) * scale
+    distances = torch.arange(before, device=first.device) + 0.5 - centers[:, None]
+    weights = (1 - (distances / scale.clamp(min=1)).abs()).clamp(min=0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def export_model(predictor: Predictor, path: str | Path, format: Literal["onnx", "torch"] | None = None) -> Path:
+    """Write a predictor as one file and return its path; see `ExportedClassifier` for what goes in and out.
+
+    Args:
+        predictor: a trained classifier, from `Predictor.load` or `Trainer.predictor`.
+        path: the file to write.
+        format: "onnx" (needs the extra `onnx`), or "torch" for a program that `torch.export.load` reads without
+            vcc_infuse; by the name of the file (.onnx or .pt2) if not given.
+
+    The class names are stored as JSON in the metadata of an ONNX model ("classes"), and in a program's extra file
+    "classes.json".
+    """
+    path = Path(path)
+    kind = path_format(path) if format is None else check_choice("format", format, tuple(FORMATS))
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}; create it first")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file")
+    if kind == "onnx":
+        check_packages()
+    with quiet():
+        program = exported_program(predictor)
+        write = write_onnx if kind == "onnx" else write_torch
+        write_atomic(path, lambda temporary: write(program, predictor, temporary))
+    return path
+
+
+def path_format(path: Path) -> str:
+    """The format that the name of a file shows."""
+    for name, suffix in FORMATS.items():
+        if path.suffix == suffix:
+            return name
+    raise UserError(f"{path}: the name shows no format; end it in .onnx or .pt2, or set format to onnx or torch")
+
+
+def check_packages() -> None:
+    """Refuse ONNX where its packages are missing, before minutes are spent."""
+    for name in PACKAGES:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"ONNX needs the package {name}; install it with: pip install 'vcc-infuse[onnx]'")
+
+
+def exported_program(predictor: Predictor) -> ExportedProgram:
+    """The graph, for any number of examples and any size of images."""
+    module = copy.deepcopy(ExportedClassifier(predictor)).eval().requires_grad_(False)
+    images = len(predictor.shape) == 3
+    # Unlike the training images, so that no size is taken for a constant; two, because one is always a constant.
+    shape = (37, 53, predictor.shape[2]) if images else predictor.shape
+    dtype = torch.uint8 if images else torch.float32
+    example = torch.zeros(2, *shape, dtype=dtype, device=predictor.device)
+    axes = dict.fromkeys(range(3 if images else 1), Dim.AUTO)
+    with torch.no_grad():
+        return torch.export.export(module, (example,), dynamic_shapes=(axes,))
+
+
+def write_torch(program: ExportedProgram, predictor: Predictor, path: Path) -> None:
+    """As `torch.export.load` reads it."""
+    content = io.BytesIO()
+    torch.export.save(program, content, extra_files={"classes.json": json.dumps(predictor.classes)})
+    path.write_bytes(content.getbuffer())
+
+
+def write_onnx(program: ExportedProgram, predictor: Predictor, path: Path) -> None:
+    """As any ONNX runtime reads it, with the weights inside."""
+    images = len(predictor.shape) == 3
+    names = ["images" if images else "features"]
+    found: Any = torch.onnx.export(program, dynamo=True, input_names=names, output_names=OUTPUTS, verbose=False)
+    axes = ["batch", "height", "width"] if images else ["batch"]
+    readable = dict(zip(map(str, found.model.graph.inputs[0].shape), axes, strict=False))
+    for value in (*found.model.graph.inputs, *found.model.graph.outputs):
+        for place, size in enumerate(value.shape):
+            value.shape[place] = readable.get(str(size), size)
+    found.model.metadata_props["classes"] = json.dumps(predictor.classes, ensure_ascii=False)
+    found.save(str(path), external_data=False)
+
+
+def largest_difference(predictor: Predictor, path: str | Path) -> float:
+    """The largest difference between an exported file and its predictor, in any probability or confidence.
+
+    On random examples of the training shape, by onnxruntime or PyTorch.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, *predictor.shape)
+    if len(predictor.shape) == 3:
+        inputs = torch.randint(256, shape, generator=generator).to(torch.uint8)
+    else:
+        mean, std = predictor.views.mean.cpu(), predictor.views.std.cpu()
+        inputs = mean + std * torch.randn(shape, generator=generator)
+    expected = predictor.predict(inputs.numpy())
+    probs, _, confidence = run_file(Path(path), inputs, predictor.device)
+    differences = (probs - expected.probs).abs().max(), (confidence - expected.calibrated).abs().max()
+    return max(map(float, differences))
+
+
+def run_file(path: Path, inputs: Tensor, device: torch.device) -> tuple[Tensor, ...]:
+    """What an exported file answers, on the CPU."""
+    if path_format(path) == "torch":
+        return tuple(output.cpu() for output in torch.export.load(path).module()(inputs.to(device)))
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    answers = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
+    return tuple(map(torch.from_numpy, answers))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """The exporters' notes on their own progress are no news for a user."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)

@@ -1,0 +1,144 @@
+"""The linear probe: logistic regression on features, its strength of regularization chosen by cross-validation."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .on_features import Identity
+
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+FALLBACK = 10.0  # where a class has a single label, there is nothing to cross-validate with
+LARGEST = 1000  # labels to cross-validate with: more cost time and do not change the choice
+
+
+class Probe(NamedTuple):
+    """A fitted linear classifier.
+
+    `strength` is scikit-learn's C for features of unit length; `error` is the cross-validated error on the labels
+    (None with a single label of some class).
+    """
+
+    weight: Tensor
+    bias: Tensor
+    strength: float
+    error: float | None
+
+    def copy_to(self, head: nn.Linear, scale: float = 1.0) -> None:
+        """Start a linear head here, with logits multiplied by `scale`."""
+        with torch.no_grad():
+            head.weight.copy_(scale * self.weight)
+            head.bias.copy_(scale * self.bias)
+
+
+def fit_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
+    """Logistic regression on features (N × D) with labels 0 … classes − 1, every class present.
+
+    All features are scaled by one number, so that rows have unit length on average around their mean, which makes
+    the strengths comparable.
+
+    Example:
+        >>> import torch
+        >>> features = torch.tensor([[-1.0, 0.0], [-2.0, 0.1], [1.0, 0.0], [2.0, -0.1]])
+        >>> fit_probe(features, torch.tensor([0, 0, 1, 1]), 2).error
+        0.0
+    """
+    return _fit(_Problem(features.detach().cpu().double().numpy(), y.cpu().numpy(), classes, seed))
+
+
+class _Problem:
+    """What determines a probe; equal problems have equal numbers."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> None:
+        self.x, self.y, self.classes, self.seed = x, y, classes, seed
+        self.key = (blake2b(x.tobytes() + y.tobytes()).digest(), x.shape, classes, seed)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Problem) and self.key == other.key
+
+
+@lru_cache(maxsize=1)  # the methods of a table start at the same probe, one after the other
+def _fit(problem: _Problem) -> Probe:
+    x, labels, classes, seed = problem.x, problem.y, problem.classes, problem.seed
+    mean = x.mean(0)
+    x = x - mean
+    length = max(float(np.sqrt((x**2).sum(1).mean())), 1e-12)
+    rows, basis = _rotate(x / length)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=UserWarning)  # lbfgs not converged at weak regularization
+        strength, error = _choose_strength(rows, labels, classes, seed)
+        fitted = _regression(strength).fit(rows, labels)
+    weight, bias = _two_sided(fitted.coef_, fitted.intercept_)
+    weight = weight @ basis / length
+    return Probe(torch.from_numpy(weight).float(), torch.from_numpy(bias - weight @ mean).float(), strength, error)
+
+
+def standardized_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
+    """A probe on features that are standardized first, as a linear function of the features themselves."""
+    mean, std = features.mean(0), features.std(0, correction=0)
+    # A feature that hardly varies among a few labels may vary on other images: it must not outweigh the others.
+    std = std.clamp(min=max(0.1 * float(std.square().mean().sqrt()), 1e-6))
+    probe = fit_probe((features - mean) / std, y, classes, seed)
+    weight = probe.weight / std
+    return probe._replace(weight=weight, bias=probe.bias - weight @ mean)
+
+
+def probe_on(backbone: nn.Module, features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
+    """A probe on the features of a backbone. Vectors that pass through `Identity` are standardized already."""
+    fit = fit_probe if isinstance(backbone, Identity) else standardized_probe
+    return fit(features, y, classes, seed)
+
+
+def _rotate(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates of the rows in a basis of their span: the same regression, in fewer dimensions than features."""
+    if len(x) >= x.shape[1]:
+        return x, np.eye(x.shape[1])
+    left, sizes, basis = np.linalg.svd(x, full_matrices=False)
+    return left * sizes, basis
+
+
+def _choose_strength(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> tuple[float, float | None]:
+    """The strength of least cross-validated log loss, and its error."""
+    from sklearn.model_selection import StratifiedKFold
+
+    kept = _at_most(y, max(5, LARGEST // classes), seed)
+    x, y = x[kept], y[kept]
+    folds = min(5, int(np.bincount(y, minlength=classes).min()))
+    if folds < 2:
+        return FALLBACK, None
+    probs = np.zeros((len(STRENGTHS), len(y), classes))
+    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
+        model = _regression(STRENGTHS[0], warm_start=True)
+        for i, strength in enumerate(STRENGTHS):
+            probs[i, test] = model.set_params(C=strength).fit(x[train], y[train]).predict_proba(x[test])
+    losses = -np.log(np.clip(probs[:, np.arange(len(y)), y], 1e-12, None)).mean(1)
+    best = int(losses.argmin())
+    return STRENGTHS[best], float((probs[best].argmax(1) != y).mean())
+
+
+def _at_most(y: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Rows with at most `count` of each class, drawn at random."""
+    order = np.random.default_rng(seed).permutation(len(y))
+    return np.sort(np.concatenate([order[y[order] == label][:count] for label in np.unique(y)]))
+
+
+def _regression(strength: float, warm_start: bool = False) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=strength, max_iter=1000, warm_start=warm_start)
+
+
+def _two_sided(coefficients: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """With two classes scikit-learn keeps one row, of the second class against the first: give each its half."""
+    if len(coefficients) == 1:
+        return np.concatenate([-coefficients, coefficients]) / 2, np.concatenate([-intercept, intercept]) / 2
+    return coefficients, intercept

@@ -1,0 +1,146 @@
+"""Any network of PyTorch Image Models (timm) as a backbone, with pretrained weights or without."""
+
+from __future__ import annotations
+
+import re
+from itertools import cycle, islice
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import OptionError, UserError, check_integer
+from ..utils.suggest import did_you_mean
+from .backbone import Backbone, image_shape
+from .classifier import feature_width
+from .pretrained import Preprocessing, Weights, find_weights, load_into
+
+Interpolation = Literal["bilinear", "bicubic"]
+# Arguments of timm.create_model by which a file or an address is opened, or the features are no tensor.
+NOT_NETWORK = ("checkpoint_path", "cache_dir", "features_only", "url", "file", "num_classes", "in_chans")
+
+
+class Timm(Backbone):
+    """The timm network `name` without its head.
+
+    Args:
+        name: the network's name in timm, such as "tf_efficientnet_lite0" or "vit_small_patch14_dinov2".
+        weights: where pretrained weights come from: "auto" (an installed weights package, else timm's download),
+            "none" (random weights), "timm", a torchvision name such as "ResNet18_Weights.IMAGENET1K_V1", or a
+            .safetensors or .pth file.
+        input_size: images are resized to this side before the network; their own size if not given.
+        interpolation: "bilinear" or "bicubic", for resizing; what the weights expect if not given.
+        model_kwargs: arguments of the network itself, passed to `timm.create_model`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        name: str = "tf_efficientnet_lite0",
+        weights: str = "auto",
+        input_size: int | None = None,
+        interpolation: Interpolation | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.weights = weights
+        self.input_size = None if input_size is None else check_integer("input_size", input_size)
+        self.interpolation = interpolation
+        self.model_kwargs = model_kwargs
+        if refused := [key for key in model_kwargs or () if key in NOT_NETWORK or str(key).startswith("pretrained")]:
+            remedy = "weights come from the option weights, never from an address or file named here"
+            raise OptionError("model_kwargs", refused[0], "must hold arguments of the network itself", remedy)
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Create the network for images of this shape, with random weights."""
+        channels, *size = image_shape("Timm", shape, smallest=1)
+        side = [self.input_size, self.input_size] if self.input_size else size
+        self.channels, self.side = channels, side
+        self.gray = channels == 1 and self.weights != "none"
+        self.net = self._create(3 if self.gray else channels, side)
+        self._expect(_preprocessing(self.net))
+        try:
+            self.features = feature_width(self, shape)
+        except (RuntimeError, AssertionError, ValueError) as fault:
+            reason = str(fault).splitlines()[0]
+            raise UserError(f"the network {self.name} cannot take images of shape {shape}: {reason}") from fault
+
+    def load_pretrained(self) -> str | None:
+        """Copy pretrained weights into the network; returns where they were found, None for random weights.
+
+        Not part of `setup`: a finished run brings its own weights and never needs the starting ones again.
+        """
+        found = find_weights(self.name, self.weights, self.expects)
+        if found is None:
+            return None
+        if self.channels in (1, 3):
+            load_into(self.net, found, self.name)
+        else:
+            self._load_spread(found)
+        self._expect(found.preprocessing)
+        if self.interpolation is None:
+            self.interpolation = "bilinear" if found.preprocessing.interpolation == "bilinear" else "bicubic"
+        return found.source
+
+    def _load_spread(self, found: Weights) -> None:
+        """Weights of RGB images for other channels: the first layer repeats them, as timm does."""
+        from timm.models import adapt_input_conv
+
+        rgb = self._create(3, self.side)
+        load_into(rgb, found, self.name)
+        tensors, config = rgb.state_dict(), cast(dict[str, Any], rgb.pretrained_cfg)
+        for layer in [config["first_conv"]] if isinstance(config["first_conv"], str) else config["first_conv"]:
+            tensors[f"{layer}.weight"] = adapt_input_conv(self.channels, tensors[f"{layer}.weight"])
+        self.net.load_state_dict(tensors)
+
+    def _expect(self, expects: Preprocessing) -> None:
+        self.expects = expects
+        if self.gray:  # saved with the run, because forward needs them
+            self.register_buffer("mean", torch.tensor(expects.mean).view(1, 3, 1, 1))
+            self.register_buffer("std", torch.tensor(expects.std).view(1, 3, 1, 1))
+
+    def preprocessing(self) -> Preprocessing | None:
+        """The normalization that pretrained weights expect of images; None for random weights."""
+        if self.weights == "none":
+            return None
+        if self.gray:
+            return self.expects._replace(mean=(float(self.mean.mean()),), std=(float(self.std.mean()),))
+        if self.channels != 3:  # those of red, green, blue, red, …
+            mean, std = (tuple(islice(cycle(v), self.channels)) for v in (self.expects.mean, self.expects.std))
+            return self.expects._replace(mean=mean, std=std)
+        return self.expects
+
+    def _create(self, channels: int, size: list[int]) -> nn.Module:
+        import timm  # here, because it takes a second that other networks need not wait for
+
+        # timm would take a name with a prefix as a repository or folder to open.
+        if not re.fullmatch(r"[\w.-]+", str(self.name)) or not timm.is_model(self.name):
+            hint = did_you_mean(str(self.name), timm.list_models()).removeprefix("; ")
+            raise OptionError("name", self.name, "must be a network of timm", hint or "timm.list_models() shows all")
+        # Networks with position embeddings are built for one image size.
+        config = timm.get_pretrained_cfg(self.name)
+        fixed = {"img_size": tuple(size)} if config is not None and config.fixed_input_size else {}
+        kwargs = {"num_classes": 0, "in_chans": channels, **fixed, **(self.model_kwargs or {})}
+        network: nn.Module = timm.create_model(self.name, pretrained=False, **kwargs)
+        return network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The pooled features."""
+        if self.input_size and x.shape[-2:] != (self.input_size, self.input_size):
+            size, mode = (self.input_size, self.input_size), self.interpolation or "bicubic"
+            x = F.interpolate(x, size, mode=mode, align_corners=False, antialias=True)
+        if self.gray:  # as three channels, each normalized as the weights expect of it
+            x = (x * self.std.mean() + self.mean.mean() - self.mean) / self.std
+        features: Tensor = self.net(x)
+        return features
+
+
+def _preprocessing(net: nn.Module) -> Preprocessing:
+    """What timm's configuration of a network says about its images."""
+    config: dict[str, Any] = net.pretrained_cfg  # type: ignore[assignment]
+    size = int(config["input_size"][-1])
+    return Preprocessing(tuple(config["mean"]), tuple(config["std"]), size, config["interpolation"])

@@ -1,0 +1,128 @@
+"""Reliability diagrams before and, if there is one, after calibration: accuracy and number of predictions per bin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..format import count, decimal, known, label, scaled
+from ..read import Metrics, Run
+from .chart import CORRECT, WRONG, Chart, Trace, axis, color, layout
+
+
+def before(runs: Sequence[Run]) -> Chart | None:
+    """The diagram of the softmax confidence."""
+    title = "Before calibration (softmax)" if any(map(is_calibrated, runs)) else "Confidence (softmax)"
+    return diagram(runs, title, "reliability", "ece")
+
+
+def after(runs: Sequence[Run]) -> Chart | None:
+    """The diagram of the calibrated confidence; none if no run has a calibrator, because it would be the same."""
+    if not any(map(is_calibrated, runs)):
+        return None
+    return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated")
+
+
+def is_calibrated(run: Run) -> bool:
+    """Whether the calibrated confidence is another than the softmax's."""
+    return bool(run.latest.get("reliability_calibrated") != run.latest.get("reliability"))
+
+
+def diagram(runs: Sequence[Run], title: str, key: str, ece: str) -> Chart | None:
+    """Accuracy over confidence, and below it the number of predictions per bin."""
+    drawn = [run for run in runs if run.latest.get(key)]
+    if not drawn:
+        return None
+    ideal = dict(type="scatter", mode="lines", x=[0, 100], y=[0, 100], name="ideal", hoverinfo="skip",
+                 line=dict(color="#8a93a3", dash="dash", width=1.5))  # fmt: skip
+    data = [*(t for run in drawn for t in traces(run, run.latest[key], len(runs) == 1)), ideal]
+    shape = layout(
+        xaxis=axis("confidence, percent", range=[0, 100], anchor="y2"), yaxis=axis("accuracy, %", domain=[0.34, 1]),
+        yaxis2=axis("predictions", domain=[0, 0.24]), showlegend=False,
+    )  # fmt: skip
+    shape["yaxis"]["range"] = [0, 104]
+    summary = "; ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}, {spread(run.latest[key])}" for run in drawn)
+    note = " · ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}" for run in drawn)
+    alt = f"Reliability diagram, {title.lower()}. {summary}."
+    return Chart(title, alt, data, shape, note.split(": ", 1)[1] if len(runs) == 1 else note, height=360)
+
+
+def traces(run: Run, bars: Metrics, single: bool) -> list[Trace]:
+    """The accuracy per bin (bars for a single run, a line for several) and the count per bin."""
+    counts = bars["count"]
+    width = 100 / len(counts)
+    middle = [(i + 0.5) * width for i in range(len(counts))]
+    shared: dict[str, Any] = dict(name=label(run.name), meta=dict(run=run.number))
+    hover = "%{customdata[0]} predictions with confidence %{customdata[1]:.1f} %: %{y:.1f} % correct<extra></extra>"
+    accuracy: Trace = dict(
+        **shared, x=middle, y=scaled(bars["accuracy"]), hovertemplate=hover,
+        customdata=list(map(list, zip(counts, scaled(bars["confidence"]), strict=True))),
+    )  # fmt: skip
+    tint = color(run.number)
+    if single:
+        accuracy |= dict(type="bar", width=width * 0.92, marker=dict(color=tint))
+    else:
+        accuracy |= dict(type="scatter", mode="lines+markers", line=dict(color=tint, width=2), connectgaps=True)
+    number = dict(**shared, type="bar", x=middle, y=counts, yaxis="y2", marker=dict(color=tint, opacity=0.6),
+                  hovertemplate="%{y} predictions<extra></extra>")  # fmt: skip
+    return [accuracy, number]
+
+
+def spread(bars: Metrics) -> str:
+    """The fullest bin in words."""
+    counts = bars["count"]
+    fullest = max(range(len(counts)), key=counts.__getitem__)
+    low, high = (100 * (fullest + i) / len(counts) for i in (0, 1))
+    accuracy = bars["accuracy"][fullest]
+    share = f", {100 * accuracy:.1f} % of them correct" if known(accuracy) else ""
+    return (
+        f"{count(counts[fullest])} of {count(sum(counts))} predictions have {low:.0f} to {high:.0f} % confidence{share}"
+    )
+
+
+BINS = 20
+PANELS = (("confidence", "softmax", ""), ("calibrated", "calibrated", "2"))
+
+
+def histogram(run: Run) -> Chart | None:
+    """Shares of the correct and of the wrong predictions: there are few wrong ones, and counts would hide them."""
+    if run.predictions is None or not len(run.predictions["truth"]):
+        return None
+    correct = run.predictions["truth"] == run.predictions["predicted"]
+    data = [
+        bars(run, run.predictions[column], correct == wanted, word, suffix)
+        for column, _, suffix in PANELS
+        for wanted, word in ((True, "correct"), (False, "wrong"))
+    ]
+    shape = layout(
+        xaxis=axis("softmax, %", domain=[0, 0.45], range=[0, 100]), yaxis=axis("share of predictions, %"),
+        xaxis2=axis("calibrated, %", domain=[0.55, 1], range=[0, 100], anchor="y2"),
+        yaxis2=axis(anchor="x2", matches="y", showticklabels=False), barmode="overlay", bargap=0.05,
+    )  # fmt: skip
+    means = [
+        f"{word}: {mean(run, column, correct)} correct, {mean(run, column, ~correct)} wrong"
+        for column, word, _ in PANELS
+    ]
+    numbers = f"{int(correct.sum())} correct and {int((~correct).sum())} wrong predictions"
+    alt = f"Confidence of {numbers} of {run.name}. Mean confidence, {'; '.join(means)}."
+    return Chart("Confidence of correct and wrong predictions", alt, data, shape, f"{numbers}; each adds up to 100 %.")
+
+
+def bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: str, suffix: str) -> Trace:
+    """One histogram."""
+    counts, edges = np.histogram(np.clip(confidence[members], 0, 1), bins=BINS, range=(0, 1))
+    share = 100 * counts / max(int(members.sum()), 1)
+    return dict(
+        type="bar", x=(50 * (edges[1:] + edges[:-1])).tolist(), y=share.tolist(), customdata=counts.tolist(),
+        name=word, legendgroup=word, showlegend=not suffix, xaxis=f"x{suffix}", yaxis=f"y{suffix}", opacity=0.65,
+        marker=dict(color=CORRECT if word == "correct" else WRONG), meta=dict(run=run.number),
+        hovertemplate=f"%{{customdata}} {word} predictions, %{{y:.1f}} % of them<extra></extra>",
+    )  # fmt: skip
+
+
+def mean(run: Run, column: str, members: np.ndarray) -> str:
+    """A mean confidence in words."""
+    assert run.predictions is not None
+    return f"{100 * float(run.predictions[column][members].mean()):.1f} %" if members.any() else "none"

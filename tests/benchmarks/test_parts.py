@@ -1,0 +1,102 @@
+"""Parts of the benchmark that need no clock, and their command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.growth import pool_bytes, state_bytes
+
+from benchmarks import processes, runs, steps, workloads
+from vcc_infuse import VCC, RobustVCC
+from vcc_infuse.calibrators.history import History
+from benchmarks import __main__ as bench
+from vcc_infuse.cli.main import main
+from vcc_infuse.cli.options import read_words
+from vcc_infuse.cli.train import parse
+
+
+@pytest.mark.parametrize("calibrator", [VCC(), RobustVCC()], ids=["VCC", "RobustVCC"])
+def test_memory_per_pool_row_at_a_thousand_classes(calibrator):
+    """Eight classes and probabilities in 16 bits each, a step number, a count, and FlexMatch's last label."""
+    assert pool_bytes(calibrator, 1000, 10**7) == pytest.approx(8 * (2 + 2) + 4 + 2 + 8)
+    assert pool_bytes(calibrator, 10, 10**6) == pytest.approx(10 * 2 + 4 + 2 + 8)
+
+
+def test_bytes_are_those_of_real_buffers():
+    real = sum(buffer.nbytes for buffer in History(500, 1000, 8).buffers())
+    assert state_bytes(VCC(), 1000, 501) - state_bytes(VCC(), 1000, 1) == real + 500 * 8
+
+
+def test_the_command_writes_tables(tmp_path, capsys, monkeypatch):
+    tiny = [case for case in workloads.cases(2, 8) if case.name.startswith("SmallConv")]
+    monkeypatch.setattr(steps, "cases", lambda batch_size, size: tiny)
+    assert main(["bench", "steps", "--rounds", "1", "--out", str(tmp_path / "new" / "folder")]) == 0
+    found = json.loads((tmp_path / "new" / "folder" / "steps.json").read_text())["comparisons"][0]
+    assert found["base"] == "reference"
+    assert {"ours", "ours, lazy, 5 %", "VCC", "RobustVCC"} <= found["seconds"].keys()
+    assert all(seconds[0] > 0 for seconds in found["seconds"].values())
+    assert (tmp_path / "new" / "folder" / "steps.md").read_text() in capsys.readouterr().out
+
+
+def test_one_network_of_the_steps(monkeypatch):
+    seen = []
+    monkeypatch.setattr(steps, "take_turns", lambda title, *_: seen.append(title))
+    monkeypatch.setattr(steps, "variants", lambda case, data: {})
+    steps.measure_steps(1, 2, 8, "SmallConv")
+    assert seen == ["SmallConv, 2/14 images of 8 px"]
+    steps.measure_steps(1, 2, 8)
+    assert [any(title.startswith(name) for title in seen[1:]) for name in workloads.NETWORKS] == [True] * 4
+
+
+def test_enlarged_digits_are_the_digits():
+    small, large = runs.digits(), runs.digits(enlarge=4)
+    assert large.dataset.shape == (32, 32, 3)
+    for corner in range(4):
+        assert (large.dataset.train.x[:, corner::4, corner::4] == small.dataset.train.x).all()
+    assert (large.split.labeled == small.split.labeled).all()
+
+
+def test_a_run_of_the_reference_has_as_many_steps(monkeypatch):
+    taken = []
+    monkeypatch.setattr(runs, "reference_step", lambda case, data: lambda: taken.append)
+    work = runs.reference_run(None, None, 3)()
+    work(0)
+    work(1)
+    assert taken == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_command_of_two_processes(tmp_path, monkeypatch):
+    """Other tests run such commands; here the words are read as the command line reads them."""
+    commands = []
+
+    def run(command, env, **_):
+        commands.append((command, env["OMP_NUM_THREADS"]))
+        out = Path(command[command.index("--out") + 1])
+        out.mkdir()
+        (out / "summary.json").write_text('{"seconds_train": 1.5}')
+
+    monkeypatch.setattr(processes.subprocess, "run", run)
+    for number, threads in ((1, 2), (2, 1)):
+        assert processes.run(tmp_path, tmp_path, 2, number, threads)()(0) == 1.5
+    (one, first), (two, second) = commands
+    assert (first, second) == ("2", "1")
+    assert two[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    assert [word for word in two[6:] if "run2" not in word] == [word for word in one[1:] if "run1" not in word]
+    options = parse(read_words(one[4:]))[1]
+    assert (options.steps, options.eval_every, options.batch_size) == (2, 2, 32)
+
+
+@pytest.mark.parametrize("words", [["step"], ["steps", "--rounds", "0"], ["steps", "--sizes", "3"]])
+def test_mistakes_cost_one_line(words, capsys):
+    assert main(["bench", *words]) == 2
+    line = capsys.readouterr().err
+    assert words[-2 if len(words) > 1 else 0] in line
+    assert line.count("\n") == 1
+
+
+def test_all_means_every_part(monkeypatch, tmp_path, capsys):
+    called = []
+    monkeypatch.setattr(bench, "PARTS", {name: lambda options, name=name: called.append(name) for name in bench.PARTS})
+    monkeypatch.setattr(bench, "write", lambda part, folder, command: "")
+    assert main(["bench", "all", "--out", str(tmp_path)]) == 0
+    assert called == list(bench.PARTS)

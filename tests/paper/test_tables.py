@@ -1,0 +1,167 @@
+"""The tables have the paper's numbers, and the options of every cell build a run."""
+
+import math
+import re
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paper.cell import BANK_OPTIONS, DATA_OPTIONS, Cell, build_part, build_trainer, load_data
+from paper.scales import SCALES
+from paper.table import Row, Table, TableColumn
+from paper.tables import TABLES, tables
+
+from vcc_infuse.errors import UserError
+
+EVERY = [(name, scale) for name in TABLES for scale in SCALES]
+
+
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_rows_compare_with_rows_that_exist(name: str, scale: str) -> None:
+    (table,) = tables(name, scale)
+    names = [row.name for row in table.rows]
+    assert len(names) == len(set(names))
+    assert all(row.base in names for row in table.rows if row.base)
+    for column in table.columns:
+        assert set(column.rows or ()) <= set(names)
+        assert any(table.cell(row, column, 0) for row in table.rows)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_options_of_every_cell_build_a_run(scale: str) -> None:
+    cells = list(dict.fromkeys(cell for table in tables("all", scale) for cell in table.cells(1)))
+    assert len(cells) > 50
+    for cell in cells:
+        options, trainer = cell.options, build_trainer(cell.options)
+        for part in ("model", "algorithm", "calibrator", "selector"):
+            if part in options and not (part == "model" and scale == "frozen"):
+                assert type(getattr(trainer, part)).__name__ == options[part].rpartition(".")[2]
+        if scale == "frozen":  # the model is the frozen network; what is trained is a linear head
+            assert type(trainer.model).__name__ == "Identity"
+            assert type(build_part(options, "model")).__name__ == options["model"]
+        for name, value in options.items():
+            part, dot, argument = name.partition(".")
+            if part in BANK_OPTIONS:
+                assert scale == "frozen", name
+            elif dot and part != "long_tail":
+                owner = build_part(options, part) if part == "model" else getattr(trainer, part)
+                stored = attrgetter(argument)(owner)
+                if argument == "base":
+                    stored = type(stored).__name__
+                assert stored == (tuple(value) if isinstance(value, list) else value), name
+            elif hasattr(trainer.config, name):
+                assert getattr(trainer.config, name) == value, name
+            else:
+                assert part in {"model", "algorithm", "calibrator", "selector"} | DATA_OPTIONS, name
+
+
+def test_every_split_of_the_smoke_scale_loads() -> None:
+    splits = {}
+    for cell in (cell for table in tables("all", "smoke") for cell in table.cells(1)):
+        data = tuple((name, value) for name, value in cell.options.items() if name.partition(".")[0] in DATA_OPTIONS)
+        splits.setdefault(data, cell.options)
+    balanced, tail = (load_data(options, build_trainer(options)) for options in splits.values())
+    assert np.bincount(balanced.labeled_y).tolist() == [4] * 10
+    counts = np.bincount(tail.labeled_y)
+    assert (counts.max(), counts.min()) == (20, 5)  # first=20, gamma=4
+
+
+def test_every_cell_of_a_column_is_evaluated_equally_often() -> None:
+    (table,) = tables("coreset", "frozen")
+    for cell in table.cells(1):
+        trainer = build_trainer(cell.options)
+        if trainer.steps:  # LinearProbe has none
+            assert math.ceil(trainer.steps / trainer.config.eval_every) == 1, cell.name
+
+
+def test_tables_share_their_runs_at_frozen_scale() -> None:
+    """The same method in the same column is one run, in whichever table it stands."""
+    runs = {table.name: set(table.cells(1)) for table in tables("all", "frozen")}
+    assert runs["calibration"] <= runs["main"]
+    assert runs["stl10"] <= runs["main"]
+    for name, new in (("calibrators", 3 * 3), ("ablation-scores", 3 * 4), ("ablation-vae", 3 * 3)):
+        assert len(runs[name] - runs["main"]) == new, name
+
+
+@pytest.mark.parametrize("base", ["FixMatch", "FlexMatch", "SimMatch"])
+def test_vcc_stands_beside_its_controls(base: str) -> None:
+    (table,) = tables("main", "frozen")
+    rows = {row.name: row for row in table.rows}
+    five = [base, f"VCC-{base}", f"{base} + temperature", f"{base} + balance", f"RobustVCC-{base}"]
+    assert all(rows[name].base == base for name in five[1:])
+    column = next(column for column in table.columns if column.options["data"] == "stl10")
+    parts = [build_trainer(table.cell(rows[name], column, 0).options) for name in five]
+    assert [type(part.calibrator).__name__ for part in parts] == [
+        "Softmax", "VCC", "HardViewTemperature", "Softmax", "RobustVCC"
+    ]  # fmt: skip
+    assert [type(part.algorithm).__name__ for part in parts] == [base, base, base, "Balance", base]
+    assert type(parts[3].algorithm.base).__name__ == base
+
+
+def test_only_the_papers_methods_stand_beside_its_numbers() -> None:
+    for table in tables("all", "paper"):
+        for row in table.rows:
+            if row.paper and row.options.get("calibrator") in ("VCC", "RobustVCC"):
+                assert row.options["calibrator"] == "VCC", row.name
+            if row.paper and "selector" in row.options:
+                assert "Robust" not in row.options["selector"], row.name
+                assert "Oracle" not in row.options["selector"], row.name
+
+
+def test_lazy_strong_views_take_more_steps_for_the_same_cost() -> None:
+    (table,) = tables("coreset", "frozen")
+    rows = {row.name: row for row in table.rows}
+    column = next(column for column in table.columns if column.name == "CIFAR-10, 250 labels, 40 % kept")
+    short, lazy = (build_trainer(table.cell(rows[f"FixMatch + {name}"], column, 0).options)
+                   for name in ("FullShort", "FullShort, lazy, 4/3 of the steps"))  # fmt: skip
+    assert (short.steps, lazy.steps) == (240, 320)
+    assert lazy.config.lazy
+    assert not short.config.lazy
+
+
+def test_paper_scale_has_the_papers_columns() -> None:
+    (main,) = tables("main", "paper")
+    assert len(main.columns) == 9
+    assert len(tables("coreset", "paper")[0].columns) == 14
+    widths = [c.options["model.width"] for c in main.columns]
+    assert widths == [2, 2, 2, 8, 8, 8, 2, 2, 2]
+    assert {c.options["eval_every"] for c in main.columns} == {5 * 1024}
+    assert {c.options["steps"] for c in main.columns} == {2**20}
+
+
+def test_numbers_of_the_paper_were_copied_right() -> None:
+    """A sample, checked by eye: numbers shifted by a column would show."""
+    (main,) = tables("main", "paper")
+    by_name = {row.name: list(row.paper.values()) for row in main.rows}
+    assert by_name["VCC-FixMatch"] == [6.84, 4.68, 4.27, 43.31, 27.76, 22.05, 3.12, 1.97, 1.95]
+    assert by_name["SoftMatch"][3:6] == [49.64, 33.05, 27.26]
+    (core,) = tables("coreset", "paper")
+    assert next(r for r in core.rows if r.name == "FlexMatch + INFUSE").paper["SVHN, 250 labels, 20 % kept"] == 2.46
+    (calibration,) = tables("calibration", "paper")
+    flex = next(r for r in calibration.rows if r.name == "VCC-FlexMatch")
+    assert flex.paper["CIFAR-100, 2500 labels"] == (25.26, 0.147, 0.324, 0.163)
+
+
+def test_the_kept_fraction_only_applies_to_rows_with_a_selector() -> None:
+    full, part = Row("full", {"algorithm": "FixMatch"}), Row("part", {"algorithm": "FixMatch", "selector": "Random"})
+    table = Table("t", "T", (full, part), ())
+    first, second = (TableColumn(str(k), {"data": "digits", "labels": 20, "selector.keep": k}) for k in (0.1, 0.2))
+    assert table.cell(full, first, 0) == table.cell(full, second, 0)  # one run serves both columns
+    assert table.cell(part, first, 0) != table.cell(part, second, 0)
+
+
+def test_names_are_safe_and_unique() -> None:
+    one = Cell({"data": "../x/cifar10.zip", "labels": 40, "algorithm": "A", "calibrator": "VCC", "seed": 0, "lr": 0.1})
+    other = Cell({**one.options, "lr": 0.2})
+    assert re.fullmatch(r"[\w.-]+", one.name)
+    assert one.name != other.name
+    assert one.folder(Path("c")) == Path("c") / one.name
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("mian", "did you mean main?"), ("7", f"choose {', '.join(TABLES)} or all")]
+)
+def test_unknown_table_is_named(name: str, remedy: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"table {name} is unknown; {remedy}")):
+        tables(name, "smoke")
