@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,6 +39,24 @@ class Outputs(NamedTuple):
         return Outputs(*(part.new_zeros(count, part.shape[1]).index_copy_(0, rows, part) for part in self))
 
 
+class WeakOutputs(NamedTuple):
+    """The model's outputs for the weak view, detached, and what a calibrator has to know about how they were computed.
+
+    `with_gradient` are the same outputs in the graph, if they are in one: for a calibrator whose loss trains the
+    network too. `at_inference` says that running statistics normalized them and no dropout was active.
+    """
+
+    logits: Tensor
+    features: Tensor
+    with_gradient: Outputs | None = None
+    at_inference: bool = False
+
+    @property
+    def outputs(self) -> Outputs:
+        """Logits and features alone."""
+        return Outputs(self.logits, self.features)
+
+
 @dataclass(frozen=True)
 class Task:
     """The sizes an algorithm, calibrator or selector needs before the first step."""
@@ -52,23 +70,35 @@ class Task:
     unlabeled_batch_size: int
 
 
-class LazyViews(dict[str, Tensor]):
-    """Views of a batch, of which those in `later` are made when asked for: whole, or a few rows by `rows`."""
+class LazyViews(Mapping[str, Tensor]):
+    """Views of a batch, some of which are made only when somebody reads them: whole, or a few rows by `rows`.
 
-    def __init__(self, made: Mapping[str, Tensor], later: Mapping[str, Callable[[Tensor | slice], Tensor]]) -> None:
-        super().__init__(made)
-        self.later = later
+    Args:
+        ready: views that exist, by name.
+        later: for each other view, what makes the rows that it is asked for.
+    """
 
-    def __missing__(self, name: str) -> Tensor:
-        view = self[name] = self.later[name](slice(None))
-        return view
+    def __init__(self, ready: Mapping[str, Tensor], later: Mapping[str, Callable[[Tensor | slice], Tensor]]) -> None:
+        self.ready = dict(ready)
+        self.later = dict(later)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.ready:
+            self.ready[name] = self.later[name](slice(None))
+        return self.ready[name]
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self.later
+        return name in self.ready or name in self.later  # Mapping's own would make the view
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.ready, **self.later})
+
+    def __len__(self) -> int:
+        return len({**self.ready, **self.later})
 
     def rows(self, name: str, rows: Tensor | slice) -> Tensor:
         """Some rows of a view; the others are not made."""
-        return self[name][rows] if super().__contains__(name) else self.later[name](rows)
+        return self.ready[name][rows] if name in self.ready else self.later[name](rows)
 
 
 class Batch(NamedTuple):
@@ -81,7 +111,7 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     ids: Tensor
-    views: dict[str, Tensor]
+    views: Mapping[str, Tensor]
     pool_ids: Tensor
     weights: Tensor
     held_out_y: Tensor | None = None
@@ -96,18 +126,26 @@ class Calibrated(NamedTuple):
     """Trust in each class, trust in the pseudo label, and the loss of learning that trust (None if nothing is learned).
 
     The largest of `probs` marks the label, which is always the classifier's; `confidence` is compared with thresholds.
-    `weights` (mean 1) say how much a label counts in the loss if it is trusted; None means all the same.
+    `weights` (mean 1) say how much a label counts in the loss if it is trusted; None means all the same. `outputs` are
+    those of the weak view that this judges, added by `Step.confidence` for rules that look at its features.
     """
 
     probs: Tensor
     confidence: Tensor
     loss: Tensor | None = None
     weights: Tensor | None = None
+    outputs: WeakOutputs | None = None
 
     @property
     def labels(self) -> Tensor:
         """The most trusted class."""
         return self.probs.argmax(1)
+
+    @property
+    def features(self) -> Tensor:
+        """Features of the weak view."""
+        assert self.outputs is not None, "made by Step.confidence"
+        return self.outputs.features
 
     def sample_weights(self, batch: Batch) -> Tensor:
         """How much each unlabeled example of the batch counts, by its core set and by this."""
@@ -166,19 +204,13 @@ class Step:
     batch: Batch
     model: nn.Module
     ema: nn.Module
-    calibrate: Callable[[Step, Tensor, Outputs], Calibrated]
+    calibrate: Callable[[Step, Tensor, WeakOutputs], Calibrated]
     number: int = 0
     steps: int = 1
     joint: bool = False
     gather: Callable[[Tensor], Tensor] = field(default=identity_gather)
     micro_batch: int | None = None
     """Examples per forward and backward, so that memory stays bounded; the whole batch if None."""
-    weak: Outputs | None = None
-    """The model's outputs for the weak view, once computed."""
-    attached: Outputs | None = None
-    """The same outputs with their gradient, if they have one: for a calibrator whose loss trains the network too."""
-    evaluated: Outputs | None = None
-    """What `forward_eval` returned last."""
     lazy: bool = False
     """Whether the strong view is computed only where the pseudo label has weight."""
 
@@ -187,9 +219,9 @@ class Step:
         """The fraction of the run that is done, 0…1."""
         return self.number / self.steps
 
-    def confidence(self, images: Tensor, outputs: Outputs) -> Calibrated:
+    def confidence(self, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """Where a calibrator plugs in."""
-        return self.calibrate(self, images, outputs)
+        return self.calibrate(self, images, outputs)._replace(outputs=outputs)
 
     def forward(self, *inputs: Tensor) -> list[Outputs]:
         """One forward with gradient for several inputs, which share their BatchNorm statistics.
@@ -205,24 +237,22 @@ class Step:
             outputs = Outputs.cat([checkpoint(self.model, piece, use_reentrant=False) for piece in pieces])
         return outputs.split([len(x) for x in inputs])
 
-    def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
+    def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[WeakOutputs, list[Outputs]]:
         """Outputs of the weak view without gradient, of the other inputs with gradient.
 
         The weak view is evaluated like a test image, with BatchNorm's running statistics: normalized by its own
         statistics it would meet a classifier trained under those of the strong views, and whole classes would never
         reach the threshold. `joint` is the papers' single forward with shared statistics, whose backward pass
-        includes the weak view to no effect, unless a calibrator uses `attached`.
+        includes the weak view to no effect, unless a calibrator uses `with_gradient`.
         """
         if self.joint:
             *others, last = self.forward(*inputs, weak)
-            self.weak, self.attached = last.detach(), last
-            return self.weak, others
+            return WeakOutputs(*last.detach(), with_gradient=last), others
         return self.forward_weak(weak), self.forward(*inputs)
 
-    def forward_weak(self, images: Tensor) -> Outputs:
+    def forward_weak(self, images: Tensor) -> WeakOutputs:
         """Outputs of the weak view, as at inference."""
-        self.weak = self.forward_eval(images)
-        return self.weak
+        return WeakOutputs(*self.forward_eval(images), at_inference=True)
 
     def forward_strong(self, rows: Tensor) -> list[Outputs]:
         """Outputs with gradient of the labeled images, and of `rows` of the strong view: zero for its other rows."""
@@ -236,5 +266,4 @@ class Step:
         with torch.set_grad_enabled(gradient):
             outputs = [self.model(piece) for piece in torch.split(images, self.micro_batch or max(1, len(images)))]
         self.model.train(training)
-        self.evaluated = outputs[0] if len(outputs) == 1 else Outputs.cat(outputs)
-        return self.evaluated
+        return outputs[0] if len(outputs) == 1 else Outputs.cat(outputs)

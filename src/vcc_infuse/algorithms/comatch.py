@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check_integer, check_range
-from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task
+from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task, WeakOutputs
 from ..utils.ring_buffer import RingBuffer
 from .alignment import QueueAlignment
 from .base import PseudoLabeling
@@ -70,9 +70,8 @@ class CoMatch(PseudoLabeling):
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Soft targets, with weight 1 where the largest probability reaches the threshold."""
-        assert step.weak is not None
         probs = self.alignment(calibrated.probs, step.gather)
-        return self._smooth(probs, step.weak.features)
+        return self._smooth(probs, calibrated.features)
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """The terms of `PseudoLabeling`, and a contrastive loss between two strong views."""
@@ -107,7 +106,7 @@ class CoMatch(PseudoLabeling):
         return PseudoLabels(targets, (targets.amax(1) >= self.threshold).float())
 
     @torch.no_grad()
-    def _remember(self, step: Step, labeled: Outputs, weak: Outputs, probs: Tensor) -> None:
+    def _remember(self, step: Step, labeled: Outputs, weak: WeakOutputs, probs: Tensor) -> None:
         """Store unlabeled examples with aligned, unsmoothed probabilities, then labeled ones with their labels."""
         truth = F.one_hot(step.batch.y, probs.shape[1]).float()
         for features, rows in ((weak.features, probs), (labeled.features, truth)):

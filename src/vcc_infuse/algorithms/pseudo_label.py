@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..errors import check_range
 from ..models.classifier import frozen_statistics
-from ..types import Losses, Step
+from ..types import Losses, Step, WeakOutputs
 from .fixmatch import FixMatch
 from .ops import labeled_loss, ramp
 
@@ -34,8 +34,8 @@ class PseudoLabel(FixMatch):
         (labeled,) = step.forward(batch.x)
         with frozen_statistics(step.model):
             (outputs,) = step.forward(batch.views["weak"])
-        step.weak, step.attached = outputs.detach(), outputs
-        calibrated = step.confidence(batch.views["weak"], step.weak)
+        weak = WeakOutputs(*outputs.detach(), with_gradient=outputs)
+        calibrated = step.confidence(batch.views["weak"], weak)
         pseudo = self.pseudo_label(calibrated, step)
         weight = self.weight * ramp(step.progress, self.rampup_fraction)
         yield Losses(

@@ -102,9 +102,8 @@ class SimMatch(PseudoLabeling):
     @torch.no_grad()
     def _targets(self, calibrated: Calibrated, step: Step) -> tuple[PseudoLabels, Tensor]:
         """Pseudo labels, and similarities of the weak view, reweighted by the probability of each bank row's class."""
-        assert step.weak is not None
         probs = self.alignment(calibrated.probs, step.gather)
-        teacher = self._similarities(step.weak.features, self.bank).softmax(1)
+        teacher = self._similarities(calibrated.features, self.bank).softmax(1)
         labels = self.bank_labels.clamp(min=0)
         unfolded = F.normalize(teacher * probs[:, labels], p=1, dim=1)
         aggregated = torch.zeros_like(probs).index_add_(1, labels, teacher)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..types import Calibrated, Outputs, Step, Task
+from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
 from ..utils.params import HasOptions
 
@@ -30,7 +30,7 @@ class Calibrator(HasOptions, nn.Module):
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build memories and networks once the sizes are known."""
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """Confidence during training; memories may change only while `self.training`."""
         raise NotImplementedError
 
@@ -42,7 +42,7 @@ class Calibrator(HasOptions, nn.Module):
 class Softmax(Calibrator):
     """The classifier's own probability, used when no calibrator is given."""
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """Softmax probabilities and their maximum."""
         probs = outputs.logits.detach().float().softmax(1)
         return Calibrated(probs, probs.amax(1))

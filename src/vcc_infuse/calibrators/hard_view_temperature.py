@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check_range
-from ..types import Calibrated, Outputs, Step, Task
+from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
 from ..utils.ring_buffer import RingBuffer
 from .base import Calibrator
@@ -147,7 +147,7 @@ class HardViewTemperature(Calibrator):
         """Start at the temperature 1."""
         self.temperature = TemperatureEstimate(task.classes, self.holdout_fraction > 0, self.memorization_gate)
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The softmax; in training mode, after refitting the temperature."""
         if self.training and ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:
             rows = sample_rows(len(step.batch.y), self.sample_fraction, images.device)

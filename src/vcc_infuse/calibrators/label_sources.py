@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..types import Outputs, Step
+from ..types import Step, WeakOutputs
 
 
 class LabeledExamples(NamedTuple):
@@ -23,7 +23,7 @@ class LabeledExamples(NamedTuple):
     labels: Tensor
 
 
-def collect_examples(sources: tuple[str, ...], step: Step, outputs: Outputs) -> LabeledExamples | None:
+def collect_examples(sources: tuple[str, ...], step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
     """The examples of all `sources` together; None, with a warning, if the step has none.
 
     `outputs` are those of the weak view.
@@ -35,7 +35,7 @@ def collect_examples(sources: tuple[str, ...], step: Step, outputs: Outputs) -> 
     return LabeledExamples(*(torch.cat(column) for column in zip(*found, strict=True)))
 
 
-def _from_source(source: str, step: Step, outputs: Outputs) -> LabeledExamples | None:
+def _from_source(source: str, step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
     """The examples of one source, at most as many as the labeled batch has; None if the step has none."""
     batch, name = step.batch, "strong" if source == "weak_strong" else source
     if name not in batch.views:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import check_choice, check_range
 from ..models.classifier import frozen_statistics
-from ..types import Calibrated, Outputs, Step, identity_gather
+from ..types import Calibrated, Step, WeakOutputs, identity_gather
 from .base import Softmax
 from .label_sources import collect_examples
 
@@ -51,12 +51,12 @@ class MMCE(Softmax):
         self.labeled_views = () if labels == "weak_strong" else ("strong",)
         self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """Softmax confidence; during training, with the loss."""
         loss = self._loss(step, outputs) if self.training else None
         return super().forward(step, images, outputs)._replace(loss=loss)
 
-    def _loss(self, step: Step, outputs: Outputs) -> Tensor | None:
+    def _loss(self, step: Step, outputs: WeakOutputs) -> Tensor | None:
         examples = collect_examples(SOURCES[self.labels], step, outputs)
         if examples is None:
             return None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check_choice, check_integer, check_range
-from ..types import Calibrated, Outputs, Step, Task
+from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
 from ..utils.ring_buffer import RingBuffer
 from .base import Calibrator
@@ -147,7 +147,7 @@ class TemperatureScaling(Calibrator):
         self.temperature.fill_(1)
         self.at_bound.fill_(False)
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The softmax at the fitted temperature; in training mode, after collecting labels and refitting if due."""
         if self.training:
             self._learn(step, outputs)
@@ -171,7 +171,7 @@ class TemperatureScaling(Calibrator):
         return self
 
     @torch.no_grad()
-    def _learn(self, step: Step, outputs: Outputs) -> None:
+    def _learn(self, step: Step, outputs: WeakOutputs) -> None:
         steps_left = min(-(step.number + 1) % self.period, step.steps - 1 - step.number)
         # Skip examples that the queue would drop before the next fit.
         if steps_left < self.window and (examples := collect_examples((self.labels,), step, outputs)):

@@ -104,6 +104,7 @@ class Batches:
         x = self.views("weak", raw)
         y = self._send(self.data.labeled_y[ids])
         views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
+        later: dict[str, MakeRows] = {}
         pool_ids = np.empty(0, dtype=np.int64)
         if self.names:
             if self.whole_pool:
@@ -111,26 +112,28 @@ class Batches:
                 self.whole_pool = False
             pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
             raw = self.rows(self.data.split.pool[pool_ids])
-            views = self._pool_views(raw, views)
+            later = self._pool_views(raw, views)
         held_out_y = None
         if len(self.data.split.held_out):
             held = self._slice(self.held_out_stream, step, self.batch_size)
             views["held_out"] = self.views("weak", self.rows(held))
             held_out_y = self._send(self.data.dataset.train.y[held])
         weights = send(self.pool_weights[torch.from_numpy(pool_ids)], self.device)
-        return Batch(x, y, self._send(ids), views, self._send(pool_ids), weights, held_out_y)
+        every_view = LazyViews(views, later) if later else views
+        return Batch(x, y, self._send(ids), every_view, self._send(pool_ids), weights, held_out_y)
 
     def _send(self, rows: np.ndarray) -> Tensor:
         return send(torch.from_numpy(rows), self.device)
 
-    def _pool_views(self, raw: Tensor | SlotRows, others: dict[str, Tensor]) -> dict[str, Tensor]:
-        made, later = dict(others), {}
+    def _pool_views(self, raw: Tensor | SlotRows, views: dict[str, Tensor]) -> dict[str, MakeRows]:
+        """Add the views of the pool; returns what makes those that are made later."""
+        later = {}
         for name in self.names:
             if self.lazy and name == "strong":
                 later[name] = self.views.strong_later(raw)
             else:
-                made[name] = self.views(name, raw)
-        return LazyViews(made, later) if later else made
+                views[name] = self.views(name, raw)
+        return later
 
     def rows(self, rows: np.ndarray) -> Tensor | SlotRows:
         """Raw training rows on the device; of views, a reference to them, because a view reads one slot of each."""

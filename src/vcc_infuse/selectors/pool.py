@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..algorithms import Algorithm, PseudoLabeling
 from ..calibrators import Calibrator
 from ..data.batches import Batches
-from ..types import Batch, Calibrated, Outputs, PseudoLabels, Step, Task, identity_gather
+from ..types import Batch, Calibrated, Outputs, PseudoLabels, Step, Task, WeakOutputs, identity_gather
 from ..utils.seeding import seed_chunk
 
 
@@ -41,8 +41,7 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
     """Pseudo-label the step's unlabeled examples; calibrator and algorithm must be in eval mode."""
     views = step.batch.views
     weak: Outputs = step.model(views["weak"])
-    step.weak = weak
-    calibrated = step.confidence(views["weak"], weak)
+    calibrated = step.confidence(views["weak"], WeakOutputs(*weak))
     pseudo = pseudo_labels(algorithm, calibrated, step)
     images = views[student_view(algorithm)]
     outputs = Outputs(*(part.float() for part in weak))

@@ -48,8 +48,9 @@ class Balance(Wrapper):
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
         """The balanced confidence; in training mode, after storing the batch."""
-        assert step.weak is not None
-        confidence, labels = step.weak.logits.float().softmax(1).amax(1), calibrated.labels
+        assert calibrated.outputs is not None
+        confidence = calibrated.outputs.logits.float().softmax(1).amax(1)
+        labels = calibrated.labels
         score = calibrated.confidence.detach().float()
         if self.training:
             columns = {"score": score, "confidence": confidence, "labels": labels}

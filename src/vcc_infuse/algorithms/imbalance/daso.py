@@ -79,12 +79,11 @@ class DASO(Wrapper):
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
         """Probabilities of the classifier, blended with those of the prototypes."""
-        assert step.weak is not None
         if self.training:
             self._remember(step)
         if step.number >= self.warmup_steps(step):
             weight = self.blend()[calibrated.labels][:, None]
-            probs = calibrated.probs.float().lerp(self.prototype_logits(step.weak.features).softmax(1), weight)
+            probs = calibrated.probs.float().lerp(self.prototype_logits(calibrated.features).softmax(1), weight)
             calibrated = calibrated._replace(probs=probs, confidence=probs.amax(1))
         if self.training:
             self.current_counts += class_counts(step.gather(calibrated.labels), len(self.current_counts))

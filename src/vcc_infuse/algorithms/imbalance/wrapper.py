@@ -9,16 +9,13 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ...types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task
+from ...types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task, WeakOutputs
 from ..base import PseudoLabeling
 from ..fixmatch import FixMatch
 
-FORWARDED = ("weak", "attached", "evaluated")
-"""What a forward of the weak view leaves in the step."""
-
 
 class Wrapper(PseudoLabeling):
-    """Wraps an unchanged base method. Plug-ins may be nested."""
+    """Wraps an unchanged base method. Wrappers may be nested."""
 
     needs_strong: ClassVar[bool] = False
     """Whether the wrapper learns from a strong view, so that the base must have one."""
@@ -79,11 +76,16 @@ class Wrapper(PseudoLabeling):
 
 @dataclass
 class WrappedStep(Step):
-    """The step that the base method of a wrapper receives; `outputs` keeps those of labeled, then strong images."""
+    """The step that the base method of a wrapper receives.
+
+    It keeps what the base computes, for the wrapper's own losses: `weak` of the weak view, and `outputs` of labeled,
+    then strong images.
+    """
 
     outer: Step = field(kw_only=True)
     wrapper: Wrapper = field(kw_only=True)
     margin: Tensor | None = field(kw_only=True)
+    weak: WeakOutputs | None = field(kw_only=True, default=None)
     outputs: list[Outputs] = field(kw_only=True, default_factory=list)
 
     @classmethod
@@ -93,17 +95,14 @@ class WrappedStep(Step):
         own = {f.name: getattr(step, f.name) for f in fields(Step)}
         return cls(**own, outer=step, wrapper=wrapper, margin=wrapper.margin())
 
-    def confidence(self, images: Tensor, outputs: Outputs) -> Calibrated:
+    def confidence(self, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The corrected output of the calibrator."""
-        for name in FORWARDED:  # a base may set them without calling `forward_weak_strong`
-            setattr(self.outer, name, getattr(self, name))
+        self.weak = outputs
         return self.wrapper.correct(self.outer.confidence(images, outputs), self)
 
-    def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, list[Outputs]]:
+    def forward_weak_strong(self, weak: Tensor, *inputs: Tensor) -> tuple[WeakOutputs, list[Outputs]]:
         """Outputs for the weak view and the labeled images, and outputs with margin for the strong views."""
         outputs, self.outputs = self.outer.forward_weak_strong(weak, *inputs)
-        for name in FORWARDED:
-            setattr(self, name, getattr(self.outer, name))
         return outputs, self._with_margin(*self.outputs)
 
     def forward_strong(self, rows: Tensor) -> list[Outputs]:

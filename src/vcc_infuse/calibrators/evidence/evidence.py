@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import check_choice, check_integer, check_range
-from ...types import Calibrated, Outputs, Step, Task
+from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..base import Calibrator, set_top_confidence
 from ..history import History, Visit
 from ..scale_matching import ScaleMatching
@@ -111,7 +111,7 @@ class Evidence(Calibrator):
         first = min(one_pass, math.ceil(task.steps / 4))
         self.refresh_steps = {first + i * (task.steps - first) // self.refreshes for i in range(self.refreshes)}
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The confidence that selects; in training mode, after learning from the batch."""
         probs, features = outputs.logits.detach().float().softmax(1), outputs.features.detach().float()
         with torch.autocast(probs.device.type, enabled=False):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import check_choice, check_range
-from ...types import Calibrated, Outputs, Step, Task
+from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ...utils.device import to_float64
 from ..base import set_top_confidence
 from ..hard_view_temperature import VIEW, TemperatureEstimate, sample_rows
@@ -106,7 +106,7 @@ class RobustVCC(ConsistencyCalibrator):
         self.temperature = TemperatureEstimate(task.classes, self.holdout_fraction > 0, self.memorization_gate)
         self.scale = ScaleMatching(self.match, task.classes, self.queue_length(task), self.min_per_class)
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The selection confidence; in training mode, after storing the batch and computing the loss of its targets."""
         probs = outputs.logits.detach().float().softmax(1)
         score, loss = self.reconstructed(probs, outputs.features.detach()), None
@@ -125,7 +125,7 @@ class RobustVCC(ConsistencyCalibrator):
         probs = outputs.logits.float().softmax(1)
         return set_top_confidence(probs, self.reconstructed(probs, outputs.features)).amax(1)
 
-    def _learn(self, step: Step, images: Tensor, outputs: Outputs, score: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _learn(self, step: Step, images: Tensor, outputs: WeakOutputs, score: Tensor) -> tuple[Tensor, Tensor | None]:
         """Refit the temperature, store a part of the batch, and compute the network's loss on it."""
         fraction = 1.0 if self.network is None else self.target_fraction
         if ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...models.classifier import borrowed_statistics
-from ...types import Outputs, Step
+from ...types import Outputs, Step, WeakOutputs
 from ...utils.ring_buffer import RingBuffer
 from ..history import History
 from .fusion import Rows, interpolate
@@ -30,7 +30,7 @@ class ScoreMemory(nn.Module):
         self.memory = RingBuffer(size, {**columns, "labels": ((), torch.long)})
 
     @torch.no_grad()
-    def observe(self, step: Step, images: Tensor, outputs: Outputs, rows: Tensor | slice = slice(None)) -> Rows:
+    def observe(self, step: Step, images: Tensor, outputs: WeakOutputs, rows: Tensor | slice = slice(None)) -> Rows:
         """Score the examples `rows` of a batch and add them to the queue; add the whole batch to the history."""
         probs, ids = outputs.logits.detach().float().softmax(1), step.batch.pool_ids
         columns = [probs.new_empty(len(probs[rows]), 0)]
@@ -60,12 +60,12 @@ class ScoreMemory(nn.Module):
         return Rows(scores, self.memory["confidence"], torch.where(valid, self.memory["labels"], self.classes))
 
 
-def _view(step: Step, images: Tensor, outputs: Outputs, rows: Tensor | slice) -> Tensor:
+def _view(step: Step, images: Tensor, outputs: WeakOutputs, rows: Tensor | slice) -> Tensor:
     """The view score. Model and EMA need the same BatchNorm statistics, or two identical networks would disagree.
 
     The EMA uses running statistics as of the last step. If the model used those of the batch, it is evaluated again.
     """
-    if outputs is step.evaluated:
+    if outputs.at_inference:
         online = Outputs(outputs.logits[rows], outputs.features[rows])
     else:
         with borrowed_statistics(step.model, step.ema):

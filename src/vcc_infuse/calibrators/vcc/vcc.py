@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import check_choice, check_integer, check_range
-from ...types import Calibrated, Outputs, Step, Task
+from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..base import Calibrator, set_top_confidence
 from ..history import History
 from .reconstruction import MLPReconstruction, VAEReconstruction
@@ -142,7 +142,7 @@ class VCC(ConsistencyCalibrator):
         )  # fmt: skip
         self.joint = joint
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """r; in training mode, after storing the batch and computing the loss of its targets."""
         probs = outputs.logits.detach().float().softmax(1)
         if not self.training:
@@ -157,10 +157,10 @@ class VCC(ConsistencyCalibrator):
         """r, with z at the prior's mean; the softmax confidence without a network."""
         return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)
 
-    def _learn(self, step: Step, images: Tensor, outputs: Outputs, target: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _learn(self, step: Step, images: Tensor, outputs: WeakOutputs, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """The confidence before this step and the loss; with a gradient for the classifier if `joint`."""
         if not self.joint or self.network is None:
-            return self.learn(outputs.detach(), target)
-        attached = step.attached or step.forward_eval(images, gradient=True)
+            return self.learn(outputs.outputs.detach(), target)
+        attached = outputs.with_gradient or step.forward_eval(images, gradient=True)
         probs = outputs.logits.detach().float().softmax(1)
         return self.reconstructed(probs, outputs.features.detach()), self.loss(attached, target)
