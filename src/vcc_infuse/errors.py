@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -21,6 +22,17 @@ class OptionError(UserError):
         self.option, self.value = option, value
         self.problem = f"{requirement}, got {value!r}" + (f"; {remedy}" if remedy else "")
         super().__init__(f"{option} {self.problem}")
+
+
+@contextmanager
+def option_prefix(prefix: str) -> Iterator[None]:
+    """Name a refused option as the user knows it: a class checks its arguments without knowing where it is used."""
+    try:
+        yield
+    except OptionError as fault:
+        fault.option = f"{prefix}.{fault.option}"
+        fault.args = (f"{fault.option} {fault.problem}",)
+        raise
 
 
 Choice = TypeVar("Choice", bound=str)

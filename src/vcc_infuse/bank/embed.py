@@ -42,14 +42,27 @@ def embed_data(
         device: where the encoder computes.
         progress: show a progress bar.
     """
+    encoder, _ = make_encoder(encoder, data.dataset.shape)
     bank = open_bank(data, encoder, config, cache=cache, device=device)
-    state = PartialState(cpu=bank.device.type == "cpu")
-    began = time.perf_counter()
-    bank.build(rank=state.process_index, world=state.num_processes, progress=progress and state.is_main_process)
-    state.wait_for_everyone()
-    bank.ensure(data.split.labeled)
-    bank.seconds = time.perf_counter() - began
-    return replace(data, dataset=bank.dataset())
+    return embedded(data, bank, progress=progress)
+
+
+def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) -> tuple[Backbone, str | None]:
+    """A copy of a network, ready to embed images of this shape (height, width, channels).
+
+    Returns:
+        The network with its weights, frozen, and where these come from; None if they are random.
+    """
+    if len(shape) != 3:
+        raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
+    encoder = copy.deepcopy(encoder)
+    if isinstance(encoder, Timm) and encoder.input_size is None:
+        encoder.input_size = input_size(min(shape[:2]))
+    with torch.random.fork_rng([]):  # a network with random weights is the same in every process and every run
+        torch.manual_seed(seed)
+        set_up(encoder, (shape[2], shape[0], shape[1]))
+    source = encoder.load_pretrained()
+    return encoder.requires_grad_(False), source
 
 
 def open_bank(
@@ -61,22 +74,33 @@ def open_bank(
     device: str = "auto",
     seed: int = 0,
 ) -> Bank:
-    """The bank of the data, with whatever is embedded already; `seed` is that of the augmentation."""
-    shape = data.dataset.shape
-    if len(shape) != 3:
-        raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
-    encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm) and encoder.input_size is None:
-        encoder.input_size = input_size(min(shape[:2]))
-    with torch.random.fork_rng([]):  # a network with random weights is the same in every process and every run
-        torch.manual_seed(seed)
-        set_up(encoder, (shape[2], shape[0], shape[1]))
-    encoder.load_pretrained()
-    expects, dataset = encoder.preprocessing(), data.dataset
-    mean, std = (expects.mean, expects.std) if expects else (dataset.mean, dataset.std)
+    """The bank of the data, with whatever is embedded already.
+
+    Args:
+        data: images.
+        encoder: a network from `make_encoder`.
+        config: which views; see BankConfig.
+        cache: folder of the bank; see the option of `load_ssl`.
+        device: where the encoder computes.
+        seed: seed of the augmentation.
+    """
+    dataset = data.dataset
+    expected = encoder.preprocessing()
+    mean = expected.mean if expected else dataset.mean
+    std = expected.std if expected else dataset.std
     views = ImageViews(mean, std, dataset.flip, dataset.augment)
-    where = resolve_device(device)
-    return Bank(dataset, encoder.requires_grad_(False), views, config, seed=seed, cache=cache, device=where)
+    return Bank(dataset, encoder, views, config, seed=seed, cache=cache, device=resolve_device(device))
+
+
+def embedded(data: SSLData, bank: Bank, *, progress: bool = True) -> SSLData:
+    """The data as the views of their bank; what is missing is embedded now, shared among the processes of a run."""
+    state = PartialState(cpu=bank.device.type == "cpu")
+    began = time.perf_counter()
+    bank.build(rank=state.process_index, world=state.num_processes, progress=progress and state.is_main_process)
+    state.wait_for_everyone()
+    bank.ensure(data.split.labeled)
+    bank.seconds = time.perf_counter() - began
+    return replace(data, dataset=bank.dataset())
 
 
 def input_size(side: int) -> int:

@@ -78,6 +78,11 @@ class Dataset:
         return replace(self, augment=augment, flip=self.flip if flip is None else flip)
 
     @property
+    def images(self) -> Dataset:
+        """What the rows were before a bank embedded them; the dataset itself where there is no bank."""
+        return self.bank.source if self.bank else self
+
+    @property
     def evaluated_on(self) -> Literal["test", "validation"] | None:
         """What the figures of a run are taken on."""
         if self.test is None:

@@ -31,7 +31,7 @@ def identify(data: SSLData) -> Columns:
 
     Of embedded views, those of the images they come from.
     """
-    source = data.dataset.bank.source if data.dataset.bank else data.dataset
+    source = data.dataset.images
     used = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     train = Examples(source.train.x[used], source.train.y[used])
     parts = {"train": train} | ({} if source.test is None else {"test": source.test})

@@ -124,6 +124,12 @@ class RunFolder:
         files = {"config.yaml": encoded(config)} | ({"rows.npz": npz_bytes(rows)} if rows else {})
         manifest.publish(self.path, files | ({"skipped.tsv": encoded(skipped)} if skipped else {}))
 
+    def remove_unstarted(self) -> None:
+        """Remove the folder of a run that failed before its first step and holds nothing but its configuration."""
+        visible = {file.name for file in self.path.iterdir() if not file.name.startswith(".")}
+        if visible <= {"config.yaml", manifest.NAME}:
+            shutil.rmtree(self.path)
+
     def reopen(self, config: str) -> None:
         """Make a finished run one that is still training, because it is extended; an unfinished one stays as it is."""
         summary = self.path / "summary.json"

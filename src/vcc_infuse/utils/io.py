@@ -1,4 +1,4 @@
-"""JSON, JSON lines, arrays and text on disk. A crash leaves the old file or the new one, never half a file."""
+"""JSON, JSON lines, YAML, arrays and text on disk. A crash leaves the old file or the new one, never half a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from ..errors import UserError
 
 Columns = dict[str, np.ndarray]
+LARGEST_YAML = 10**6  # characters
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # What reading a file of the wrong content can raise: JSON that is nested too deeply, a zip whose header promises
 # terabytes, a key that is missing, a number where a list belongs.
@@ -108,6 +110,30 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None if there is no such file."""
     return _parse(path.read_bytes(), str(path)) if path.is_file() else None
+
+
+def read_yaml(path: str | Path, option: str = "") -> dict[str, Any]:
+    """The options in a YAML file; `option` precedes the path in an error."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LARGEST_YAML + 1)
+        options = yaml.safe_load(text) if len(text) <= LARGEST_YAML else None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as fault:
+        raise UserError(f"{option}{path} cannot be read: {in_words(fault)}") from fault
+    if not isinstance(options, dict) or not _within(options, LARGEST_YAML // 100):
+        raise UserError(f"{option}{path} must hold options, one `name: value` per line, and not too many")
+    return options
+
+
+def _within(tree: Any, most: int) -> bool:
+    """Whether nested lists and dicts hold at most so many values. Aliases in YAML can make a few lines endless."""
+    left = [tree]
+    for _ in range(most):
+        if not left:
+            return True
+        node = left.pop()
+        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return not left
 
 
 def jsonl_line(value: Any) -> str:
