@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..report import write_report
 from ..runs import checkpoint
-from ..runs.fingerprint import Identity, compare, content_digest, identify, options_of, refuse
+from ..runs.fingerprint import Fingerprint, compare, content_digest, options_of, refuse, used_rows
 from ..runs.folder import RunFolder
 from ..runs.gallery import last_scores, mistakes, ranked
 from ..selectors.pool import Pool
@@ -41,7 +41,7 @@ class RunRecorder:
         self.folder = RunFolder(out) if out else None
         self.state, self.report = state, report
         self.tracker = Tracker(state.accelerator)
-        self.identity: Identity = {}
+        self.fingerprint: Fingerprint | None = None
 
     @property
     def writes(self) -> bool:
@@ -57,8 +57,8 @@ class RunRecorder:
             if resume:
                 raise UserError("resume=True needs the folder of the run: Trainer(out=…)")
             return 0
-        rows = identify(self.state.data)
-        self.identity = identity(self.state, options_of(yaml.safe_load(config)), rows)
+        rows = used_rows(self.state.data)
+        self.fingerprint = fingerprint(self.state, options_of(yaml.safe_load(config)), rows)
         if resume:
             self._check(self.folder, rows, force)
         saved = self._load() if resume else None
@@ -85,13 +85,13 @@ class RunRecorder:
 
     def _check(self, folder: RunFolder, rows: Columns, force: bool) -> None:
         """Refuse to continue another run than the one in the checkpoint."""
-        before = checkpoint.identity(folder.checkpoints)
-        if not before:
+        before = checkpoint.read_fingerprint(folder.checkpoints)
+        if before is None or self.fingerprint is None:
             return  # nothing was trained yet
-        old, now = before["config"], self.identity["config"]
+        old, now = before["config"], self.fingerprint["config"]
         if before["step"] == before.get("total"):  # a run that is complete may get more steps
             old = {**old, "steps": now["steps"]}
-        found = compare({**before, "config": old}, self.identity, (folder.rows(), rows))
+        found = compare({**before, "config": old}, self.fingerprint, (folder.rows(), rows))
         said = refuse(found, folder.path, force, "put it back as it was, start a new run, or add --force")
         if said and self.state.main:
             print(said, file=sys.stderr)
@@ -161,13 +161,13 @@ class RunRecorder:
     def checkpoint(self, step: int) -> None:
         """Save everything after `step` steps."""
         if self.folder and self.writes:
-            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step}, self.identity)
+            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step}, self.fingerprint)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Save the model and its answers with the summary, whose presence marks a finished run."""
         if self.folder and self.writes:
             direction = influence_direction(self.state, summary["seed"])
-            predictor = replace(self.state.predictor(), direction=direction, identity=self.identity)
+            predictor = replace(self.state.predictor(), direction=direction, fingerprint=self.fingerprint)
             self.folder.finish(summary, predictor.files() | example_files(self.folder.path, self.state))
             if self.report:
                 write_html_report(self.folder.path)
@@ -185,8 +185,8 @@ def write_html_report(folder: Path) -> None:
         print(f"report not written: {fault}", file=sys.stderr)
 
 
-def identity(state: TrainState, options: dict[str, Any], rows: Columns) -> Identity:
-    """What makes this run: a checkpoint or a model with another identity belongs to another run."""
+def fingerprint(state: TrainState, options: dict[str, Any], rows: Columns) -> Fingerprint:
+    """The fingerprint of this run; `options` are those of its config.yaml."""
     data, bank = state.data, state.data.dataset.bank
     return {
         "config": options,

@@ -10,7 +10,7 @@ from ..errors import OptionError
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device of a name: `auto` is an accelerator if there is one; a numbered GPU becomes the process's current one."""
+    """The device of a name; `auto` is an accelerator if there is one. A numbered GPU becomes the current one."""
     available = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if device == "auto":
         return available or torch.device("cpu")

@@ -92,7 +92,7 @@ def phase(text: str, *, shown: bool = True) -> Iterator[Phase]:
             running.tick()
 
     if running.shown:
-        threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=watch, name=f"phase: {text}", daemon=True).start()
     try:
         yield running
     finally:
