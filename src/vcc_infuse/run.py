@@ -245,11 +245,11 @@ def resumed_config(
 
 def _check_unchanged(folder: str, stored: Mapping[str, Any], *, extended: bool, force: bool) -> None:
     """Refuse options that were edited since the last checkpoint, before the data are loaded."""
-    before = checkpoint.identity(RunFolder(folder).checkpoints)
-    if not before or force:
+    before = checkpoint.read_fingerprint(RunFolder(folder).checkpoints)
+    if before is None or force:
         return
     now = options_of(stored)
-    steps = {"steps": now.get("steps")} if extended or before["step"] == before.get("total") else {}
+    steps = {"steps": now.get("steps")} if extended or before.get("step") == before["total"] else {}
     remedy = "put it back, start a new run with --config, or add --force"
     refuse(changed_options({**before["config"], **steps}, now), folder, False, remedy)
 

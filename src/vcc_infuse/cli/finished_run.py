@@ -111,10 +111,10 @@ def config_of(run: str, data: str | None) -> dict[str, Any]:
 def check_config(predictor: Predictor, run: str, force: bool) -> None:
     """Refuse a config.yaml that is no longer the one the model was trained by; `force` only says what differs."""
     path = Path(run) / "config.yaml"
-    if predictor.identity is None or not path.is_file():
+    if predictor.fingerprint is None or not path.is_file():
         return
     now = options_of(own_config(run))
-    said = refuse(changed_options(predictor.identity["config"], now), path, force, "put it back, or add --force")
+    said = refuse(changed_options(predictor.fingerprint["config"], now), path, force, "put it back, or add --force")
     if said:
         print(said, file=sys.stderr)
 

@@ -36,7 +36,7 @@ def resume_words(words: Words, folder: str) -> Words:
 
 def check_options(folder: str, extended: bool, force: bool) -> None:
     """Refuse options that were edited since the last checkpoint, before the data are loaded."""
-    before = checkpoint.identity(RunFolder(folder).checkpoints)
+    before = checkpoint.read_fingerprint(RunFolder(folder).checkpoints)
     if before and not force:
         now = options_of(read_config(Path(folder) / "config.yaml"))
         steps = {"steps": now.get("steps")} if extended or before["step"] == before.get("total") else {}

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..report import write_report
 from ..runs import checkpoint
-from ..runs.fingerprint import Identity, compare, content_digest, identify, options_of, refuse
+from ..runs.fingerprint import Fingerprint, compare, content_digest, options_of, refuse, used_rows
 from ..runs.folder import RunFolder
 from ..runs.gallery import last_scores, mistakes, ranked
 from ..selectors.pool import Pool
@@ -50,7 +50,7 @@ class RunRecorder(Callback):
         self.state = state
         self.batches = batches
         self.report = report
-        self.identity: Identity = {}
+        self.fingerprint: Fingerprint | None = None
         self.config = ""
         self.resumed = False
         self.recorded = 0
@@ -72,8 +72,8 @@ class RunRecorder(Callback):
                 raise UserError("resume=True needs the folder of the run: Trainer(out=…)")
             return 0
         self.config = config
-        rows = identify(self.state.data)
-        self.identity = identity(self.state, options_of(yaml.safe_load(config)), rows)
+        rows = used_rows(self.state.data)
+        self.fingerprint = fingerprint(self.state, options_of(yaml.safe_load(config)), rows)
         saved = self._restore(self.folder, rows, force) if resume else None
         self.resumed = saved is not None
         step = saved["step"] if saved else 0
@@ -109,13 +109,12 @@ class RunRecorder(Callback):
 
     def _check(self, folder: RunFolder, rows: Columns, force: bool) -> None:
         """Refuse to continue another run than the one in the checkpoint."""
-        before = checkpoint.identity(folder.checkpoints)
-        if not before:
+        before = checkpoint.read_fingerprint(folder.checkpoints)
+        if before is None or self.fingerprint is None:
             return  # nothing was trained yet
-        old_options = before["config"]
-        if before["step"] == before.get("total"):  # a run that is complete may get more steps
-            old_options = {**old_options, "steps": self.identity["config"]["steps"]}
-        differences = compare({**before, "config": old_options}, self.identity, (folder.rows(), rows))
+        if before.get("step") == before["total"]:  # a run that is complete may get more steps
+            before["config"]["steps"] = self.fingerprint["config"]["steps"]
+        differences = compare(before, self.fingerprint, (folder.rows(), rows))
         remark = refuse(differences, folder.path, force, "put it back as it was, start a new run, or add --force")
         if remark and self.state.main:
             print(remark, file=sys.stderr)
@@ -180,13 +179,13 @@ class RunRecorder(Callback):
     def checkpoint(self, step: int) -> None:
         """Save everything after `step` steps."""
         if self.folder and self.writes:
-            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step}, self.identity)
+            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step}, self.fingerprint)
 
     def on_finish(self, trainer: Trainer, summary: dict[str, Any]) -> None:
         """Save the model and its answers with the summary, whose presence marks a finished run."""
         if self.folder and self.writes:
             direction = influence_direction(self.state, self.batches)
-            predictor = replace(self.state.predictor(), direction=direction, identity=self.identity)
+            predictor = replace(self.state.predictor(), direction=direction, fingerprint=self.fingerprint)
             self.folder.finish(summary, predictor.files() | example_files(self.folder.path, self.state))
             if self.report:
                 write_html_report(self.folder.path)
@@ -200,8 +199,8 @@ def write_html_report(folder: Path) -> None:
         print(f"report not written: {fault}", file=sys.stderr)
 
 
-def identity(state: TrainState, options: dict[str, Any], rows: Columns) -> Identity:
-    """What makes this run: a checkpoint or a model with another identity belongs to another run."""
+def fingerprint(state: TrainState, options: dict[str, Any], rows: Columns) -> Fingerprint:
+    """The fingerprint of this run; `options` are those of its config.yaml."""
     data, bank = state.data, state.data.dataset.bank
     return {
         "config": options,

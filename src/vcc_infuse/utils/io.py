@@ -10,7 +10,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ MALFORMED = (
 
 @contextmanager
 def reading(path: str | Path, remedy: str = "restore it from a copy or remove it") -> Iterator[None]:
-    """Whatever the content of a file breaks in this block becomes one line that names the file and the remedy."""
+    """Turn whatever a malformed file raises in this block into one line that names the file and the remedy."""
     try:
         yield
     except UserError:
@@ -67,9 +67,9 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def encoded(text: str, errors: str = "backslashreplace") -> bytes:
-    """Text as UTF-8; `errors` is for bytes of file names that are no UTF-8, as in `str.encode`.
+    """Text as UTF-8; `errors` says what becomes of bytes of file names that are not UTF-8, as in `str.encode`.
 
-    A backslash and a code are also what JSON wants for them, so that they are the same when they are read again.
+    The default writes the escapes that JSON reads back as the same bytes.
     """
     return text.encode("utf-8", errors)
 
@@ -155,31 +155,28 @@ class Lines(NamedTuple):
     values: list[dict[str, Any]]
     damaged: list[int]
 
-    def complaint(self, path: Path) -> str:
-        """Which lines are left out, in words; empty if none is."""
-        return lines_left_out(path, self.damaged) if self.damaged else ""
-
-
-def lines_left_out(path: Path, numbers: Sequence[int], most: int = 10) -> str:
-    """How many lines of a file are damaged, and which."""
-    shown = ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
-    one = len(numbers) == 1
-    return f"{path}: {len(numbers)} {'line is' if one else 'lines are'} damaged and left out (line {shown})"
+    def complaint(self, path: Path, most: int = 10) -> str:
+        """How many lines are left out, and the numbers of the first; empty if none is."""
+        if not self.damaged:
+            return ""
+        shown = ", ".join(map(str, self.damaged[:most])) + (", …" if len(self.damaged) > most else "")
+        count = "1 line is" if len(self.damaged) == 1 else f"{len(self.damaged)} lines are"
+        return f"{path}: {count} damaged and left out (line {shown})"
 
 
 def read_jsonl(path: Path) -> Lines:
-    """The objects in a file, one per line, each with the number of its `step`; none if there is no such file.
+    """The objects in a file, one per line, each with an integer `step`; none if there is no such file.
 
-    A crash while writing can cut the last line short, and a disk can lose any: such lines are left out and counted.
+    A crash while writing can cut the last line short, and a disk can damage any: such lines are left out and counted.
     """
-    found = Lines([], [])
+    lines = Lines([], [])
     for number, line in enumerate(path.read_bytes().split(b"\n") if path.is_file() else [], 1):
         try:
             if line.strip():
-                found.values.append(_with_step(_parse(line, str(path))))
+                lines.values.append(_with_step(_parse(line, str(path))))
         except UserError:
-            found.damaged.append(number)
-    return found
+            lines.damaged.append(number)
+    return lines
 
 
 def _with_step(line: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Did you mean …? What a mistyped word or path may have meant, as the end of an error message."""
+"""Did you mean …? Suggestions for a mistyped word or path, as the end of an error message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest known words; empty if nothing is near."""
+    """`; did you mean …?` with the nearest known words; empty if nothing is near.
+
+    >>> did_you_mean("FixMach", ["FixMatch", "VCC"])
+    '; did you mean FixMatch?'
+    """
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
