@@ -19,6 +19,7 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .algorithms.baselines import ClosedForm
+from .augment.recipe import Augment
 from .bank.bank import BankConfig
 from .bank.embed import embed_data, head
 from .calibrators import Calibrator
@@ -83,7 +84,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03.
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
         augment: how weak and strong views of images are made: natural, gentle, microscopy, satellite, text, none, or
-            lists of operations; see docs/augment.md.
+            operations and their magnitudes; see docs/augment.md.
         lazy: compute strong views only where the pseudo label has weight; see TrainConfig.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
@@ -126,7 +127,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         unlabeled_ratio: int | None = None,
         lr: float | None = None,
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
         lazy: bool = False,
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
         random_state: int | np.random.RandomState | None = None,

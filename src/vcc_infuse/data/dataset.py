@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..augment.recipe import read_augment
+from ..augment.recipe import Augment, read_augment
 from ..errors import OptionError, UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Dataset:
     skipped: tuple[tuple[str, str], ...] = ()
     fixed: bool = False
     flip: bool = True
-    augment: str = "natural"
+    augment: Augment = "natural"
     name: str = "arrays"
     slots: tuple[int, int] | None = None
     bank: Bank | None = None
@@ -70,7 +70,7 @@ class Dataset:
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
 
-    def augmented(self, augment: str = "natural", flip: bool | None = None) -> Dataset:
+    def augmented(self, augment: Augment = "natural", flip: bool | None = None) -> Dataset:
         """The dataset with other views; `flip` stays as it is if not given."""
         read_augment(augment)
         if augment != "natural" and len(self.shape) != 3:

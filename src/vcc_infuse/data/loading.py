@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..augment.recipe import read_augment
+from ..augment.recipe import Augment, read_augment
 from ..errors import OptionError, UserError
 from ..utils.suggest import did_you_mean_path
 from .cache import Allocate, cache_folder, cached
@@ -46,7 +46,7 @@ def load_ssl(
     intensity: Literal["auto", "full", "percentile"] = "auto",
     cache: str | None = None,
     flip: bool | None = None,
-    augment: str = "natural",
+    augment: Augment = "natural",
     label_file: str | None = None,
     validation: float | Literal["none"] = 0.2,
     limits: Limits | None = None,
@@ -70,8 +70,8 @@ def load_ssl(
         cache: folder for decoded images.
         flip: whether a mirrored image keeps its class (default: yes, but not for digits, svhn and svhn_train; set it to
             false for a folder or zip of digits or letters).
-        augment: how weak and strong views are made: natural, gentle, microscopy, satellite, text or none; or lists of
-            operations, such as "weak=crop 0.1; strong=crop 0.1, rotate 15, contrast 0.3". See docs/augment.md.
+        augment: how weak and strong views are made: natural, gentle, microscopy, satellite, text or none; or operations
+            and their magnitudes, such as {weak: {crop: 0.1}, strong: {crop: 0.1, rotate: 15}}. See docs/augment.md.
         label_file: labels of the images in `data`: a CSV with the columns file, label and maybe split (train,
             validation or test), JSON lines, or a JSON export of Label Studio or COCO; other images are unlabeled.
         validation: share of the labels that is kept out of training to measure on, if there is no test set; or none.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..augment.recipe import Augment
 from ..errors import check_range
 from .dataset import Dataset, Examples
 from .sources.arrays import UNLABELED, from_arrays
@@ -35,7 +36,7 @@ class SSLData:
         validation: float | None = None,
         intensity: str = "auto",
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
     ) -> SSLData:
         """Data from arrays of images (N,H,W or N,H,W,C), feature vectors (N,D) or views of them (N,V,D).
 
@@ -74,7 +75,7 @@ class SSLData:
         mode: str = "auto",
         intensity: str = "auto",
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
         seed: int = 0,
     ) -> SSLData:
         """Data from another library's dataset, or from a list of images; everything is read into memory once.
