@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 from ..algorithms import Algorithm
 from ..bank.bank import Bank, BankConfig
-from ..bank.embed import MEDIUM, embed_data, head, open_bank
+from ..bank.embed import MEDIUM, embed_data, head, make_encoder, open_bank
 from ..data.loading import load_ssl
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
@@ -74,7 +74,8 @@ def frozen_trainer(trainer: Trainer, data: SSLData, options: Namespace, config: 
     model = trainer.model
     if not isinstance(model, Backbone):
         raise UserError(f"the preset frozen needs a pretrained network such as Timm, not {type(model).__name__}")
-    bank = open_bank(data, model, config, cache=options.cache, device=options.device)
+    encoder = make_encoder(model, data.dataset.shape)
+    bank = open_bank(data, encoder, config, cache=options.cache, device=options.device)
     parts = (trainer.algorithm, trainer.calibrator, trainer.selector, trainer.config)
     return Trainer(head(config), *parts), bank
 
