@@ -25,7 +25,7 @@ from .bank.embed import embed_data, head
 from .calibrators import Calibrator
 from .calibrators.base import set_top_confidence
 from .data.dataset import Dataset
-from .data.sources.arrays import are_views, as_rows, encode, from_arrays, has_label
+from .data.sources.arrays import as_rows, encode, from_arrays, has_label
 from .data.split import from_given_labels
 from .data.ssl_data import SSLData
 from .errors import UserError, check_choice, check_integer
@@ -74,8 +74,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         bank: which views are embedded, and whether a linear layer or an MLP is trained; see `BankConfig`.
         cache: folder that keeps embedded images for later fits on the same rows; if not given, they are embedded for
             this fit only.
-        slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D). If not given, floats
-            with values below 0 and V < D are views, the first half of them weak; other (N, V, D) are gray images.
+        slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D); without it such `X` are
+            gray images.
         head_init: "probe" starts the last layer at a logistic regression on the labeled rows, "random" does not; if
             not given, "probe" for views and embedded images.
         steps: optimizer steps.
@@ -201,7 +201,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """How scikit-learn validates the training examples."""
         if _axes(X) <= 2:
             return VECTORS
-        return VIEWS if self.slots is not None or are_views(np.asarray(X)) else IMAGES
+        return VIEWS if self.slots is not None else IMAGES
 
     def _run(self, trainer: Trainer, data: SSLData) -> dict[str, Any]:
         """Train, on embedded images if there is a backbone; the trained network holds the backbone."""
