@@ -67,8 +67,9 @@ def train_on_bank(options: Options) -> dict[str, Any]:
     began, trainer = time.perf_counter(), build_trainer({"progress": False, **options})
     tail = arguments_of(options, "long_tail")
     split = choose_split(
-        dataset, options.get("labels"), LongTail(**tail) if tail else None, options.get("include_labeled"),
-        trainer.config.seed, trainer.algorithm.all_labels,
+        dataset, labels=options.get("labels"), long_tail=LongTail(**tail) if tail else None,
+        include_labeled=options.get("include_labeled"), seed=trainer.config.seed,
+        all_labels=trainer.algorithm.all_labels,
     )  # fmt: skip
     summary = fit(trainer, SSLData(dataset, split))
     return {**summary, "seconds": time.perf_counter() - began}

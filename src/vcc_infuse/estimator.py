@@ -19,12 +19,13 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .algorithms.baselines import ClosedForm
+from .augment.recipe import Augment
 from .bank.bank import BankConfig
 from .bank.embed import embed_data, head
 from .calibrators import Calibrator
 from .calibrators.base import set_top_confidence
 from .data.dataset import Dataset
-from .data.sources.arrays import are_views, as_rows, encode, from_arrays, has_label
+from .data.sources.arrays import as_rows, encode, from_arrays, has_label
 from .data.split import from_given_labels
 from .data.ssl_data import SSLData
 from .errors import UserError, check_choice, check_integer
@@ -73,8 +74,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         bank: which views are embedded, and whether a linear layer or an MLP is trained; see `BankConfig`.
         cache: folder that keeps embedded images for later fits on the same rows; if not given, they are embedded for
             this fit only.
-        slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D). If not given, floats
-            with values below 0 and V < D are views, the first half of them weak; other (N, V, D) are gray images.
+        slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D); without it such `X` are
+            gray images.
         head_init: "probe" starts the last layer at a logistic regression on the labeled rows, "random" does not; if
             not given, "probe" for views and embedded images.
         steps: optimizer steps.
@@ -83,7 +84,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03.
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
         augment: how weak and strong views of images are made: natural, gentle, microscopy, satellite, text, none, or
-            lists of operations; see docs/augment.md.
+            operations and their magnitudes; see docs/augment.md.
         lazy: compute strong views only where the pseudo label has weight; see TrainConfig.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
@@ -126,7 +127,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         unlabeled_ratio: int | None = None,
         lr: float | None = None,
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
         lazy: bool = False,
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -200,7 +201,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """How scikit-learn validates the training examples."""
         if _axes(X) <= 2:
             return VECTORS
-        return VIEWS if self.slots is not None or are_views(np.asarray(X)) else IMAGES
+        return VIEWS if self.slots is not None else IMAGES
 
     def _run(self, trainer: Trainer, data: SSLData) -> dict[str, Any]:
         """Train, on embedded images if there is a backbone; the trained network holds the backbone."""

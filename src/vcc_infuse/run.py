@@ -19,7 +19,7 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .bank.bank import Bank, BankConfig
-from .bank.embed import MEDIUM, embedded, head, make_encoder, open_bank
+from .bank.embed import MEDIUM, head, make_encoder, open_bank
 from .calibrators import Calibrator
 from .data.loading import load_ssl
 from .data.ssl_data import SSLData
@@ -290,7 +290,8 @@ def start(
     data = run.data
     if run.bank is not None:
         with _continuable(folder, run.config, resume):
-            data = embedded(data, run.bank, progress=progress)
+            run.bank.embed_all(data.split.labeled, progress=progress)
+            data = replace(data, dataset=run.bank.dataset())
             if run.reason and not resume:
                 _advise(data, run.bank, run.trainer.config)
     text = run.config.to_yaml()

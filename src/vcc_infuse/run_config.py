@@ -15,7 +15,7 @@ from .algorithms import Algorithm
 from .bank.bank import BankConfig
 from .calibrators import Calibrator
 from .data.images.store import Limits
-from .data.loading import SOURCES
+from .data.sources.named import SOURCES
 from .data.split import LongTail
 from .data.ssl_data import SSLData
 from .errors import OptionError, UserError, option_prefix

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from accelerate import PartialState
 
 from ..bank.bank import Bank, BankConfig
-from ..bank.embed import open_bank
+from ..bank.embed import make_encoder, open_bank
 from ..data.loading import load
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
@@ -104,12 +104,13 @@ def make_bank(options: Namespace) -> Bank:
         limits=limits_of(options),
     )  # fmt: skip
     dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
-    encoder = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
+    network = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
     config = BankConfig(
         chosen["bank.weak"], chosen["bank.strong"], lazy=chosen["bank.lazy"], batch_size=chosen["bank.batch_size"]
     )
     data = SSLData(dataset, from_given_labels(dataset.train.y))
     try:
+        encoder = make_encoder(network, dataset.shape, options.seed)
         return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
     except OptionError as fault:
         raise UserError(f"--model.{fault.option} {fault.problem}") from fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from ..data.loading import SOURCES
+from ..data.sources.named import SOURCES
 from .parsing import Parser
 from .registry import KINDS, choices
 

@@ -122,7 +122,7 @@ def flatten(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             below = value.get("init_args") or {}
             if "class_path" in value:
                 yield f"{prefix}{name}", value["class_path"]
-        if isinstance(below, Mapping) and (below or below is not value):
+        if isinstance(below, Mapping) and (below or below is not value) and name != "augment":  # whose value is one
             yield from flatten(below, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", below
