@@ -81,7 +81,7 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     check_lazy(parts.algorithm, options.lazy)
     model = None if config.model is None else likely.build("model")
     config, data = _loaded(config, data, parts.algorithm, model)
-    with phase("looking for pretrained weights", shown=options.progress):
+    with phase("loading the network", shown=options.progress and config.preset in ("auto", "frozen")):
         choice = _choose(config, data, model)
     config = resolve(config, choice.preset)
     network, config = _network(config, data, model, choice.encoder)
@@ -89,8 +89,7 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
-            cache = None if isinstance(config.data, SSLData) else config.data.cache
-            bank = open_bank(data, choice.encoder, config.bank, cache=cache, device=options.device)
+            bank = open_bank(data, choice.encoder, config.bank, cache=config.cache, device=options.device)
     return Prepared(config, data, trainer, bank, choice.reason)
 
 
@@ -109,15 +108,18 @@ def _loaded(
     if data is not None or isinstance(config.data, SSLData):
         return config, data or cast(SSLData, config.data)
     resize = config.preset in ("frozen", "finetune") or (config.preset == "auto" and isinstance(model, Timm | None))
-    progress = config.train.get("progress", True)
-    load = partial(load_ssl, seed=config.train.get("seed", 0), all_labels=algorithm.all_labels, progress=progress)
-    with phase(f"reading {config.data.data}", shown=progress):
+    options = config.train_config()
+    load = partial(
+        load_ssl, cache=config.cache, seed=options.seed, all_labels=algorithm.all_labels, progress=options.progress
+    )
+    with phase(f"reading {config.data.data}", shown=options.progress):
         try:
             return config, load(**config.data.options())
         except OptionError as mistake:
             if not resize or (mistake.option, mistake.value) != ("size", None):
                 raise
-    say(f"the images have different sizes and are resized to {MEDIUM}×{MEDIUM}; size sets another", shown=progress)
+    resized = f"the images have different sizes and are resized to {MEDIUM}×{MEDIUM}; the option size sets another"
+    say(resized, shown=options.progress)
     source = replace(config.data, size=MEDIUM)
     return replace(config, data=source), load(**source.options())
 
@@ -283,7 +285,7 @@ def start(
         folder.check_free()
     run = prepare(config, callbacks=callbacks)
     progress = run.trainer.config.progress
-    expected = None if resume else _announce(run)
+    expected = _announce(run, shown=progress or dry_run) if dry_run or (progress and not resume) else None
     if dry_run:
         say(*about_skipped(run.data.dataset.skipped, None), shown=True)
         return None
@@ -332,13 +334,13 @@ def say(*lines: str, shown: bool) -> None:
             print(line, flush=True)
 
 
-def _announce(run: Prepared) -> float:
+def _announce(run: Prepared, *, shown: bool) -> float:
     """Print the plan and the time to expect, measured on a few batches; returns the seconds."""
     config = run.trainer.config
     trial = run.data
     times = []
     total = 0.0
-    with phase("timing a few steps", shown=config.progress):
+    with phase("timing a few steps", shown=shown):
         if run.bank is not None:
             # Without the bank itself, which would embed views that only the trial needs.
             trial = replace(run.data, dataset=replace(run.bank.dataset(), bank=None))
@@ -349,9 +351,9 @@ def _announce(run: Prepared) -> float:
     total += seconds
     why = f" ({run.reason})" if run.reason else ""
     device = resolve_device(config.device).type
-    say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}", shown=config.progress)
+    say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}", shown=shown)
     if total > LONG:
-        say(f"warning: this will take about {duration(total)}; fewer steps, a smaller size or a GPU help", shown=True)
+        say(f"warning: this will take about {duration(total)}; fewer steps, a smaller size or a GPU help", shown=shown)
     return total
 
 

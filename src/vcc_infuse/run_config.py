@@ -132,7 +132,6 @@ class DataConfig:
     size: int | None = None
     mode: Literal["auto", "rgb", "gray"] = "auto"
     intensity: Literal["auto", "full", "percentile"] = "auto"
-    cache: str | None = None
     flip: bool | None = None
     augment: str | Mapping[str, Any] = "natural"
     label_file: str | None = None
@@ -145,7 +144,7 @@ class DataConfig:
 
     def absolute(self) -> DataConfig:
         """With paths that hold in every directory."""
-        paths = {name: getattr(self, name) for name in ("root", "cache", "label_file")}
+        paths = {name: getattr(self, name) for name in ("root", "label_file")}
         paths["data"] = None if self.data in SOURCES else self.data
         known: dict[str, Any] = {name: str(Path(path).expanduser().absolute()) for name, path in paths.items() if path}
         return replace(self, **known)
@@ -164,6 +163,7 @@ class RunConfig:
         selector: which unlabeled examples are trained on; all if not given.
         train: options of TrainConfig that are set.
         bank: which views are embedded with the preset frozen.
+        cache: folder for decoded images and embedded views.
     """
 
     data: DataConfig | SSLData = field(default_factory=DataConfig)
@@ -174,6 +174,7 @@ class RunConfig:
     selector: PartConfig | Selector | None = None
     train: TrainOptions = field(default_factory=TrainOptions)
     bank: BankConfig = field(default_factory=BankConfig)
+    cache: str | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], *, trust_code: Trust = True) -> RunConfig:
@@ -187,12 +188,18 @@ class RunConfig:
         preset = str(rest.pop("preset", None) or "auto")
         parts = {name: _part(rest.pop(name, None)) for name in PARTS}
         bank = rest.pop("bank", None)
+        cache = rest.pop("cache", None)
         data = _take(rest, DataConfig)
         train = _take(rest, TrainConfig)
         if rest:
-            known = [item.name for kind in (DataConfig, TrainConfig) for item in fields(kind)]
+            known = [
+                *PARTS,
+                "bank",
+                "cache",
+                *(item.name for kind in (DataConfig, TrainConfig) for item in fields(kind)),
+            ]
             unknown = next(iter(rest))
-            raise UserError(f"{unknown} is not an option of a run{did_you_mean(unknown, [*known, *PARTS, 'bank'])}")
+            raise UserError(f"{unknown} is not an option of a run{did_you_mean(unknown, known)}")
         source = data.pop("data", "digits")
         if isinstance(source, SSLData) and data:
             raise OptionError(next(iter(data)), next(iter(data.values())), "must be left out", "the data are loaded")
@@ -206,7 +213,7 @@ class RunConfig:
         for part in parts.values():
             if isinstance(part, PartConfig):
                 part.check_trusted(trust_code)
-        return cls(data=loaded, preset=preset, **parts, train=cast(TrainOptions, train), bank=bank)
+        return cls(data=loaded, preset=preset, **parts, train=cast(TrainOptions, train), bank=bank, cache=cache)
 
     @classmethod
     def from_yaml(cls, text: str, *, trust_code: Trust = False) -> RunConfig:
@@ -224,7 +231,8 @@ class RunConfig:
         if isinstance(self.data, SSLData):
             dataset = self.data.dataset.images
             return {"data": dataset.name, "flip": dataset.flip, "augment": dataset.augment}
-        return asdict(self.data.absolute())
+        cache = str(Path(self.cache).expanduser().absolute()) if self.cache else None
+        return {**asdict(self.data.absolute()), "cache": cache}
 
     def build(self, name: str) -> Any:
         """The model, algorithm, calibrator or selector; None if there is none."""
