@@ -105,7 +105,7 @@ def _warp_numbers(drawn: DrawnChanges, changes: Changes, height: int, width: int
 def _apply_sorted(images: Tensor, magnitudes: Tensor, numbers: Tensor, sizes: list[int], changes: Changes) -> Tensor:
     """Apply each operation to its slice; the warps share one call."""
     done = []
-    for change, part, strength in zip(changes, images.split(sizes), magnitudes.split(sizes), strict=True):
+    for change, part, strength in zip(changes, torch.split(images, sizes), torch.split(magnitudes, sizes), strict=True):
         apply = POOL[change.name].apply
         if len(part) and apply is not None:
             done.append(apply(part, strength))

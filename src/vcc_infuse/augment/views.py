@@ -73,13 +73,13 @@ class Draws(NamedTuple):
     @classmethod
     def sample(cls, raw: Tensor, recipe: Recipe, flip: bool) -> Draws:
         """Draw for raw images."""
-        size = raw.shape[:3]
+        batch, height, width = raw.shape[:3]
         device = raw.device
         return cls(
-            sample_crops(*size, device, flip and recipe.flip, recipe.crop),
-            sample_turns(*size, device) if recipe.turns else None,
-            draw_changes(len(raw), recipe.draws, recipe.changes) if recipe.changes else None,
-            sample_boxes(*size, device, recipe.cutout) if recipe.cutout else None,
+            sample_crops(batch, height, width, device, flip and recipe.flip, recipe.crop),
+            sample_turns(batch, height, width, device) if recipe.turns else None,
+            draw_changes(batch, recipe.draws, recipe.changes) if recipe.changes else None,
+            sample_boxes(batch, height, width, device, recipe.cutout) if recipe.cutout else None,
         )
 
     def at(self, rows: Rows) -> Draws:

@@ -174,7 +174,7 @@ class Bank:
 
     def embed(self, job: Job) -> tuple[Job, np.ndarray]:
         """Features of one job, `(rows, slots, features)`."""
-        return job, self.network.embed(*self.task(job), self.device)
+        return job, self.network.embed(self.device, *self.task(job))
 
     def task(self, job: Job) -> tuple[np.ndarray, tuple[str, ...], tuple[int, ...], np.ndarray | None]:
         """What the network needs to know of a job: raw images of the chunk, views, seed, rows in the chunk."""
@@ -248,7 +248,7 @@ class Bank:
         times = []
         for _ in range(2):  # the first call warms up
             began = time.perf_counter()
-            self.network.embed(raw, names, (self.seed,), None, self.device)
+            self.network.embed(self.device, raw, names, (self.seed,), None)
             times.append(time.perf_counter() - began)
         return min(times) / (len(rows) * len(names))
 

@@ -62,7 +62,7 @@ class FrozenNetwork:
         self.encoder = self.encoder.eval().to(memory_format=self.options.memory_format)
 
     def embed(
-        self, raw: np.ndarray, names: Sequence[str], key: tuple[int, ...], rows: np.ndarray | None, device: torch.device
+        self, device: torch.device, raw: np.ndarray, names: Sequence[str], key: tuple[int, ...], rows: np.ndarray | None
     ) -> np.ndarray:
         """Features of the views of raw images, `(images, views, features)`; the random state stays as it was.
 

@@ -45,7 +45,7 @@ def _next(ray: Any, pending: dict[Any, Job]) -> tuple[Job, np.ndarray]:
 
 def _embed(network: FrozenNetwork, device: torch.device, *task: Any) -> np.ndarray:
     moved = FrozenNetwork(network.encoder.to(device), network.views, network.options)
-    return moved.embed(*task, device)
+    return moved.embed(device, *task)
 
 
 def _connect(workers: int | None) -> Any:

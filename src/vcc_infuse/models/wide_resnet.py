@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -49,12 +51,9 @@ class WideResNet(Backbone):
         self.apply(init_conv)
 
     def _group(self, number: int, width: int, blocks: int) -> nn.Sequential:
-        options = {"bn_momentum": self.bn_momentum, "dropout": self.dropout}
-        if number == 0:
-            first = Block(16, width, activate=True, **options)
-        else:
-            first = Block(width // 2, width, stride=2, **options)
-        return nn.Sequential(first, *(Block(width, width, **options) for _ in range(blocks - 1)))
+        block = partial(Block, bn_momentum=self.bn_momentum, dropout=self.dropout)
+        first = block(width // 2, width, stride=2) if number else block(16, width, activate=True)
+        return nn.Sequential(first, *(block(width, width) for _ in range(blocks - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean of the last feature map."""
