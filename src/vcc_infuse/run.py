@@ -198,9 +198,10 @@ def train(
         The summary, a Predictor, and the run folder (None without `out`).
 
     Example:
-        >>> from vcc_infuse import train
-        >>> result = train("digits", labels=40, steps=20, progress=False)
-        >>> labels = result.predictor.predict(result.predictor.example(3)).labels
+        >>> import vcc_infuse
+        >>> result = vcc_infuse.train("digits", labels=40, steps=20, progress=False)
+        >>> result.summary["steps"], result.predictor.classes[3]
+        (20, '3')
     """
     parts = {"model": model, "algorithm": algorithm, "calibrator": calibrator, "selector": selector, "bank": bank}
     config = RunConfig.from_options({"data": data, "preset": preset, **parts, **options})

@@ -14,7 +14,7 @@ from ..bank.embed import make_encoder, open_bank
 from ..data.loading import load
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
-from ..errors import OptionError, UserError
+from ..errors import UserError, option_prefix
 from ..models import Timm
 from ..training.signals import Interrupted
 from ..utils.device import resolve_device
@@ -109,11 +109,9 @@ def make_bank(options: Namespace) -> Bank:
         chosen["bank.weak"], chosen["bank.strong"], lazy=chosen["bank.lazy"], batch_size=chosen["bank.batch_size"]
     )
     data = SSLData(dataset, from_given_labels(dataset.train.y))
-    try:
-        encoder = make_encoder(network, dataset.shape, options.seed)
-        return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
-    except OptionError as fault:
-        raise UserError(f"--model.{fault.option} {fault.problem}") from fault
+    with option_prefix("model"):
+        encoder, _ = make_encoder(network, dataset.shape, seed=options.seed)
+    return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
 
 
 def announce(bank: Bank, missing: int, world: int) -> None:
