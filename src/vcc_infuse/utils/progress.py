@@ -42,7 +42,7 @@ class Phase:
             print(text, end="", file=sys.stderr, flush=True)
 
     def tick(self) -> None:
-        """Show the elapsed time if it is due: as a line, or on a terminal as a clock that the next output overwrites."""
+        """Show the elapsed time if it is due: as a line, on a terminal as a clock that other output overwrites."""
         terminal = sys.stderr.isatty()
         now = time.monotonic()
         if _open[-1:] == [self] and now - self.last_line >= (1 if terminal else FIRST):

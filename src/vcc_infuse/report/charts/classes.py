@@ -30,7 +30,7 @@ def class_bars(classes: list[str], values: Sequence[tuple[Run, list[Any]]], titl
     """One bar per run and class; runs with different classes share one axis."""
     place = {name: number for number, name in enumerate(classes)}
     data = []
-    words = []
+    sentences = []
     for run, shares in values:
         pairs = [(name, v) for name, v in zip(run.classes, shares, strict=False) if known(v)]
         if not pairs:
@@ -40,20 +40,20 @@ def class_bars(classes: list[str], values: Sequence[tuple[Run, list[Any]]], titl
             customdata=[label(name, 60) for name, _ in pairs], marker=dict(color=color(run.number)),
             meta=dict(run=run.number), hovertemplate="%{customdata}: %{y:.1f} %",
         ))  # fmt: skip
-        words.append(f"{run.name}: {extremes(pairs)}")
+        sentences.append(f"{run.name}: {extremes(pairs)}")
     if not data:
         return None
     shape = layout(xaxis=class_axis(classes), yaxis=axis("percent", rangemode="tozero"), showlegend=False)
-    return Chart(title, f"{title}. {'; '.join(words)}.", data, shape, note)
+    return Chart(title, f"{title}. {'; '.join(sentences)}.", data, shape, note)
 
 
 def extremes(pairs: Sequence[tuple[str, float]]) -> str:
     """The bars in words: each of a few classes, or the lowest and the highest of many."""
     if len(pairs) <= 12:
         return ", ".join(f"{name} {percent(value)}" for name, value in pairs)
-    ordered = sorted(pairs, key=lambda pair: pair[1])
-    low, high = ordered[0], ordered[-1]
-    return f"from {percent(low[1])} ({low[0]}) to {percent(high[1])} ({high[0]}) over {len(pairs)} classes"
+    low_name, low = min(pairs, key=lambda pair: pair[1])
+    high_name, high = max(pairs, key=lambda pair: pair[1])
+    return f"from {percent(low)} ({low_name}) to {percent(high)} ({high_name}) over {len(pairs)} classes"
 
 
 def heatmap_over_time(run: Run, key: str) -> Chart | None:
