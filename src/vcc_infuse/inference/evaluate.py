@@ -85,12 +85,8 @@ def measure(
 
 def calibration_errors(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, float]:
     """ECE, MCE, ACE and the unweighted average error of one confidence."""
-    return {
-        "ece": metrics.ece(confidence, correct, bins),
-        "mce": metrics.mce(confidence, correct, bins),
-        "ace": metrics.ace(confidence, correct, bins),
-        "average_ce": metrics.average_ce(confidence, correct, bins),
-    }
+    functions = (metrics.ece, metrics.mce, metrics.ace, metrics.average_ce)
+    return {function.__name__: function(confidence, correct, bins) for function in functions}
 
 
 def diagram(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, list[float | None]]:
