@@ -89,13 +89,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
-        """Write what the run starts with.
-
-        Args:
-            config: the content of config.yaml.
-            rows: which rows the run is trained and measured on; see `runs.fingerprint.used_rows`.
-            skipped: the content of skipped.tsv, the files that could not be read.
-        """
+        """Write config.yaml, rows.npz (see `runs.fingerprint.used_rows`) and skipped.tsv, as far as they are given."""
         self.make()
         files = {"config.yaml": encoded(config)} | ({"rows.npz": npz_bytes(rows)} if rows else {})
         manifest.publish(self.path, files | ({"skipped.tsv": encoded(skipped)} if skipped else {}))

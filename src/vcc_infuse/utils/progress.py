@@ -89,7 +89,7 @@ class Progress:
 
     Args:
         doing: what is being done, such as "embedding".
-        total: how many things there are.
+        total: how many things there are, with those done before.
         unit: what they are, such as "views".
         shown: False to say nothing.
         start: how many were done before.
