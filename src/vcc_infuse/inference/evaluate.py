@@ -27,7 +27,7 @@ def chunks(
 
 @torch.no_grad()
 def infer(
-    model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device, size: int = 512
+    model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device, *, size: int = 512
 ) -> tuple[Tensor, Tensor]:
     """Run a model over raw rows in eval mode; the training modes are restored.
 
@@ -49,7 +49,7 @@ def infer(
 
 
 def measure(
-    logits: Tensor, calibrated: Tensor, y: Tensor, bins: int = 15, label_counts: Tensor | None = None
+    logits: Tensor, calibrated: Tensor, y: Tensor, *, bins: int = 15, label_counts: Tensor | None = None
 ) -> dict[str, object]:
     """Every test metric of an evaluation, as plain numbers.
 
@@ -85,12 +85,8 @@ def measure(
 
 def calibration_errors(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, float]:
     """ECE, MCE, ACE and the unweighted average error of one confidence."""
-    return {
-        "ece": metrics.ece(confidence, correct, bins),
-        "mce": metrics.mce(confidence, correct, bins),
-        "ace": metrics.ace(confidence, correct, bins),
-        "average_ce": metrics.average_ce(confidence, correct, bins),
-    }
+    functions = (metrics.ece, metrics.mce, metrics.ace, metrics.average_ce)
+    return {function.__name__: function(confidence, correct, bins) for function in functions}
 
 
 def diagram(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, list[float | None]]:
@@ -114,4 +110,4 @@ def evaluate(
 ) -> dict[str, object]:
     """The metrics of a model on labeled examples; see `measure`."""
     logits, confidence = infer(model, calibrator, test.x, views, device)
-    return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins, label_counts)
+    return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins=bins, label_counts=label_counts)

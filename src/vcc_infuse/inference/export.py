@@ -186,8 +186,8 @@ def largest_difference(predictor: Predictor, path: str | Path) -> float:
     if len(predictor.shape) == 3:
         inputs = torch.randint(256, shape, generator=generator).to(torch.uint8)
     else:
-        mean, std = predictor.views.mean.cpu(), predictor.views.std.cpu()
-        inputs = mean + std * torch.randn(shape, generator=generator)
+        noise = torch.randn(shape, generator=generator)
+        inputs = predictor.views.mean.cpu() + predictor.views.std.cpu() * noise
     expected = predictor.predict(inputs.numpy())
     probs, _, confidence = run_file(Path(path), inputs, predictor.device)
     differences = (probs - expected.probs).abs().max(), (confidence - expected.calibrated).abs().max()

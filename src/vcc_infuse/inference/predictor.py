@@ -272,7 +272,7 @@ class Predictor:
         return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
 
     def _label(self, x: np.ndarray, size: int) -> Predictions:
-        logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device, size)
+        logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device, size=size)
         probs = logits.softmax(1)
         confidence, labels = probs.max(1)
         return Predictions(labels, probs, confidence, calibrated)

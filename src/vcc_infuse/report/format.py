@@ -55,5 +55,5 @@ def label(name: str, limit: int = 24) -> str:
 
 
 def name_of(classes: Sequence[str], number: int) -> str:
-    """The name of a class, or its number if the run does not name it."""
-    return classes[number] if 0 <= number < len(classes) else str(number)
+    """The name of a class, its number if the run does not name it, a dash if it is unknown."""
+    return UNKNOWN if number < 0 else classes[number] if number < len(classes) else str(number)

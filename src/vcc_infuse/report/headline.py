@@ -33,8 +33,8 @@ class Column(NamedTuple):
         """Whether no other run is better and at least one is worse, among those measured on the same kind of images."""
         rivals = [r for r in runs if self.key not in MEASURED or r.measured_on == run.measured_on]
         values = [self.best * v for r in rivals if known(v := r.latest.get(self.key))]
-        mine = run.latest.get(self.key)
-        return bool(self.best and known(mine) and self.best * mine == max(values) > min(values))
+        value = run.latest.get(self.key)
+        return bool(self.best and known(value) and self.best * value == max(values) > min(values))
 
 
 MEASURED = ("error", "error_probe", "ece", "ece_calibrated", "nll")

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError
 
@@ -31,13 +31,6 @@ PALETTES = {
     "light": ("#3d4451", "#e6e8ec", "#ffffff", ("#f4f6fa", "#bcd3fb", "#5b93f5", "#1d4fc4", "#12306f")),
     "dark": ("#c3c9d4", "#2c323d", "#1b2029", ("#1b212c", "#1d3a74", "#2f63c9", "#6fa3ff", "#d6e5ff")),
 }
-
-
-class Library(NamedTuple):
-    """A script, compressed to a third of its size, and the policy that allows page.js to run it."""
-
-    compressed: str
-    policy: str
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path) -> Path:
@@ -126,10 +119,11 @@ def theme(text: str, grid: str, card: str, scale: Sequence[str]) -> dict[str, An
 
 
 @functools.cache
-def plotly_library() -> Library:
-    """Plotly's script."""
+def plotly_library() -> dict[str, str]:
+    """Plotly's script, compressed to a third of its size, and the policy that allows page.js to run it."""
     script = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-    return Library(base64.b64encode(gzip.compress(script, 6, mtime=0)).decode(), policy_hash(script.decode()))
+    compressed = base64.b64encode(gzip.compress(script, 6, mtime=0)).decode()
+    return {"compressed": compressed, "policy": policy_hash(script.decode())}
 
 
 @functools.cache

@@ -58,31 +58,19 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     """Every section that has something to show, or a sentence on why it has not."""
     curves = (training.error_curve, training.loss_curves, training.ece_curves, training.pseudo_label_curves)
     diagrams = (calibration.softmax_diagram, calibration.calibrated_diagram)
+    kept = (training.kept_bars, training.true_class_bars)
+    histograms = [Part(run, drawn(calibration.confidence_histogram(run))) for run in runs]
+    matrices = [Part(run, drawn(classes.confusion_matrix(run))) for run in runs]
+    scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
+    images = [Part(run, strips=gallery(run)) for run in runs]
     candidates = [
-        Section("curves", "Error and losses", drawn(*(draw(runs) for draw in curves)), absent=NO_EVALUATION),
-        Section(
-            "calibration",
-            "Calibration",
-            drawn(*(draw(runs) for draw in diagrams)),
-            [Part(run, drawn(calibration.confidence_histogram(run))) for run in runs],
-            NO_EVALUATION,
-        ),
+        Section("curves", "Error and losses", drawn(*(draw(runs) for draw in curves)), [], NO_EVALUATION),
+        Section("calibration", "Calibration", drawn(*(draw(runs) for draw in diagrams)), histograms, NO_EVALUATION),
         per_class("pseudo", "Pseudo labels per class", runs, SHARES),
         per_class("thresholds", "Thresholds per class", runs, THRESHOLDS),
-        Section(
-            "confusion",
-            "Confusion",
-            [],
-            [Part(run, drawn(classes.confusion_matrix(run))) for run in runs],
-            NO_PREDICTIONS,
-        ),
-        Section(
-            "coreset",
-            "Core set",
-            drawn(training.kept_bars(runs), training.true_class_bars(runs)),
-            [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs],
-        ),
-        Section("gallery", "Images", [], [Part(run, strips=gallery(run)) for run in runs], NO_IMAGES),
+        Section("confusion", "Confusion", [], matrices, NO_PREDICTIONS),
+        Section("coreset", "Core set", drawn(*(draw(runs) for draw in kept)), scores),
+        Section("gallery", "Images", [], images, NO_IMAGES),
     ]
     return [section for section in candidates if section.absent or not section.is_empty]
 

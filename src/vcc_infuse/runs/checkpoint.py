@@ -23,14 +23,9 @@ NAME = re.compile(r"step-(\d+)\.pt")
 def save(
     folder: Path, step: int, state: dict[str, Any], fingerprint: Fingerprint | None = None, *, keep: int = 2
 ) -> Path:
-    """Write the checkpoint of `step` and delete all but the newest `keep`.
+    """Write `state` (tensors in plain containers) as the checkpoint of `step`; delete all but the newest `keep`.
 
-    Args:
-        folder: the folder of all checkpoints.
-        step: how many steps are done.
-        state: tensors in plain containers.
-        fingerprint: the run it belongs to; stored with the checksum, where it can be read without the state.
-        keep: how many checkpoints stay.
+    The fingerprint is stored with the checksum, where it can be read without the state.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"

@@ -73,25 +73,24 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Reserve the folder for this process; a folder created here is removed again if it stays empty."""
+        """Reserve the folder for this process, or refuse one in use.
+
+        The system releases the lock however the process ends. A folder created here is removed again if it stays empty.
+        """
         is_new = not self.path.exists()
         self.make()
+        handle = _acquire(self.path / LOCK)
         try:
-            with locked(self.path):
-                yield
+            yield
         finally:
+            (self.path / LOCK).unlink(missing_ok=True)
+            os.close(handle)
             if is_new:
                 with suppress(OSError):  # it holds files
                     self.path.rmdir()
 
     def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
-        """Write what the run starts with.
-
-        Args:
-            config: the content of config.yaml.
-            rows: which rows the run is trained and measured on; see `runs.fingerprint.used_rows`.
-            skipped: the content of skipped.tsv, the files that could not be read.
-        """
+        """Write config.yaml, rows.npz (see `runs.fingerprint.used_rows`) and skipped.tsv, as far as they are given."""
         self.make()
         files = {"config.yaml": encoded(config)} | ({"rows.npz": npz_bytes(rows)} if rows else {})
         manifest.publish(self.path, files | ({"skipped.tsv": encoded(skipped)} if skipped else {}))
@@ -162,17 +161,6 @@ class RunFolder:
     def finish(self, summary: dict[str, Any], files: dict[str, bytes]) -> None:
         """Write the summary and other files, all at once; a run with a summary.json is finished."""
         manifest.publish(self.path, {**files, "summary.json": json_bytes(summary)}, LOGS)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, or refuse one in use; the system frees the lock of a process that ends in any way."""
-    handle = _acquire(folder / LOCK)
-    try:
-        yield
-    finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        os.close(handle)
 
 
 def _acquire(path: Path) -> int:

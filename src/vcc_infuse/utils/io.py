@@ -53,7 +53,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it into place."""
     if not path.name:  # the root or the working directory
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not path.is_file() and not path.is_dir():  # a device such as /dev/stdout is no file to replace
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device such as /dev/stdout cannot be replaced
         write(path)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -21,6 +21,7 @@ from .io import write_json
 NAME = "manifest.json"
 BLOCK = 2**20
 Content = bytes | memoryview
+Entry = dict[str, Any]
 RESTORE = "restore it from a copy"
 
 
@@ -43,12 +44,7 @@ def publish(
     """
     settle(folder)
     entries = {name: entry for name, entry in (_entries(folder) or {}).items() if name not in dropped}
-    for name, content in files.items():
-        with open(_staged(folder, name), "wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        entries[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    entries |= {name: _stage(folder / f".{name}.new", content) for name, content in files.items()}
     entries |= {name: describe(folder / name) for name in existing}
     for name in logs:
         before = entries.pop(name, None)
@@ -61,7 +57,7 @@ def publish(
         leftover.unlink(missing_ok=True)
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> Entry:
     """The length and the checksum of a file."""
     size = path.stat().st_size
     return {"bytes": size, "sha256": _digest(path, size)}
@@ -108,11 +104,15 @@ def listed(folder: Path) -> set[str]:
     return set(_entries(folder) or ())
 
 
-def _staged(folder: Path, name: str) -> Path:
-    return folder / f".{name}.new"
+def _stage(path: Path, content: Content) -> Entry:
+    with open(path, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _fault(path: Path, entry: dict[str, Any]) -> str | None:
+def _fault(path: Path, entry: Entry) -> str | None:
     """How a file differs from what was written."""
     if not path.is_file():
         return "is missing"
@@ -132,12 +132,12 @@ def _digest(path: Path, length: int) -> str:
     return digest.hexdigest()
 
 
-def _entries(folder: Path) -> dict[str, dict[str, Any]] | None:
+def _entries(folder: Path) -> dict[str, Entry] | None:
     """What the manifest says; None without one."""
     path = folder / NAME
     try:
         content = json.loads(path.read_bytes())
-        entries: dict[str, dict[str, Any]] = content["files"]
+        entries: dict[str, Entry] = content["files"]
         whole = content["sha256"] == _seal(entries)
     except FileNotFoundError:
         return None
@@ -148,5 +148,5 @@ def _entries(folder: Path) -> dict[str, dict[str, Any]] | None:
     return entries
 
 
-def _seal(entries: dict[str, dict[str, Any]]) -> str:
+def _seal(entries: dict[str, Entry]) -> str:
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()

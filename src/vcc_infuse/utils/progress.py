@@ -28,46 +28,35 @@ RATES = {"error": "error", "ece": "ECE", "pseudo_label_coverage": "coverage", "p
 
 
 class Phase:
-    """One phase of a run, made by `phase`; `tick` shows how long it has been going on."""
+    """One phase of a run, made by `phase`."""
 
-    def __init__(self, text: str, *, shown: bool) -> None:
+    def __init__(self, text: str, shown: bool) -> None:
         self.text = text
         self.shown = shown and os.environ.get("RANK", "0") == "0"
-        self.terminal = sys.stderr.isatty()
-        self.paused = 0
-        self.lock = threading.Lock()
-        self.began = time.monotonic()
-        self.last_line = self.began
-        self._write(f"{text}\n")
+        self.began = self.last_line = time.monotonic()
+        self.write(f"{text}\n")
 
-    def tick(self) -> None:
-        """Show the elapsed time if it is due: every three seconds as a line, on a terminal below the phase's line."""
-        with self.lock:
-            now = time.monotonic()
-            if self.paused or now - self.last_line < (1 if self.terminal else FIRST):
-                return
-            self.last_line = now
-            elapsed = duration(now - self.began)
-            self._write(f"{ERASE}  {elapsed}\r" if self.terminal else f"{self.text}: {elapsed}\n")
-
-    def pause(self) -> None:
-        """Stay silent while something else, such as a bar, shows the progress."""
-        with self.lock:
-            self.paused += 1
-            self._write(ERASE if self.terminal else "")
-
-    def resume(self) -> None:
-        """Speak again."""
-        with self.lock:
-            self.paused -= 1
-            self.last_line = time.monotonic()
-
-    def _write(self, text: str) -> None:
+    def write(self, text: str) -> None:
+        """Print, if the phase is shown."""
         if self.shown:
             print(text, end="", file=sys.stderr, flush=True)
 
+    def tick(self) -> None:
+        """Show the elapsed time if it is due: as a line, on a terminal as a clock that other output overwrites."""
+        terminal = sys.stderr.isatty()
+        now = time.monotonic()
+        if _open[-1:] == [self] and now - self.last_line >= (1 if terminal else FIRST):
+            self.last_line = now
+            elapsed = duration(now - self.began)
+            self.write(f"{ERASE}  {elapsed}\r" if terminal else f"{self.text}: {elapsed}\n")
 
-_phases: list[Phase] = []
+    def watch(self, done: threading.Event) -> None:
+        """Look at the clock until the phase is done."""
+        while not done.wait(TICK):
+            self.tick()
+
+
+_open: list[Phase | Progress] = []  # the innermost last: it alone speaks
 
 
 @contextmanager
@@ -80,27 +69,17 @@ def phase(text: str, *, shown: bool = True) -> Iterator[Phase]:
         text: what is going on, such as "reading photos".
         shown: False to say nothing.
     """
-    outer = _phases[-1] if _phases else None
-    if outer:
-        outer.pause()
-    running = Phase(text, shown=shown)
-    _phases.append(running)
+    running = Phase(text, shown)
+    depth = len(_open)
+    _open.append(running)
     done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(TICK):
-            running.tick()
-
-    if running.shown:
-        threading.Thread(target=watch, name=f"phase: {text}", daemon=True).start()
+    threading.Thread(target=running.watch, args=(done,), name=f"phase: {text}", daemon=True).start()
     try:
         yield running
     finally:
         done.set()
-        running.pause()
-        _phases.remove(running)
-        if outer:
-            outer.resume()
+        del _open[depth:]
+        running.write(ERASE if sys.stderr.isatty() else "")
 
 
 class Progress:
@@ -110,7 +89,7 @@ class Progress:
 
     Args:
         doing: what is being done, such as "embedding".
-        total: how many things there are.
+        total: how many things there are, with those done before.
         unit: what they are, such as "views".
         shown: False to say nothing.
         start: how many were done before.
@@ -124,9 +103,8 @@ class Progress:
         self.count = start
         self.shown = shown and total > start
         self.terminal = sys.stderr.isatty()
-        self.phase = _phases[-1] if self.shown and _phases else None
-        if self.phase:
-            self.phase.pause()
+        if self.shown:
+            _open.append(self)
         hidden = not (self.shown and self.terminal)
         self.bar = tqdm(total=total, initial=start, desc=doing, disable=hidden, dynamic_ncols=True, bar_format=FORMAT)
         self.lock = threading.Lock()
@@ -175,9 +153,8 @@ class Progress:
     def close(self) -> None:
         """Leave the bar as it is."""
         self.bar.close()
-        if self.phase:
-            self.phase.resume()
-            self.phase = None
+        if self in _open:
+            _open.remove(self)
 
 
 class TrainingProgress(Progress):

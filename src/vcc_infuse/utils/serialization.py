@@ -57,10 +57,10 @@ def import_class(path: str, trust_code: Trust, where: str = "") -> Any:
 
 def check_trusted(path: object, trust_code: Trust, where: str = "") -> None:
     """Refuse the class path of another package unless it is trusted."""
-    words = str(path).split(".")
-    if not (isinstance(path, str) and len(words) > 1 and all(word.isidentifier() for word in words)):
+    parts = str(path).split(".")
+    if not (isinstance(path, str) and len(parts) > 1 and all(part.isidentifier() for part in parts)):
         raise UserError(f"{where}{str(path)[:200]!r} is not the import path of a class, such as {PACKAGE}.FixMatch")
-    ours = words[0] == PACKAGE and "__main__" not in words
+    ours = parts[0] == PACKAGE and "__main__" not in parts
     if not (ours or trust_code is True or (trust_code is not False and path in trust_code)):
         remedy = "if you trust it, give --trust-code, and its file with --import (in Python: trust_code=True)"
         raise UserError(f"{where}{path} is code outside {PACKAGE}, and is not run; {remedy}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..format import count, decimal, known, label, scaled
+from ..format import count, decimal, known, label, percent, scaled
 from ..read import Metrics, Run
 from .chart import CORRECT, WRONG, Chart, Trace, axis, color, layout
 
@@ -101,10 +101,8 @@ def confidence_histogram(run: Run) -> Chart | None:
         xaxis2=axis("calibrated, %", domain=[0.55, 1], range=[0, 100], anchor="y2"),
         yaxis2=axis(anchor="x2", matches="y", showticklabels=False), barmode="overlay", bargap=0.05,
     )  # fmt: skip
-    means = [
-        f"{word}: {mean_confidence(run, column, correct)} correct, {mean_confidence(run, column, ~correct)} wrong"
-        for column, word, _ in PANELS
-    ]
+    columns = [(word, run.predictions[column]) for column, word, _ in PANELS]
+    means = [f"{word}: {mean(values[correct])} correct, {mean(values[~correct])} wrong" for word, values in columns]
     numbers = f"{int(correct.sum())} correct and {int((~correct).sum())} wrong predictions"
     alt = f"Confidence of {numbers} of {run.name}. Mean confidence, {'; '.join(means)}."
     return Chart("Confidence of correct and wrong predictions", alt, data, shape, f"{numbers}; each adds up to 100 %.")
@@ -122,7 +120,6 @@ def histogram_bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: 
     )  # fmt: skip
 
 
-def mean_confidence(run: Run, column: str, members: np.ndarray) -> str:
+def mean(confidence: np.ndarray) -> str:
     """A mean confidence in words."""
-    assert run.predictions is not None
-    return f"{100 * float(run.predictions[column][members].mean()):.1f} %" if members.any() else "none"
+    return percent(float(confidence.mean())) if len(confidence) else "none"

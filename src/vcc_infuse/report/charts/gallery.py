@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ...utils.io import Columns
-from ..format import UNKNOWN, name_of, percent
+from ..format import name_of, percent
 from ..read import Run
 
 PARTS = {
@@ -54,8 +54,8 @@ def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
     """One image with its labels and its score or confidence."""
     name = str(kept[f"{part}_names"][i])
     truth, label = (int(kept[f"{part}_{column}"][i]) for column in ("truth", "label"))
-    label_name = class_name(run, label)
-    true_name = class_name(run, truth)
+    label_name = name_of(run.classes, label)
+    true_name = name_of(run.classes, truth)
     if part == "mistakes":
         value = percent(float(kept["mistakes_confidence"][i]))
         word = "predicted"
@@ -67,11 +67,6 @@ def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
     mark = "" if truth < 0 else "✓" if truth == label else true_name
     source = data_uri(kept[f"{part}_images"][i])
     return Thumbnail(source, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)
-
-
-def class_name(run: Run, number: int) -> str:
-    """A class name, or a dash where the class is unknown."""
-    return name_of(run.classes, number) if number >= 0 else UNKNOWN
 
 
 def data_uri(image: np.ndarray) -> str:

@@ -44,7 +44,7 @@ def curves(runs: Sequence[Run], title: str, keys: Sequence[Line], as_percent: bo
     """One line per run and key. Several runs differ by color and keys by dash; keys of a single run by color."""
     single = len(runs) == 1
     data = []
-    words = []
+    sentences = []
     for run in runs:
         for place, (key, name) in enumerate(keys):
             values = run.series(key)
@@ -52,7 +52,7 @@ def curves(runs: Sequence[Run], title: str, keys: Sequence[Line], as_percent: bo
                 tint = color(place if single else run.number)
                 full = name if single else f"{run.name} · {name}"
                 data.append(curve(run, values, full, tint, 0 if single else place, as_percent))
-                words.append(f"{name} of {run.name} {course(values, as_percent)}")
+                sentences.append(f"{name} of {run.name} {course(values, as_percent)}")
     if not data:
         return None
     dashes = " · ".join(f"{name} {DASHES[i % len(DASHES)]}" for i, (_, name) in enumerate(keys))
@@ -60,7 +60,7 @@ def curves(runs: Sequence[Run], title: str, keys: Sequence[Line], as_percent: bo
     shape["showlegend"] = single and len(keys) > 1
     shape["yaxis"]["rangemode"] = "tozero"
     note = "" if single or len(keys) == 1 else f"Line styles: {dashes}."
-    return Chart(title, f"{title}: {'; '.join(words)}.", data, shape, note)
+    return Chart(title, f"{title}: {'; '.join(sentences)}.", data, shape, note)
 
 
 def curve(run: Run, values: Sequence[object], name: str, tint: str, dash: int, as_percent: bool) -> Trace:
@@ -100,7 +100,7 @@ def kept_shares(line: Metrics | None) -> list[float | None]:
     if line is None or not line.get("kept_share"):
         return []
     pairs = zip(line["kept_share_per_class"], line["pool_share_per_class"], strict=True)
-    return [line["kept_share"] * mine / whole if whole else None for mine, whole in pairs]
+    return [line["kept_share"] * kept / pool if pool else None for kept, pool in pairs]
 
 
 def score_histogram(run: Run) -> Chart | None:
