@@ -17,11 +17,15 @@ from .randaugment import POOL, WARPS, Change, Changes
 
 Augment = str | Mapping[str, Any]
 DRAWS = 3
-# What a single number means: an angle, slope or shift to both sides, a factor around 1, or up to the end of the range.
-SIDES = {"rotate": 180.0, "shear_x": 1.0, "shear_y": 1.0, "translate_x": 1.0, "translate_y": 1.0}
-FACTORS = {"brightness": 4.0, "contrast": 4.0, "color": 4.0, "sharpness": 4.0}
-UPWARDS = {"posterize": (1.0, 8.0), "solarize": (0.0, 256.0)}
-SHARES = {"crop": (0.125, 0.5), "cutout": (0.5, 1.0)}  # of the side: the usual one and the largest
+FACTORS = ("brightness", "contrast", "color", "sharpness")
+# The smallest and the largest magnitude; what is not listed takes none.
+LIMITS = {
+    "crop": (0.0, 0.5), "cutout": (0.0, 1.0), "posterize": (1.0, 8.0), "solarize": (0.0, 256.0),
+    "rotate": (-180.0, 180.0),
+    **dict.fromkeys(("shear_x", "shear_y", "translate_x", "translate_y"), (-1.0, 1.0)),
+    **dict.fromkeys(FACTORS, (0.0, 4.0)),
+}  # fmt: skip
+SHARES = {"crop": 0.125, "cutout": 0.5}  # of the side, if true
 WORDS = ("crop", "flip", "turns", "cutout", "draws", *POOL)
 
 _FLIPPED = {"crop": True, "flip": True}
@@ -117,59 +121,44 @@ def _recipe(view: str, operations: Any, augment: Augment) -> Recipe:
         operations = PRESETS[operations][view]
     if not isinstance(operations, Mapping):
         _refuse_name(augment, str(operations))
-    for name in operations:
+    options: dict[str, Any] = {"changes": []}
+    for name, magnitude in operations.items():
         if name not in WORDS:
             _refuse(augment, f"may hold {', '.join(WORDS)}", f"{name!r} is unknown{did_you_mean(str(name), WORDS)}")
-    changes = [_change(name, operations[name], augment) for name in operations if name in POOL]
-    return Recipe(
-        crop=_share("crop", operations, augment),
-        flip=_switch("flip", operations, augment),
-        turns=_switch("turns", operations, augment),
-        changes=tuple(sorted(changes, key=lambda change: change.name in WARPS)),  # warps share one call, the last
-        draws=_draws(operations.get("draws", DRAWS), augment),
-        cutout=_share("cutout", operations, augment),
-    )
+        if name == "draws":
+            if type(magnitude) is not int or not 1 <= magnitude <= 10:
+                _refuse(augment, "takes draws from 1 to 10", f"{magnitude!r} is none")
+            options["draws"] = magnitude
+            continue
+        ends = None if magnitude is True else _numbers(name, magnitude, augment)
+        if name in POOL:
+            options["changes"].append(_change(name, ends))
+        else:
+            options[name] = ends[-1] if ends else SHARES.get(name, True)
+    # Warps share one call, which takes the last of the changes.
+    options["changes"] = tuple(sorted(options["changes"], key=lambda change: change.name in WARPS))
+    return Recipe(**options)
 
 
-def _share(name: str, operations: Mapping[str, Any], augment: Augment) -> float:
-    usual, most = SHARES[name]
-    magnitude = operations.get(name, 0.0)
-    return usual if magnitude is True else _numbers(magnitude, name, augment, 0, most)[-1]
-
-
-def _switch(name: str, operations: Mapping[str, Any], augment: Augment) -> bool:
-    magnitude = operations.get(name, False)
-    if not isinstance(magnitude, bool):
-        _refuse(augment, f"takes {name} without a number", f"write true instead of {magnitude!r}")
-    return magnitude
-
-
-def _draws(draws: Any, augment: Augment) -> int:
-    if type(draws) is not int or not 1 <= draws <= 10:
-        _refuse(augment, "takes draws from 1 to 10", f"{draws!r} is none")
-    return draws
-
-
-def _change(name: str, magnitude: Any, augment: Augment) -> Change:
-    """An operation with the range of its magnitude."""
-    operation = POOL[name]
-    if magnitude is True:
-        return Change(name, operation.low, operation.high)
-    if not operation.high:
-        _refuse(augment, f"takes {name} without a number", f"write true instead of {magnitude!r}")
-    if name in SIDES:
-        ends = _numbers(magnitude, name, augment, -SIDES[name], SIDES[name])
-        return Change(name, *(ends if len(ends) > 1 else (-abs(ends[0]), abs(ends[0]))))
-    if name in FACTORS:
-        ends = _numbers(magnitude, name, augment, 0, FACTORS[name])
-        return Change(name, *(ends if len(ends) > 1 else (max(0.0, 1 - ends[0]), 1 + ends[0])))
-    ends = _numbers(magnitude, name, augment, *UPWARDS[name])
+def _change(name: str, ends: list[float] | None) -> Change:
+    """An operation with a range of magnitudes; a single number is one side of it, or the distance of a factor to 1."""
+    if ends is None:
+        return Change(name, POOL[name].low, POOL[name].high)
     above = 1 if name == "posterize" else 0  # bits are truncated to whole numbers
-    return Change(name, ends[0], above + (ends[1] if len(ends) > 1 else UPWARDS[name][1]))
+    if len(ends) > 1:
+        return Change(name, ends[0], above + ends[1])
+    if name in WARPS:
+        return Change(name, -abs(ends[0]), abs(ends[0]))
+    if name in FACTORS:
+        return Change(name, max(0.0, 1 - ends[0]), 1 + ends[0])
+    return Change(name, ends[0], above + LIMITS[name][1])
 
 
-def _numbers(magnitude: Any, name: str, augment: Augment, low: float, high: float) -> list[float]:
+def _numbers(name: str, magnitude: Any, augment: Augment) -> list[float]:
     """One number, or two in their order."""
+    if name not in LIMITS:
+        _refuse(augment, f"takes {name} without a number", f"write true instead of {magnitude!r}")
+    low, high = LIMITS[name]
     ends = magnitude if isinstance(magnitude, list | tuple) else [magnitude]
     within = all(type(end) in (int, float) and low <= end <= high for end in ends)
     if not 1 <= len(ends) <= 2 or not within or ends[0] > ends[-1]:

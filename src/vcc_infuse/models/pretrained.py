@@ -78,7 +78,8 @@ def _from_timm(name: str, default: Preprocessing) -> Weights:
 
     if not timm.is_model_pretrained(name):
         raise OptionError("weights", "timm", f"must be none or a file, because timm has no weights for {name}")
-    overlay, remedy = None, _remedy(name)
+    overlay = None
+    remedy = _remedy(name)
     if not _online():
         config = timm.get_pretrained_cfg(name)
         if (file := _downloaded(config.hf_hub_id if config else None)) is None:

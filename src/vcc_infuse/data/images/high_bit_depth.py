@@ -219,7 +219,8 @@ def to_bytes(values: np.ndarray, ranges: Ranges) -> np.ndarray:
         raise ValueError(f"values outside 0…{top}")
     low, high = np.array(ranges or [(0, top)], np.float64).T
     if len(low) not in (1, values.shape[-1]):  # ranges of other channels
-        low, high = low.min(), high.max()
+        low = low.min()
+        high = high.max()
     scaled = np.empty(values.shape, np.uint8)
     for start in range(0, len(values), BAND):  # in float64 all values would take eight times the memory
         band = (values[start : start + BAND].astype(np.float64) - low) * (255 / (high - low))
