@@ -82,7 +82,9 @@ def test_both_hold_the_numbers_of_one_process(two, data, key):
     numbers = {path for path in found if "warnings" not in path}
     assert numbers == {path for path in alone if "warnings" not in path}
     for path in numbers - {".world"}:
-        torch.testing.assert_close(found[path], alone[path], rtol=1e-5, atol=1e-6, equal_nan=True, msg=path)
+        half = getattr(found[path], "dtype", None) == torch.float16  # rounds a tiny difference up to its own precision
+        near = {"rtol": 1e-3, "atol": 1e-3} if half else {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(found[path], alone[path], **near, equal_nan=True, msg=path)
 
 
 def test_the_global_batch_is_that_of_one_process(two, data):
