@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
+from accelerate.state import AcceleratorState
 
 
 def fork(work: Callable[[], object], log: Path) -> int:
@@ -22,17 +23,16 @@ def fork(work: Callable[[], object], log: Path) -> int:
         return pid
     status = 1
     try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
-        result = work()
-        status = result if isinstance(result, int) else 0
-    except BaseException:
-        traceback.print_exc()
+        with open(log, "a", encoding="utf-8", buffering=1) as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            sys.stdout = sys.stderr = output
+            try:
+                result = work()
+                status = result if isinstance(result, int) else 0
+            except BaseException:
+                traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(status)
 
 
@@ -56,6 +56,7 @@ def joined(rank: int, world: int, port: int, work: Callable[[], object]) -> obje
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     os.environ |= {name: str(value) for name, value in place.items()} if world > 1 else {}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if world > 1 else {}
+    AcceleratorState._reset_state(reset_partial_state=True)  # it remembers the one process that this is a fork of
     result = work()
     if dist.is_initialized():
         dist.destroy_process_group()
