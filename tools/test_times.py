@@ -41,7 +41,7 @@ def pytest_sessionfinish() -> None:
     lines = [
         HEADING,
         "",
-        f"{len(rows)} tests, {cpu_seconds() / 60:.1f} CPU minutes in one process; the {SHOWN} slowest take {top / 60:.1f}.",
+        f"{len(rows)} tests, {cpu_seconds() / 60:.1f} CPU minutes; the {SHOWN} slowest take {top / 60:.1f}.",
         "",
         "    OMP_NUM_THREADS=1 python -m pytest -p tools.test_times",
         "",

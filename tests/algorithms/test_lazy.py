@@ -10,8 +10,8 @@ from torch import nn
 
 from tests.helpers.every import lively
 from tests.helpers.tiny import INPUTS, make_task, part_of, two_processes
-from vcc_infuse.algorithms import UDA, Adsh, Algorithm, CoMatch, Dash, FixMatch, FlexMatch, FreeMatch, SoftMatch
-from vcc_infuse.algorithms.imbalance import ABC, DARP, DASO, DebiasPL
+from vcc_infuse.algorithms import UDA, Algorithm, CoMatch, Dash, FixMatch, FlexMatch, FreeMatch, SoftMatch
+from vcc_infuse.algorithms.imbalance import ABC, DARP, DASO, Adsh, DebiasPL
 from vcc_infuse.calibrators import MMCE, VCC, Calibrator, Softmax, TemperatureScaling
 from vcc_infuse.models import MLP, Classifier, Identity
 from vcc_infuse.models.classifier import batchnorms

@@ -24,6 +24,7 @@ LAYERS = [
     {"functional"},
     {"selectors", "pool_audit"},
     {"inference", "training"},
+    {"run_config"},
     {"run"},
     {"estimator", "label"},
     {"cli"},

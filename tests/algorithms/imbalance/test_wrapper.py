@@ -7,7 +7,6 @@ from tests.helpers.tiny import make_step, missing_gradients, run
 
 from vcc_infuse.algorithms import (
     UDA,
-    Adsh,
     CoMatch,
     Dash,
     FixMatch,
@@ -18,7 +17,7 @@ from vcc_infuse.algorithms import (
     SimMatch,
     SoftMatch,
 )
-from vcc_infuse.algorithms.imbalance import ABC, DARP, DASO, DebiasPL
+from vcc_infuse.algorithms.imbalance import ABC, DARP, DASO, Adsh, DebiasPL
 from vcc_infuse.errors import UserError
 
 WRAPPERS = [ABC, DARP, DASO, DebiasPL]
