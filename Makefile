@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow coverage lint bench clean
+.PHONY: demo test coverage lint bench clean
 
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
@@ -11,6 +11,7 @@ test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Every pair of methods, every method on two processes, kills, small versions of the evidence in results/reliability.
+.PHONY: test-slow
 test-slow: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
