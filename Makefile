@@ -10,7 +10,12 @@ demo: .venv/installed
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The same tests, slower, and which lines none of them runs.
+# Every pair of methods, every method on two processes, kills, small versions of the evidence in results/reliability.
+.PHONY: test-slow
+test-slow: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+# The tests of `make test`, slower, and which lines none of them runs.
 coverage: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered
 

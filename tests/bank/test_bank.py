@@ -250,6 +250,7 @@ def start(cache, pause):
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=root)
 
 
+@pytest.mark.slow
 def test_a_killed_process_continues_where_it_was(tmp_path):
     first = start(tmp_path / "a", 0.05)
     begun = [first.stdout.readline().strip() for _ in range(5)]
@@ -518,6 +519,7 @@ print(peak(), y.nbytes / 2**20)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is counted in other units elsewhere")
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_images(tmp_path):
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     script = MEMORY.format(root=root).replace("class Mean", "t.storage.CHUNK = 4096\nclass Mean")

@@ -27,6 +27,7 @@ def test_bytes_are_those_of_real_buffers():
     assert state_bytes(VCC(), 1000, 501) - state_bytes(VCC(), 1000, 1) == real + 500 * 8
 
 
+@pytest.mark.slow
 def test_the_command_writes_tables(tmp_path, capsys, monkeypatch):
     tiny = [case for case in workloads.cases(2, 8) if case.name.startswith("SmallConv")]
     monkeypatch.setattr(steps, "cases", lambda batch_size, size: tiny)

@@ -180,6 +180,7 @@ def test_a_subset_is_the_same_in_every_run_and_keeps_names(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
+@pytest.mark.slow
 def test_every_table_runs_through_the_command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scales, "run_options", lambda scale, data, labels, **more: run_options(scale, data, 4, **more))
     monkeypatch.setitem(imbalance.TAILS, "frozen", [{"first": 4, "gamma": 2, "beta": 0.5}])
@@ -255,6 +256,7 @@ def errors(folder: Path) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_ends_with_the_same_cells(root: Path, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert start(root, whole).wait() == 0

@@ -141,6 +141,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert start(whole).wait() == 0
@@ -177,6 +178,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_cell_that_kills_its_worker_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "killer.py").write_text(KILLER)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
