@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from paper.banks import train_on_bank
 from paper.datasets import locate
 from paper.scales import run_options
-
 from vcc_infuse import FixMatch, FlexMatch, SmallConv, SSLData, Trainer, load
 from vcc_infuse.data.split import balanced
 from vcc_infuse.utils.io import write_json, write_text

@@ -14,11 +14,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from paper.collect import collect
-from paper.render import write_table
-
 import vcc_infuse
 from paper import Row, Table, TableColumn, run_grid
+from paper.collect import collect
+from paper.render import write_table
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.selectors import Selector

@@ -23,10 +23,10 @@ import torch
 
 from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, SSLData, Timm, Trainer
 from vcc_infuse.augment.views import ImageViews
-from vcc_infuse.bank import storage
+from vcc_infuse.bank import bank as bank_module
 from vcc_infuse.bank.bank import Bank, BankConfig
-from vcc_infuse.bank.embed import embed_data, make_encoder, open_bank
-from vcc_infuse.bank.encoder import fastest_options
+from vcc_infuse.bank.embed import embed_data, open_bank
+from vcc_infuse.bank.encoder import fastest_plan, layout
 from vcc_infuse.data.split import balanced
 from vcc_infuse.utils.io import write_json, write_text
 
@@ -40,19 +40,19 @@ def noise(count: int, side: int) -> SSLData:
 
 def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str, images: int = 64) -> dict:
     """Views per second of `Bank.embed` and of the bare forward, alternating, by wall clock and by CPU time."""
-    storage.CHUNK = images
-    encoder = make_encoder(Timm(name, weights, size), (side, side, 3))
+    bank_module.CHUNK = images
+    encoder = Timm(name, weights, size)
     trial = open_bank(noise(images, side), encoder, cache=cache, device="cpu")
-    forward = fastest_options(trial.encoder, trial._plain(images))
-    bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=forward.batch_size), cache=cache, device="cpu")
+    plan = fastest_plan(trial.encoder, trial._plain(images))
+    bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=plan.batch_size), cache=cache, device="cpu")
     job, views = next(bank.jobs("train")), len(bank.config.names)
     network = bank.encoder.net  # without the resizing of its input
-    ready = torch.randn(images, 3, size, size).contiguous(memory_format=bank.network.options.memory_format)
+    ready = torch.randn(images, 3, size, size).contiguous(memory_format=layout(bank.network.plan))
 
     @torch.no_grad()
     def bare() -> None:
         for _ in range(views):
-            for piece in ready.split(forward.batch_size):
+            for piece in ready.split(plan.batch_size):
                 network(piece)
 
     works = {"embed": lambda: bank.store(*bank.embed(job)), "bare": bare}
@@ -67,8 +67,8 @@ def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str,
     count = views * images
     found = {f"{key}_per_second": count / statistics.median(wall for wall, _ in seconds[key]) for key in works}
     shares = {"ratio": float(np.median(ratios[:, 0])), "ratio_cpu_time": float(np.median(ratios[:, 1]))}
-    return {"network": name, "image": side, "input_size": size, "batch_size": forward.batch_size,
-            "channels_last": forward.channels_last, **found, **shares}  # fmt: skip
+    return {"network": name, "image": side, "input_size": size, "batch_size": plan.batch_size,
+            "channels_last": plan.channels_last, **found, **shares}  # fmt: skip
 
 
 class OnDemand:
@@ -98,7 +98,7 @@ def peak() -> float:
 
 def memory(count: int) -> dict:
     """Peak memory of a bank of so many images under a trivial network, in this process; labels not counted."""
-    storage.CHUNK = 4096
+    bank_module.CHUNK = 4096
     y = np.arange(count) % 2
     dataset = Dataset(Examples(OnDemand(count), y), None, ("a", "b"), (0.5,) * 3, (0.3,) * 3)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of making and checking the labels
@@ -119,7 +119,7 @@ def memory_in_process(count: int) -> dict:
 
 def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 512) -> list[dict]:
     """Views and seconds of embedding for a run with INFUSE, with all views first and with those of kept images."""
-    storage.CHUNK, rows = 256, []
+    bank_module.CHUNK, rows = 256, []
     data = noise(images, 32)
     for late, every in ((False, 50), (True, 50), (True, 1000)):
         with tempfile.TemporaryDirectory(dir=cache) as own:
@@ -150,7 +150,7 @@ def table(found: dict, command: str) -> str:
     ]
     lines += ["\nBatch size and layout were chosen by measurement. The next view is made by a second thread, so "
               "the ratio by wall clock needs a free moment of another core; the ratio by CPU time does not.\n",
-              "RingBuffer with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
+              "Memory with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
               "| images | seconds | growth of peak memory, MB | all images, MB | all features, MB |",
               "|---|---|---|---|---|"]  # fmt: skip
     lines += [

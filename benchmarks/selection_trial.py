@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+
 from paper.cell import Cell
 from paper.grid import run_grid
 from paper.tables.coreset import frozen_column, selector_options
-
 from vcc_infuse import INFUSE, AlignedINFUSE
 from vcc_infuse.selectors.base import uniform
 from vcc_infuse.selectors.head_gradients import alignment, mean_gradient

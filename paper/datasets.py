@@ -12,10 +12,15 @@ from vcc_infuse.data.loading import load
 from vcc_infuse.data.sources.named import SPECS, find
 from vcc_infuse.errors import OptionError, UserError
 
-from .cell import Cell
+from .cell import Cell, Options
 from .table import Table
 
 BUILT_IN = ("digits",)
+
+
+def located(options: Options, data_root: str | None) -> dict[str, Any]:
+    """The options of a run, with those that find its data."""
+    return {**options, **locate(str(options["data"]), data_root)}
 
 
 def locate(data: str, data_root: str | None) -> dict[str, Any]:
@@ -34,24 +39,11 @@ def check_available(cells: Iterable[Cell], data_root: str | None) -> None:
     if data_root and not Path(data_root).expanduser().is_dir():
         raise OptionError("data_root", data_root, "must be a folder", "give the one with cifar10.zip and the others")
     for data in dict.fromkeys(str(cell.options["data"]) for cell in cells):
-        if locate(data, data_root)["data"] in SPECS:
+        source = locate(data, data_root)["data"]
+        if source in SPECS:
             check_torchvision(data, data_root)
-        elif locate(data, data_root)["data"] == "fashion_mnist":
+        elif source == "fashion_mnist":
             load(data)
-
-
-def without_missing(table: Table, data_root: str | None) -> Table:
-    """At frozen scale, the table without Fashion-MNIST if it is not installed, and a remark that says so."""
-    wanted = [column for column in table.columns if column.options["data"] == "fashion_mnist"]
-    others = tuple(column for column in table.columns if column not in wanted)
-    if table.reference is None or not wanted or not others:
-        return table
-    try:
-        check_available([Cell(column.options) for column in wanted], data_root)
-    except UserError:
-        remark = f"{table.remark} Fashion-MNIST is skipped: apt-get install dataset-fashion-mnist."
-        return replace(table, columns=others, remark=remark)
-    return table
 
 
 def check_torchvision(data: str, data_root: str | None) -> None:
@@ -62,3 +54,17 @@ def check_torchvision(data: str, data_root: str | None) -> None:
     except UserError as error:
         requirement = f"must hold {data}.zip, a folder {data} or torchvision's files of {data}"
         raise OptionError("data_root", str(data_root or home), requirement) from error
+
+
+def without_missing(table: Table, data_root: str | None) -> Table:
+    """At frozen scale, the table without Fashion-MNIST if it is not installed, and a remark that says so."""
+    fashion = [column for column in table.columns if column.options["data"] == "fashion_mnist"]
+    others = tuple(column for column in table.columns if column not in fashion)
+    if table.reference is None or not fashion or not others:
+        return table
+    try:
+        check_available([Cell(column.options) for column in fashion], data_root)
+    except UserError:
+        remark = f"{table.remark} Fashion-MNIST is skipped: apt-get install dataset-fashion-mnist."
+        return replace(table, columns=others, remark=remark)
+    return table

@@ -1,17 +1,19 @@
 """The three scales, and the options of a dataset and a number of labels at each.
 
 `smoke` is for tests: digits stand in for every dataset and a run has four steps. `frozen` trains heads on features of
-a pretrained network. `paper` is the full protocol, for GPUs.
+a pretrained network, beside baselines on the same features. `paper` is the full protocol, for GPUs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from vcc_infuse.training.presets import PAPER_REFRESH, preset
 
-from .table import CORE, Row, TableColumn, all_five, names
+from .cell import Options
+from .table import CORE, Row, Table, TableColumn, all_five, display_name, method, names
 
 Scale = Literal["smoke", "frozen", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "frozen", "paper")
@@ -39,6 +41,21 @@ DATASET_NAMES = {
     "digits": "digits", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
     "svhn": "SVHN", "stl10": "STL-10",
 }  # fmt: skip
+BASELINES = ("Supervised", "LinearProbe", "LabelSpreading")
+REFERENCE = "LinearProbe"
+METRICS = ("ece", "ece_calibrated", "pseudo_label_coverage", "pseudo_label_precision", "seconds")
+LEFT_OUT = {
+    "ReMixMatch": "it rotates images, and features cannot be rotated",
+    "FullySupervised": "a probe on all labels is slow",
+}
+NARROW = {"CoMatch": 256, "SimMatch": 256}
+"""Hidden units of their projections: one as wide as the 1,280 features would be most of a step on a bank."""
+PROTOCOL = (
+    "Heads on a bank of frozen features (EfficientNet-Lite0 with ImageNet weights, images resized to 96×96, 1 plain, "
+    "2 weak and 4 strong views). Every head starts at the linear probe. The paper trains other networks on more "
+    "images, so its numbers are not shown."
+)
+SVHN = "Frozen ImageNet features are weak on SVHN's house numbers: expect high errors in all rows there."
 
 
 def run_options(scale: Scale, data: str, labels: int | None, **more: Any) -> dict[str, Any]:
@@ -78,7 +95,8 @@ def column(
     kept = {} if keep is None else {"selector.keep": keep}
     if scale == "smoke":
         return TableColumn(column_name("digits", 40, keep), {**run_options(scale, data, 40), **kept}, None, rows)
-    name, options = column_name(data, labels, keep), {**run_options(scale, data, labels), **kept}
+    name = column_name(data, labels, keep)
+    options = {**run_options(scale, data, labels), **kept}
     if scale == "paper":
         return TableColumn(name, {**options, "selector.every": PAPER_REFRESH}, name, rows, "paper")
     return TableColumn(name, options, name, rows)
@@ -110,3 +128,46 @@ def ablation_columns(scale: Scale, rows: Mapping[str, Sequence[Row]]) -> tuple[T
 def ablation_bases(scale: Scale) -> tuple[str, ...]:
     """The base methods of an ablation."""
     return ("FlexMatch", "FixMatch") if scale == "frozen" else ("FlexMatch",)
+
+
+def on_bank(table: Table) -> Table:
+    """The table with the baselines first, without methods that need images and without the paper's numbers."""
+    rows = (*map(method, BASELINES), *(row for row in table.rows if suits_bank(row)))
+    columns = tuple(without_paper(column, names(rows)) for column in table.columns)
+    comparable = table.metrics[0] == "error"  # of other metrics the baselines have none
+    return replace(
+        table,
+        rows=tuple(replace(row, options=narrow(row.options), paper={}) for row in rows),
+        columns=columns,
+        metrics=tuple(dict.fromkeys([*table.metrics, *(METRICS if comparable else ())])),
+        remark=" ".join(filter(None, [table.remark, *remarks(table)])),
+        reference=REFERENCE if comparable else None,
+    )
+
+
+def suits_bank(row: Row) -> bool:
+    """Whether the row is neither a baseline, which is there already, nor left out."""
+    alone = "calibrator" not in row.options and "selector" not in row.options
+    algorithm = row.options["algorithm"]
+    return algorithm not in LEFT_OUT and not (alone and algorithm in BASELINES)
+
+
+def narrow(options: Options) -> Options:
+    """The options of a row with a narrow projection, alone or as the base of a wrapper."""
+    widths = {part: NARROW.get(options.get(part, "")) for part in ("algorithm", "algorithm.base")}
+    return {**options, **{f"{part}.hidden_dim": width for part, width in widths.items() if width}}
+
+
+def without_paper(column: TableColumn, known: Sequence[str]) -> TableColumn:
+    """The column with the baselines and those of its rows that are known, compared with none of the paper's."""
+    wanted = column.rows if column.rows is None else {*BASELINES, *column.rows}
+    rows = None if wanted is None else tuple(name for name in known if name in wanted)
+    return replace(column, stands_for=None, rows=rows)
+
+
+def remarks(table: Table) -> list[str]:
+    """What a reader has to know."""
+    algorithms = {row.options["algorithm"] for row in table.rows}
+    missing = [f"{display_name(name)} is left out: {why}." for name, why in LEFT_OUT.items() if name in algorithms]
+    weak = [SVHN] if any("SVHN" in column.name for column in table.columns) else []
+    return [PROTOCOL, *missing, *weak]

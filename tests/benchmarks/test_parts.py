@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.growth import pool_bytes, state_bytes
 
+from benchmarks import __main__ as bench
 from benchmarks import processes, runs, steps, workloads
+from benchmarks.growth import pool_bytes, state_bytes
 from vcc_infuse import VCC, RobustVCC
 from vcc_infuse.calibrators.history import History
-from benchmarks import __main__ as bench
 from vcc_infuse.cli.main import main
 from vcc_infuse.cli.options import read_words
 from vcc_infuse.cli.train import parse

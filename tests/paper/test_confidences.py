@@ -6,16 +6,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from paper.cell import build_trainer, fit, load_data
+from sklearn.metrics import roc_auc_score
+from torchmetrics.functional.classification import binary_calibration_error
+
+from paper import Cell, run_grid
+from paper.train import build_trainer, fit, load_data
 from paper.collect import collect, trusted_and_wrong
 from paper.confidences import CONFIDENCES, EVIDENCE_PARTS, MOMENTS, SCORES, WatchedSoftmax, measure
 from paper.scales import run_options
 from paper.tables import beyond, tables
 from paper.tables.confidence import WATCHED
-from sklearn.metrics import roc_auc_score
-from torchmetrics.functional.classification import binary_calibration_error
-
-from paper import Cell, run_grid
 
 
 def test_metrics_are_those_of_other_libraries() -> None:

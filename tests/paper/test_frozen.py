@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from paper.banks import bank_key, open_bank, subset
-from paper.cell import build_trainer
-from paper.frozen import LEFT_OUT
-from paper.scales import run_options
-from paper.tables import TABLES, calibration, coreset, imbalance, tables
-from paper.tables import main as main_table
 from PIL import Image
 
 from paper import Cell, run_grid, scales
+from paper.banks import bank_key, open_bank, subset
+from paper.train import build_trainer
+from paper.scales import LEFT_OUT
+from paper.scales import run_options
+from paper.tables import TABLES, calibration, coreset, imbalance, tables
+from paper.tables import main as main_table
 from vcc_infuse import FixMatch, Timm, Trainer, load, load_ssl
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data, head

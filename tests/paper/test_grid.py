@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from paper.backends import run_jobs
-from paper.datasets import check_available
-from paper.grid import log_path
-from paper.scales import run_options
 from PIL import Image
 from safetensors.torch import load_file
 
 from paper import Cell, run_grid
+from paper.grid import run_jobs
+from paper.datasets import check_available
+from paper.grid import log_path
+from paper.scales import run_options
 from vcc_infuse import Trainer
 from vcc_infuse.cli.main import main
 from vcc_infuse.errors import UserError

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from paper.cell import build_part
-from paper.oracle import OracleINFUSE
 
 import vcc_infuse
+from paper.train import build_part
+from paper.oracle import OracleINFUSE
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, UserError
 from vcc_infuse.models import Identity
 from vcc_infuse.selectors.pool import Pool

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paper.cell import BANK_OPTIONS, DATA_OPTIONS, Cell, build_part, build_trainer, load_data
+
+from paper.cell import Cell
+from paper.train import DATA_OPTIONS, build_part, build_trainer, load_data
 from paper.scales import SCALES
 from paper.table import Row, Table, TableColumn
 from paper.tables import TABLES, tables
-
 from vcc_infuse.errors import UserError
 
 EVERY = [(name, scale) for name in TABLES for scale in SCALES]
