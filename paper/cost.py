@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timing import alternate
+from benchmarks.cost import alternate
 from benchmarks.workloads import random_images, random_vectors
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.bank.embed import head

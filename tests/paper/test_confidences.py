@@ -10,12 +10,12 @@ from sklearn.metrics import roc_auc_score
 from torchmetrics.functional.classification import binary_calibration_error
 
 from paper import Cell, run_grid
-from paper.train import build_trainer, fit, load_data
 from paper.collect import collect, trusted_and_wrong
 from paper.confidences import CONFIDENCES, EVIDENCE_PARTS, MOMENTS, SCORES, WatchedSoftmax, measure
 from paper.scales import run_options
 from paper.tables import beyond, tables
 from paper.tables.confidence import WATCHED
+from paper.train import build_trainer, fit, load_data
 
 
 def test_metrics_are_those_of_other_libraries() -> None:

@@ -15,16 +15,15 @@ import torch
 from PIL import Image
 
 from paper import Cell, run_grid, scales
+from paper.__main__ import main
 from paper.banks import bank_key, open_bank, subset
-from paper.train import build_trainer
-from paper.scales import LEFT_OUT
-from paper.scales import run_options
+from paper.scales import LEFT_OUT, run_options
 from paper.tables import TABLES, calibration, coreset, imbalance, tables
 from paper.tables import main as main_table
+from paper.train import build_trainer
 from vcc_infuse import FixMatch, Timm, Trainer, load, load_ssl
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data, head
-from vcc_infuse.cli.main import main
 from vcc_infuse.training.presets import preset
 
 TINY: dict[str, Any] = {
@@ -35,8 +34,8 @@ BASELINES = ["Supervised", "LinearProbe", "LabelSpreading"]
 # The scale with a tiny network, four steps and four labels, as a program of its own.
 PROGRAM = f"""
 import sys
-from vcc_infuse.cli.main import main
 from paper import scales
+from paper.__main__ import main
 original = scales.run_options
 scales.FROZEN |= {TINY!r}
 scales.run_options = lambda scale, data, labels, **more: original(scale, data, 4, **more)
@@ -187,7 +186,7 @@ def test_every_table_runs_through_the_command(root: Path, tmp_path: Path, monkey
     monkeypatch.setattr(coreset, "KEEPS", (0.4,))
     for table in (main_table, calibration):
         monkeypatch.setattr(table, "FROZEN_SETTINGS", [("cifar10", 40), ("svhn", 250), ("fashion_mnist", 100)])
-    words = ["reproduce", "all", "--scale", "frozen", "--seeds", "1", "--data-root", str(root)]
+    words = ["all", "--scale", "frozen", "--seeds", "1", "--data-root", str(root)]
     assert main([*words, "--cells", str(tmp_path / "cells"), "--out", str(tmp_path)]) == 0
     assert {path.stem for path in tmp_path.glob("*.md")} == {f"{name}-frozen" for name in TABLES}
     for name in TABLES:
@@ -218,7 +217,7 @@ def test_fashion_mnist_is_skipped_with_a_remark_where_it_is_not_installed(
     others = tmp_path / "data"
     others.mkdir()
     (others / "stl10").symlink_to(root / "stl10")
-    words = ["reproduce", "main", "--scale", "frozen", "--seeds", "1", "--data-root", str(others), "--rows", "Linear"]
+    words = ["main", "--scale", "frozen", "--seeds", "1", "--data-root", str(others), "--rows", "Linear"]
     where = ["--cells", str(tmp_path / "cells"), "--out", str(tmp_path)]
     assert main([*words, "--columns", "STL", "--columns", "Fashion", *where]) == 0
     text = (tmp_path / "main-frozen.md").read_text()
@@ -230,7 +229,7 @@ def test_fashion_mnist_is_skipped_with_a_remark_where_it_is_not_installed(
 
 
 def test_dry_run_times_a_step_on_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["reproduce", "stl10", "--scale", "frozen", "--seeds", "1", "--dry-run", "--data-root", str(tmp_path)]
+    words = ["stl10", "--scale", "frozen", "--seeds", "1", "--dry-run", "--data-root", str(tmp_path)]
     (tmp_path / "stl10").mkdir()
     assert main([*words, "--cells", str(tmp_path / "cells")]) == 0
     *cells, total = capsys.readouterr().out.splitlines()
@@ -240,7 +239,7 @@ def test_dry_run_times_a_step_on_vectors(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def start(root: Path, folder: Path) -> subprocess.Popen[bytes]:
-    words = ["reproduce", "ablation-vae", "--columns", "STL", "--scale", "frozen", "--seeds", "1"]
+    words = ["ablation-vae", "--columns", "STL", "--scale", "frozen", "--seeds", "1"]
     words += ["--data-root", str(root)]
     command = [sys.executable, "-c", PROGRAM, *words, "--cells", str(folder / "cells"), "--out", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VCC_INFUSE_CACHE": str(folder / "cache")}

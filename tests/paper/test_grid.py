@@ -16,9 +16,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from paper import Cell, run_grid
-from paper.grid import run_jobs
 from paper.datasets import check_available
-from paper.grid import log_path
+from paper.grid import log_path, run_jobs
 from paper.scales import run_options
 from vcc_infuse import Trainer
 from vcc_infuse.cli.main import main
@@ -136,8 +135,8 @@ def test_two_jobs_give_what_one_gives(tmp_path: Path) -> None:
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    words = ["reproduce", "ablation-vae", "--scale", "smoke", "--seeds", "1"]
-    command = [sys.executable, "-m", "vcc_infuse", *words, "--cells", str(folder / "cells"), "--out", str(folder)]
+    words = ["ablation-vae", "--scale", "smoke", "--seeds", "1"]
+    command = [sys.executable, "-m", "paper", *words, "--cells", str(folder / "cells"), "--out", str(folder)]
     return subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
@@ -191,10 +190,10 @@ def test_a_cell_that_kills_its_worker_does_not_stop_the_others(tmp_path: Path) -
 def test_clusters_give_the_same(backend: str, package: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: pip install 'vcc-infuse[{backend}]'")
-    command = "reproduce ablation-vae --scale smoke --seeds 1 --jobs 2 --out".split()
+    command = "ablation-vae --scale smoke --seeds 1 --jobs 2 --out".split()
     for name, words in ((backend, ["--backend", backend]), ("here", [])):
         where = tmp_path / name
-        grid = [sys.executable, "-m", "vcc_infuse", *command, str(where), "--cells", str(where / "cells"), *words]
+        grid = [sys.executable, "-m", "paper", *command, str(where), "--cells", str(where / "cells"), *words]
         # A process of its own: both leave servers behind that live as long as their process.
         subprocess.run(grid, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     there, here = (summaries(tmp_path / name / "cells") for name in (backend, "here"))

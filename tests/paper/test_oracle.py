@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 import vcc_infuse
-from paper.train import build_part
 from paper.oracle import OracleINFUSE
+from paper.train import build_part
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, UserError
 from vcc_infuse.models import Identity
 from vcc_infuse.selectors.pool import Pool

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paper.collect import Entry, collect
+from paper.collect import Entry, collect, paired
 from paper.render import OVERALL_HEAD, markdown, overall, page, write_table
-from paper.collect import paired
 from paper.table import Row, Table, TableColumn
 
 BASE = Row("FixMatch", {"algorithm": "FixMatch"}, None, {"paper": 5.0})
