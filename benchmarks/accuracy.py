@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paper.datasets import located
+from paper.cell import Cell
 from paper.scales import run_options
 from paper.train import train_on_bank
 from vcc_infuse import FixMatch, FlexMatch, SmallConv, SSLData, Trainer, load
@@ -69,8 +69,9 @@ def read(argv: Sequence[str]) -> Namespace:
 def train(method: str, way: str, seed: int, options: Namespace) -> float:
     """The error of one run."""
     if options.data_root:
-        setting = located(run_options("frozen", options.data, options.labels), options.data_root)
-        return float(train_on_bank({**setting, "algorithm": method, "seed": seed, **STEPS[way]})["error"])
+        setting = run_options("frozen", options.data, options.labels)
+        cell = Cell({**setting, "algorithm": method, "seed": seed, **STEPS[way]})
+        return float(train_on_bank(cell, options.data_root)["error"])
     dataset = load(options.data)
     data = SSLData(dataset, balanced(dataset.train.y, options.labels, dataset.classes, seed))
     common: dict[str, Any] = dict(steps=options.steps, eval_every=options.steps, batch_size=16, progress=False)

@@ -17,17 +17,17 @@ from torch import Tensor
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load
 from vcc_infuse.cli.parsing import Parser, integer
 from vcc_infuse.data.split import balanced
-from vcc_infuse.types import Outputs, Step
+from vcc_infuse.types import Outputs, Step, WeakOutputs
 from vcc_infuse.utils.io import write_text
 
 RUNNING = Step.forward_weak_strong
 
 
-def own_batch(step: Step, weak: Tensor, *inputs: Tensor) -> tuple[Outputs, Any]:
+def own_batch(step: Step, weak: Tensor, *inputs: Tensor) -> tuple[WeakOutputs, list[Outputs]]:
     """The weak view is normalized alone, the labeled and strong views together."""
     with torch.no_grad():
-        step.weak = step.model(weak)
-    return step.weak, step.forward(*inputs)
+        outputs = step.model(weak)
+    return WeakOutputs(*outputs), step.forward(*inputs)
 
 
 STATISTICS: dict[str, tuple[Callable[..., Any], bool]] = {

@@ -26,8 +26,8 @@ from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, SSLData, T
 from vcc_infuse.augment.views import ImageViews
 from vcc_infuse.bank import storage
 from vcc_infuse.bank.bank import Bank, BankConfig
-from vcc_infuse.bank.embed import embed_data, open_bank
-from vcc_infuse.bank.encoder import fastest_plan, layout
+from vcc_infuse.bank.embed import embed_data, make_encoder, open_bank
+from vcc_infuse.bank.encoder import fastest_options
 from vcc_infuse.cli.parsing import Parser, integer
 from vcc_infuse.data.split import balanced
 from vcc_infuse.utils.io import write_json, write_text
@@ -47,19 +47,19 @@ def noise(count: int, side: int) -> SSLData:
 def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str, images: int = 64) -> Figures:
     """Views per second of `Bank.embed` and of the bare forward, alternating, by wall clock and by CPU time."""
     storage.CHUNK = images
-    encoder = Timm(name, weights, size)
+    encoder, _ = make_encoder(Timm(name, weights, size), (side, side, 3))
     trial = open_bank(noise(images, side), encoder, cache=cache, device="cpu")
-    plan = fastest_plan(trial.encoder, trial._plain(images))
-    bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=plan.batch_size), cache=cache, device="cpu")
+    forward = fastest_options(trial.encoder, trial._plain(images))
+    bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=forward.batch_size), cache=cache, device="cpu")
     job = next(bank.jobs("train"))
     views = len(bank.config.names)
     network = cast(torch.nn.Module, bank.encoder.net)  # without the resizing of its input
-    ready = torch.randn(images, 3, size, size).contiguous(memory_format=layout(bank.network.plan))
+    ready = torch.randn(images, 3, size, size).contiguous(memory_format=bank.network.options.memory_format)
 
     @torch.no_grad()
     def bare() -> None:
         for _ in range(views):
-            for piece in torch.split(ready, plan.batch_size):
+            for piece in torch.split(ready, forward.batch_size):
                 network(piece)
 
     works: dict[str, Callable[[], object]] = {"embed": lambda: bank.store(*bank.embed(job)), "bare": bare}
@@ -75,8 +75,8 @@ def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str,
     count = views * images
     rates = {f"{key}_per_second": count / statistics.median(wall for wall, _ in seconds[key]) for key in works}
     shares = {"ratio": float(np.median(ratios[:, 0])), "ratio_cpu_time": float(np.median(ratios[:, 1]))}
-    return {"network": name, "image": side, "input_size": size, "batch_size": plan.batch_size,
-            "channels_last": plan.channels_last, **rates, **shares}  # fmt: skip
+    return {"network": name, "image": side, "input_size": size, "batch_size": forward.batch_size,
+            "channels_last": forward.channels_last, **rates, **shares}  # fmt: skip
 
 
 class OnDemand:

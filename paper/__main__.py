@@ -17,11 +17,11 @@ from vcc_infuse.training.signals import Interrupted
 
 from .collect import collect
 from .cost import forecast
-from .datasets import check_available, without_missing
+from .datasets import check_available
 from .grid import BACKENDS, run_grid
 from .guard import run_guarded
 from .render import write_table
-from .scales import SCALES
+from .scales import SCALES, without_missing
 from .table import Table
 from .tables import TABLES, tables
 
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     chosen = narrowed(chosen, "rows", options.rows)
     chosen = [without_missing(table, options.data_root) for table in chosen]
     cells = [cell for table in chosen for cell in table.cells(options.seeds, options.first_seed)]
-    check_available(cells, options.data_root)
+    check_available((str(cell.options["data"]) for cell in cells), options.data_root)
     part, parts = options.shard
     cells = list(dict.fromkeys(cells))[part::parts]
     folder = Path(options.cells)

@@ -7,36 +7,27 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import torch
 
-from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.bank.embed import embed_data
 from vcc_infuse.data.dataset import Dataset, Examples
 from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import from_given_labels
 from vcc_infuse.data.ssl_data import SSLData
-from vcc_infuse.models import Backbone
-from vcc_infuse.utils.serialization import from_config
 
-from .cell import Options, arguments_of, component
+from .cell import Cell, arguments_of
+from .datasets import locate
 
 SOURCE_OPTIONS = ("data", "root", "size", "mode", "cache")
-BANK_OPTIONS = {*SOURCE_OPTIONS, "flip", "subset", "model", "bank"}
+BANK_OPTIONS = {*SOURCE_OPTIONS, "preset", "flip", "subset", "model", "bank"}
 """All that a bank depends on; `subset` says how many images of each part are embedded."""
 
 
-def bank_config(options: Options) -> BankConfig | None:
-    """The views of the bank that a cell is trained on; None for cells that are trained on images."""
-    arguments = arguments_of(options, "bank")
-    return BankConfig(**arguments) if arguments else None
-
-
-def bank_key(options: Options) -> str | None:
-    """The options that a bank depends on, as text; None for cells that are trained on images."""
-    if bank_config(options) is None:
+def bank_key(cell: Cell, data_root: str | None = None) -> str | None:
+    """The options that the bank of a cell depends on, as text; None for cells that are trained on images."""
+    if not cell.on_bank:
         return None
-    recipe = {name: value for name, value in options.items() if name.partition(".")[0] in BANK_OPTIONS}
-    return json.dumps(recipe, sort_keys=True)
+    recipe = {name: value for name, value in cell.options.items() if name.partition(".")[0] in BANK_OPTIONS}
+    return json.dumps({**recipe, **locate(str(recipe["data"]), data_root)}, sort_keys=True)
 
 
 @lru_cache(maxsize=1)
@@ -46,11 +37,9 @@ def open_bank(key: str) -> Dataset:
     images = load(**{name: options[name] for name in SOURCE_OPTIONS if name in options}, progress=True)
     images = replace(images, flip=options.get("flip", images.flip))
     images = subset(images, **arguments_of(options, "subset"))
+    config = Cell(options).config()
     data = SSLData(images, from_given_labels(images.train.y))
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)  # so that a network without pretrained weights is the same in every process
-        encoder = from_config(component(options, "model"), Backbone)
-        return embed_data(data, encoder, bank_config(options), cache=options.get("cache")).dataset
+    return embed_data(data, config.build("model"), config.bank, cache=config.cache).dataset
 
 
 def subset(images: Dataset, *, train: int | None = None, test: int | None = None) -> Dataset:

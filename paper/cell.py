@@ -1,4 +1,4 @@
-"""A cell of a table: the options of one training run, and the run folder it fills."""
+"""A cell of a table: the options of one training run, its configuration, and the run folder it fills."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vcc_infuse.data.ssl_data import SSLData
+from vcc_infuse.run_config import PARTS, RunConfig, resolve
 from vcc_infuse.utils.io import read_json
 
+from .datasets import locate
+
 Options = Mapping[str, Any]
-PARTS = ("model", "algorithm", "calibrator", "selector")
 GROUPS = ("bank", "long_tail")
 """Options with dotted names that are not arguments of a part."""
+DEFAULTS = {"preset": "scratch", "report": False, "progress": False}
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,24 @@ class Cell:
         stem = "-".join(re.sub(r"[^\w.]+", "_", str(word)) for word in words if word is not None)
         return f"{stem}-s{options['seed']}-{hashlib.sha256(self.key.encode()).hexdigest()[:10]}"
 
+    @property
+    def on_bank(self) -> bool:
+        """Whether it trains a head on a bank of embedded views."""
+        return any(name.startswith("bank.") for name in self.options)
+
+    def config(self, data_root: str | None = None, **options: Any) -> RunConfig:
+        """The complete configuration of the run.
+
+        Args:
+            data_root: folder with the datasets.
+            options: further options of the run.
+        """
+        config = RunConfig.from_options({**DEFAULTS, **nested(self.options), **options})
+        # Now, because protocols depend on the name of the dataset, which may become that of a zip file.
+        config = resolve(config, config.preset)
+        assert not isinstance(config.data, SSLData)
+        return replace(config, data=replace(config.data, **locate(config.data.data, data_root)))
+
     def folder(self, cells: Path) -> Path:
         """Its run folder among those in `cells`."""
         return cells / self.name
@@ -65,13 +87,12 @@ def nested(options: Options) -> dict[str, Any]:
 
 
 def component(options: Options, part: str) -> dict[str, Any]:
-    """A class and its arguments as in a config.yaml; a name without dots is a class of the library."""
+    """A class and its arguments as in a config.yaml."""
     arguments = arguments_of(options, part)
     init_args = {name: value for name, value in arguments.items() if "." not in name}
     if "base" in arguments:  # of a wrapper around an algorithm
         init_args["base"] = component(arguments, "base")
-    name = str(options[part])
-    return {"class_path": name if "." in name else f"vcc_infuse.{name}", "init_args": init_args}
+    return {"class_path": options[part], "init_args": init_args}
 
 
 def arguments_of(options: Options, part: str) -> dict[str, Any]:

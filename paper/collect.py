@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from .cell import Options
+from .cell import Cell
 from .confidences import MOMENTS
 from .table import Row, Table, TableColumn
-from .train import build_part
 
 LABELS = {
     "error": "error %", "error_head": "head error %", "error_tail": "tail error %", "ece": "ECE of softmax",
@@ -106,24 +105,26 @@ def read(table: Table, row: Row, column: TableColumn, seeds: range, cells: Path)
             computed = {
                 "hours": (summary["seconds_train"] + summary["seconds_select"]) / 3600,
                 "least_coverage": least_coverage(summary),
-                "passes": passes(cell.options, summary),
+                "passes": passes(cell, summary),
                 "trusted_and_wrong": trusted_and_wrong(summary),
             }
             summaries[seed] = {**summary, **computed, **summary.get("parts", {}).get(row.part, {})}
     return summaries
 
 
-def passes(options: Options, summary: dict[str, Any]) -> float | None:
+def passes(cell: Cell, summary: dict[str, Any]) -> float | None:
     """The passes of the training steps as a part of those of the full run; a backward pass counts as two.
 
     None for methods without unlabeled images. Lazy strong views are computed only where the pseudo label counts.
     """
-    algorithm = build_part(options, "algorithm")
-    if not algorithm.views or "steps" not in options:
+    config = cell.config()
+    options = config.train_config()
+    algorithm = config.build("algorithm")
+    if not algorithm.views or "steps" not in summary:
         return None
-    ratio = options.get("unlabeled_ratio") or algorithm.unlabeled_ratio
-    strong = summary["pseudo_label_coverage"] if options.get("lazy") else 1.0
-    return float(summary["steps"] / options["steps"] * (3 + ratio * (1 + 3 * strong)) / (3 + 4 * ratio))
+    ratio = options.unlabeled_ratio or algorithm.unlabeled_ratio
+    strong = summary["pseudo_label_coverage"] if options.lazy else 1.0
+    return float(summary["steps"] / options.steps * (3 + ratio * (1 + 3 * strong)) / (3 + 4 * ratio))
 
 
 def least_coverage(summary: dict[str, Any]) -> float | None:

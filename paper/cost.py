@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from benchmarks.cost import alternate
 from benchmarks.workloads import random_images, random_vectors
-from vcc_infuse.algorithms import FixMatch
-from vcc_infuse.bank.embed import head
-from vcc_infuse.training.trainer import Trainer
+from vcc_infuse.run import prepare
 
-from .banks import bank_config
 from .cell import Cell
 from .grid import threads_per_job
-from .train import build_part
 
 CLASSES = {"cifar100": 100}
 IMAGE_SIZES = {"digits": 8, "fashion_mnist": 28, "stl10": 96}
@@ -69,18 +66,19 @@ def cost_key(cell: Cell) -> str:
 
 def step_seconds(cell: Cell) -> float:
     """The median time of five FixMatch steps on random images of the same shape, or on random rows of a bank."""
-    options = cell.options
-    data = str(options["data"])
-    classes = CLASSES.get(data, 10)
-    batch_size = int(options["batch_size"])
-    bank = bank_config(options)
-    if bank is not None:
-        rows = random_vectors(2048, WIDTH, classes, (bank.weak, bank.strong))
-        trainer = Trainer(head(bank), FixMatch(), steps=10**6, batch_size=batch_size, progress=False)
-        return statistics.median(alternate({"step": trainer}, rows, 5)["step"])
-    timed = min(batch_size, MAX_LABELED)
-    images = random_images(int(options.get("size") or IMAGE_SIZES.get(data, 32)), classes, 512)
-    model = build_part(options, "model")
-    ratio = options.get("unlabeled_ratio")
-    trainer = Trainer(model, FixMatch(), steps=10**6, batch_size=timed, unlabeled_ratio=ratio, progress=False)
-    return statistics.median(alternate({"step": trainer}, images, 5)["step"]) * batch_size / timed
+    parts = ("algorithm", "calibrator", "selector")
+    setting = {name: value for name, value in cell.options.items() if name.partition(".")[0] not in parts}
+    config = Cell({**setting, "algorithm": "FixMatch", "steps": 10**6, "head_init": "random"}).config()
+    classes = CLASSES.get(str(setting["data"]), 10)
+    if cell.on_bank:
+        config = replace(config, model=None)
+        data = random_vectors(2048, WIDTH, classes, (config.bank.weak, config.bank.strong))
+        factor = 1.0
+    else:
+        batch_size = config.train_config().batch_size
+        timed = min(batch_size, MAX_LABELED)
+        config = replace(config, train={**config.train, "batch_size": timed})
+        data = random_images(int(setting.get("size") or IMAGE_SIZES.get(str(setting["data"]), 32)), classes, 512)
+        factor = batch_size / timed
+    trainer = prepare(config, data).trainer
+    return statistics.median(alternate({"step": trainer}, data, 5)["step"]) * factor

@@ -28,7 +28,6 @@ from vcc_infuse.training.signals import Interrupted
 
 from .banks import bank_key, open_bank
 from .cell import Cell
-from .datasets import located
 from .train import train
 
 Result = TypeVar("Result")
@@ -65,7 +64,7 @@ def run_grid(
     todo = unfinished(dict.fromkeys(cells), folder)
     groups: dict[str | None, list[Cell]] = {}
     for cell in todo:
-        groups.setdefault(bank_key(located(cell.options, data_root)), []).append(cell)
+        groups.setdefault(bank_key(cell, data_root), []).append(cell)
     failures: list[Outcome] = []
     with progress(todo, folder):
         for key, group in groups.items():

@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from vcc_infuse.training.presets import PAPER_REFRESH, preset
+from vcc_infuse.errors import UserError
+from vcc_infuse.training.presets import preset_options
 
 from .cell import Options
+from .datasets import check_available
 from .table import CORE, Row, Table, TableColumn, all_five, display_name, method, names
 
 Scale = Literal["smoke", "frozen", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "frozen", "paper")
 SMOKE: dict[str, Any] = {
-    "steps": 4, "eval_every": 2, "batch_size": 8, "unlabeled_ratio": 2, "model": "SmallConv", "model.width": 4,
+    "preset": "scratch", "steps": 4, "eval_every": 2, "batch_size": 8, "unlabeled_ratio": 2, "model": "SmallConv",
+    "model.width": 4,
 }  # fmt: skip
 # Options that `frozen` adds to those of the preset of that name.
 FROZEN: dict[str, Any] = {
@@ -69,17 +72,15 @@ def run_options(scale: Scale, data: str, labels: int | None, **more: Any) -> dic
 
 def frozen_options(data: str) -> dict[str, Any]:
     """The preset `frozen`, evaluated once: a run takes seconds."""
-    options = {name: value for name, value in preset("frozen", data).items() if name not in ("model", "bank")}
-    return {**options, "eval_every": options["steps"], **FROZEN, **FROZEN_BY_DATASET.get(data, {})}
+    steps = preset_options("frozen", data)["steps"]
+    return {"preset": "frozen", "steps": steps, "eval_every": steps, **FROZEN, **FROZEN_BY_DATASET.get(data, {})}
 
 
 def paper_options(data: str) -> dict[str, Any]:
-    """The paper's protocol, written out: its network and weight decay depend on the data."""
-    options = dict(preset("paper", data))
-    model = options.pop("model")
-    arguments = {f"model.{name}": value for name, value in model["init_args"].items()}
+    """The preset `paper`; its network, its weight decay and arguments of methods depend on the data."""
+    protocol = preset_options("paper", data)
     flip = {"flip": False} if data == "svhn" else {}
-    return {**options, "model": model["class_path"].rpartition(".")[2], **arguments, **flip}
+    return {"preset": "paper", "steps": protocol["steps"], "eval_every": protocol["eval_every"], **flip}
 
 
 def column_name(data: str, labels: int, keep: float | None = None) -> str:
@@ -97,8 +98,6 @@ def column(
         return TableColumn(column_name("digits", 40, keep), {**run_options(scale, data, 40), **kept}, None, rows)
     name = column_name(data, labels, keep)
     options = {**run_options(scale, data, labels), **kept}
-    if scale == "paper":
-        return TableColumn(name, {**options, "selector.every": PAPER_REFRESH}, name, rows, "paper")
     return TableColumn(name, options, name, rows)
 
 
@@ -171,3 +170,16 @@ def remarks(table: Table) -> list[str]:
     missing = [f"{display_name(name)} is left out: {why}." for name, why in LEFT_OUT.items() if name in algorithms]
     weak = [SVHN] if any("SVHN" in column.name for column in table.columns) else []
     return [PROTOCOL, *missing, *weak]
+
+
+def without_missing(table: Table, data_root: str | None) -> Table:
+    """At frozen scale, the table without Fashion-MNIST if it is not installed, and a remark that says so."""
+    others = tuple(column for column in table.columns if column.options["data"] != "fashion_mnist")
+    if table.reference is None or not others or len(others) == len(table.columns):
+        return table
+    try:
+        check_available(["fashion_mnist"], data_root)
+    except UserError:
+        remark = f"{table.remark} Fashion-MNIST is skipped: apt-get install dataset-fashion-mnist."
+        return replace(table, columns=others, remark=remark)
+    return table

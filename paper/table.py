@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vcc_infuse.training.presets import method_options
-
 from .cell import Cell, Options
 
 PaperNumbers = Mapping[str, float | tuple[float, ...]]
@@ -42,8 +40,6 @@ class TableColumn:
     """The paper's column it is compared with."""
     rows: tuple[str, ...] | None = None
     """The rows that are run, if not all."""
-    preset: str = ""
-    """The preset that has arguments of methods for the dataset."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,7 @@ class Table:
             return None
         missing = {part for part in OPTIONAL_PARTS if part not in row.options}
         shared = {name: value for name, value in column.options.items() if name.partition(".")[0] not in missing}
-        protocol = method_options(column.preset, str(column.options.get("data")), str(row.options.get("algorithm")))
-        arguments = {f"algorithm.{name}": value for name, value in protocol.items()}
-        options = {**shared, **arguments, **row.options, "seed": seed}
+        options = {**shared, **row.options, "seed": seed}
         if "selector.keep" in options:
             options["selector.keep"] = round(row.keep_factor * options["selector.keep"], 4)
         if "eval_every" in options and "selector" in options:

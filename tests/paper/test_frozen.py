@@ -20,11 +20,10 @@ from paper.banks import bank_key, open_bank, subset
 from paper.scales import LEFT_OUT, run_options
 from paper.tables import TABLES, calibration, coreset, imbalance, tables
 from paper.tables import main as main_table
-from paper.train import build_trainer
 from vcc_infuse import FixMatch, Timm, Trainer, load, load_ssl
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data, head
-from vcc_infuse.training.presets import preset
+from vcc_infuse.training.presets import preset_options
 
 TINY: dict[str, Any] = {
     "model": "Timm", "model.name": "test_resnet", "model.weights": "none", "model.input_size": 16, "bank.weak": 1,
@@ -100,12 +99,12 @@ def test_columns_of_the_main_table() -> None:
     ]  # fmt: skip
     assert "ReMixMatch is left out: it rotates images" in table.remark
     assert "weak on SVHN" in table.remark
-    assert len({bank_key(column.options) for column in table.columns}) == 5  # one bank per dataset
+    assert len({bank_key(Cell(column.options)) for column in table.columns}) == 5  # one bank per dataset
 
 
 def test_a_cell_is_the_preset_frozen() -> None:
-    config = build_trainer({**run_options("frozen", "cifar10", 40), "algorithm": "FixMatch", "seed": 1}).config
-    expected = {name: value for name, value in preset("frozen", "cifar10").items() if hasattr(config, name)}
+    config = Cell({**run_options("frozen", "cifar10", 40), "algorithm": "FixMatch", "seed": 1}).config().train_config()
+    expected = {name: value for name, value in preset_options("frozen", "cifar10").items() if hasattr(config, name)}
     assert len(expected) >= 7
     assert {name: getattr(config, name) for name in expected} == {**expected, "eval_every": expected["steps"]}
     assert not config.report
@@ -116,13 +115,13 @@ def test_cells_share_one_bank_and_leave_their_summary_alone(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[int] = []
-    original = Bank.build
+    original = Bank.embed_all
 
-    def build(bank: Bank, **options: object) -> Bank:
+    def build(bank: Bank, *rows: object, **options: object) -> object:
         built.append(bank.missing())
-        return original(bank, **options)
+        return original(bank, *rows, **options)
 
-    monkeypatch.setattr(Bank, "build", build)
+    monkeypatch.setattr(Bank, "embed_all", build)
     todo = [cell(name, root) for name in ("LinearProbe", "Supervised", "FixMatch")]
     broken = Cell({**todo[0].options, "lr": -1.0})
     failures = run_grid([broken, *todo], tmp_path / "cells")

@@ -109,12 +109,11 @@ def test_data_is_found_in_the_data_root(tmp_path: Path) -> None:
 
 def test_a_missing_dataset_is_named_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "svhn.zip").touch()
-    found, missing = (Cell({"data": data, "algorithm": "FixMatch", "seed": 0}) for data in ("svhn", "cifar10"))
-    check_available([found], str(tmp_path))
+    check_available(["svhn"], str(tmp_path))
     with pytest.raises(UserError, match="data_root must hold cifar10.zip, a folder cifar10 or torchvision's files"):
-        check_available([found, missing], str(tmp_path))
+        check_available(["svhn", "cifar10"], str(tmp_path))
     with pytest.raises(UserError, match="data_root must be a folder, got '/nowhere'"):
-        check_available([found], "/nowhere")
+        check_available(["svhn"], "/nowhere")
 
 
 @pytest.mark.parametrize(("backend", "package"), [("ray", "ray"), ("dask", "distributed")])
