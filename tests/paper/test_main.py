@@ -12,8 +12,14 @@ def paper(*words: str, where: Path) -> int:
     return main([*words, "--cells", str(where / "cells"), "--out", str(where)])
 
 
-def test_all_tables_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert paper("all", "--scale", "smoke", "--seeds", "1", where=tmp_path) == 0
+SOME_ROWS = ("--rows", "VCC-F", "--rows", "OracleINFUSE", "--rows", "softmax")
+
+
+@pytest.mark.parametrize(
+    "rows", [pytest.param((), marks=pytest.mark.slow, id="all"), pytest.param(SOME_ROWS, id="some")]
+)
+def test_all_tables_at_smoke_scale(rows: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper("all", "--scale", "smoke", "--seeds", "1", *rows, where=tmp_path) == 0
     names = {path.name for path in tmp_path.glob("*-smoke.*")}
     stems = (
         "main", "stl10", "calibration", "coreset", "efficiency", "calibrators", "ablation-scores", "ablation-vae",
