@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from paper.cell import build_part
-from paper.oracle import OracleINFUSE
 
 import vcc_infuse
+from paper.cell import Cell
+from paper.oracle import OracleINFUSE
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, UserError
 from vcc_infuse.models import Identity
 from vcc_infuse.selectors.pool import Pool
@@ -88,6 +88,7 @@ def test_without_test_examples_it_says_so():
 def test_it_is_no_method_of_the_package_but_a_cell_can_name_it():
     assert "OracleINFUSE" not in vcc_infuse.__all__
     path = "paper.oracle.OracleINFUSE"
-    selector = build_part({"selector": path, "selector.keep": 0.2, "selector.params": "all"}, "selector")
+    cell = Cell({"data": "digits", "selector": path, "selector.keep": 0.2, "selector.params": "all"})
+    selector = cell.config().build("selector")
     assert (type(selector), selector.keep, selector.params) == (OracleINFUSE, 0.2, "all")
     assert to_config(selector)["class_path"] == path
