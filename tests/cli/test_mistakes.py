@@ -240,7 +240,7 @@ def test_broken_images_are_skipped_counted_and_listed(tmp_path, monkeypatch):
     ("answer", "said"),
     [
         ("stop", "vcc-infuse: the loss is not finite in step 1 (labeled nan, unlabeled nan): the learning rate is too"),
-        ("skip", "; 3 batches in a row were left out in vain"),
+        ("skip", "; leaving out 3 batches did not help"),
         ("rollback", "or clip_grad 1, also with lr × 0.03125"),
     ],
 )

@@ -71,7 +71,7 @@ def run(key: str, data: SSLData, *, fixed: bool = False, shift: int = 0) -> dict
         job = trainer(model, case, Recording, steps=4)
         job.fit(data)
     # Only the first process evaluates.
-    state = {key: part for key, part in job.state_.state_dict().items() if key not in ("best_error", "train_seconds")}
+    state = {key: part for key, part in job.state_.state_dict().items() if key != "counters"}
     return flat({**state, "coresets": job.coresets, "world": job.state_.world})
 
 
