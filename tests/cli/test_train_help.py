@@ -7,9 +7,10 @@ import pytest
 
 from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.cli.main import main
-from vcc_infuse.cli.parser import COMMAND_LINE, DATA_OPTIONS, OPTIONS, PARTS, types_of
+from vcc_infuse.cli.parser import COMMAND_LINE, OPTIONS, types_of
 from vcc_infuse.cli.registry import ABSTRACT, KINDS, choices
 from vcc_infuse.cli.train_help import COMMON, arguments, descriptions
+from vcc_infuse.run import PARTS, DataConfig
 from vcc_infuse.training.config import TrainConfig
 
 HIDDEN = {kind.__name__ for kind in ABSTRACT}
@@ -77,7 +78,7 @@ def test_every_option_has_a_description(target):
 def test_every_option_of_the_data_has_a_description():
     from vcc_infuse.data.loading import load_ssl
 
-    assert set(DATA_OPTIONS) <= set(descriptions(load_ssl))
+    assert set(types_of(DataConfig)) <= set(descriptions(load_ssl))
 
 
 def test_the_rest_of_the_help(capsys):

@@ -16,16 +16,12 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from ..algorithms import Algorithm
 from ..bank.bank import BankConfig
-from ..calibrators import Calibrator
 from ..data.images.store import Limits
-from ..data.loading import load_ssl
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
-from ..models import Backbone
-from ..selectors import Selector
+from ..run import DEFAULTS, PARTS, DataConfig
 from ..training.config import TrainConfig
-from ..training.presets import PRESETS, preset
+from ..training.presets import PRESETS, preset_options
 from ..utils.io import read_yaml
 from ..utils.serialization import class_path
 from ..utils.suggest import did_you_mean
@@ -38,11 +34,7 @@ def types_of(target: Any) -> dict[str, Any]:
     return {p.name: p.annotation for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
-PARTS: dict[str, type] = {"algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector, "model": Backbone}
-FROM_TRAINING = ("seed", "all_labels", "progress")
-"""Parameters of `load_ssl` that follow from the options of training."""
-DATA_OPTIONS = {name: kind for name, kind in types_of(load_ssl).items() if name not in FROM_TRAINING}
-OPTIONS = {**DATA_OPTIONS, **PARTS, "bank": BankConfig, **types_of(TrainConfig), "preset": str}
+OPTIONS = {**types_of(DataConfig), **PARTS, "bank": BankConfig, **types_of(TrainConfig), "preset": str}
 """Every option of a configuration and its type."""
 FLAGS = ("force", "dry_run", "print_config", "trust-code")
 COMMAND_LINE = {"config": str, "resume": str, **dict.fromkeys(FLAGS, bool)}
@@ -139,9 +131,9 @@ class Reader:
     def __init__(self, options: Mapping[str, Any], *, trust_code: bool, typed: frozenset[str]) -> None:
         self.trust_code = trust_code
         self.typed = typed
-        self.defaults = {"algorithm": "vcc_infuse.FixMatch", "calibrator": "vcc_infuse.Softmax"}
-        if (name := options.get("preset")) in PRESETS[1:]:
-            self.defaults["model"] = preset(name, str(options.get("data")))["model"]["class_path"]
+        self.defaults = dict(DEFAULTS)
+        if (preset := options.get("preset")) in PRESETS[1:]:
+            self.defaults["model"] = preset_options(preset, str(options.get("data")))["model"]["class_path"]
 
     def group(self, parent: str, kinds: Mapping[str, Any], options: Any, owner: str = "") -> dict[str, Any]:
         """The options below `parent`, whose types are `kinds`; `owner` is the class that they are arguments of."""
@@ -207,9 +199,9 @@ def convert(name: str, kind: Any, value: Any) -> Any:
 def names_class(value: Any) -> bool:
     """Whether a value, or the text of one, describes a class, which jsonargparse would import."""
     try:
-        return "class_path" in yaml.safe_dump(yaml.safe_load(value) if isinstance(value, str) else value)
+        return "class_path" in repr(yaml.safe_load(value) if isinstance(value, str) else value)
     except yaml.YAMLError:
-        return True
+        return False  # for jsonargparse, too, it is only text
 
 
 def without_none(kind: Any) -> Any:
