@@ -94,7 +94,7 @@ MISTAKES = {
     "--algorithm DARP --algorithm.base.threshold 1": "choose the class with --algorithm.base",
     "--algorithm": "--algorithm needs a value",
     "--bank 3": "--bank must hold options, one `name: value` per line, got '3'",
-    "--dry_run 3": "--dry_run must be true or false, got '3'",
+    "--dry_run 3": "dry_run must be true or false, got '3'",
     "--steps.x 3": "--steps must be an integer, got {'x': '3'}",
     "-- 3": "-- is not an option",
     "--model Timm --model.model_kwargs {a:{class_path:x.Y}}": "--model.model_kwargs must be a mapping of plain values",

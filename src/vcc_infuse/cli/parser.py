@@ -19,7 +19,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from ..bank.bank import BankConfig
 from ..data.images.store import Limits
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
-from ..run import DEFAULTS, PARTS, DataConfig
+from ..run_config import DEFAULTS, PARTS, DataConfig
 from ..training.config import TrainConfig
 from ..training.presets import PRESETS, preset_options
 from ..utils.io import read_yaml
@@ -34,7 +34,8 @@ def types_of(target: Any) -> dict[str, Any]:
     return {p.name: p.annotation for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
-OPTIONS = {**types_of(DataConfig), **PARTS, "bank": BankConfig, **types_of(TrainConfig), "preset": str}
+DATA_OPTIONS = {**types_of(DataConfig), "cache": str | None}
+OPTIONS = {**DATA_OPTIONS, **PARTS, "bank": BankConfig, **types_of(TrainConfig), "preset": str}
 """Every option of a configuration and its type."""
 FLAGS = ("force", "dry_run", "print_config", "trust-code")
 COMMAND_LINE = {"config": str, "resume": str, **dict.fromkeys(FLAGS, bool)}

@@ -13,7 +13,7 @@ from typing import Any
 from .. import algorithms, calibrators, models, selectors
 from ..algorithms import Algorithm, PseudoLabeling, Wrapper
 from ..calibrators import Calibrator
-from ..data.loading import SOURCES
+from ..data.sources.named import SOURCES
 from ..errors import UserError
 from ..models import Backbone, Embedded
 from ..selectors import Selector

@@ -12,14 +12,14 @@ from docstring_parser.google import parse
 
 from ..bank.bank import BankConfig
 from ..data.loading import load_ssl
-from ..run import PARTS, DataConfig
+from ..run_config import PARTS
 from ..training.config import TrainConfig
 from ..training.presets import FINETUNE, FROZEN, SCRATCH
-from .parser import ALONE, OPTIONS, phrase, types_of, unknown_option, without_none
+from .parser import ALONE, DATA_OPTIONS, OPTIONS, phrase, types_of, unknown_option, without_none
 from .registry import class_names, find_class, first_paragraph
 
 USAGE = """vcc-infuse train --data photos --out runs/photos
-       vcc-infuse train --data cifar10 --labels 250 --algorithm FlexMatch --calibrator VCC
+       vcc-infuse train --data cifar10 --labels 250 --algorithm FlexMatch
        vcc-infuse train --resume runs/photos"""
 ABOUT = """Train a classifier on few labels and many unlabeled images. Options come from the preset, then from the
 --config file, then from the command line; the later one wins."""
@@ -51,7 +51,7 @@ COMMON = {
     "run folder": ("out", "config", "resume", "dry_run", "print_config"),
 }
 EVERYTHING = {
-    "data": tuple(types_of(DataConfig)),
+    "data": tuple(DATA_OPTIONS),
     "method": COMMON["method"],
     "training": tuple(name for name in types_of(TrainConfig) if name not in TEXTS),
     "run folder": ("config", "resume", "dry_run", "print_config", "force", "trust-code", "import"),
@@ -105,7 +105,7 @@ def text_of(name: str) -> str:
         return f"{TEXTS[name]}: {', '.join(class_names(PARTS[name]))}"
     if name in TEXTS:
         return TEXTS[name]
-    target: Any = load_ssl if name in types_of(DataConfig) else TrainConfig
+    target: Any = load_ssl if name in DATA_OPTIONS else TrainConfig
     text = descriptions(target)[name]
     if name in {*FROZEN, *FINETUNE, *SCRATCH}:
         return f"{text.rstrip('.')} (by the preset)"
