@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 from tests.helpers.processes import together
 
 from vcc_infuse.cli.main import main
-from vcc_infuse.cli.options import flatten
 from vcc_infuse.training.trainer import Trainer
 
 DATA = "train --data digits --labels 40"
@@ -149,11 +148,6 @@ def test_a_printed_configuration_prints_itself(words, tmp_path, capsys):
     config = printed(f"{DATA} {words}", capsys)
     (tmp_path / "once.yaml").write_text(yaml.safe_dump(config))
     assert printed(f"train --config {tmp_path}/once.yaml", capsys) == config
-
-
-def test_nested_options_as_dotted_names():
-    nested = {"a": 1, "b": {"class_path": "B", "init_args": {"c": {"class_path": "C"}, "d": 2}}, "e": {"f": None}}
-    assert dict(flatten(nested)) == {"a": 1, "b": "B", "b.c": "C", "b.d": 2, "e.f": None}
 
 
 def test_a_finished_run_is_not_resumed(run, capsys):

@@ -19,7 +19,7 @@ from ..models import Timm
 from ..training.signals import Interrupted
 from ..utils.device import resolve_device
 from ..utils.progress import duration
-from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
+from .parser import Parser, add_device, add_limits, integer, limits_of, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
 with --preset frozen and the same options finds the bank in the cache and takes seconds. An interrupted command
