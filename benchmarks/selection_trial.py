@@ -54,21 +54,21 @@ class Together(Trial):
 class Draw(Together):
     """The same scores, but at random from all that do no harm."""
 
-    def coreset(self, rows, budget, pool):
-        return super().coreset(random_scores(rows, pool.rng(31)), budget, pool)
+    def coreset(self, rows, budget, *, classes, rng):
+        return super().coreset(random_scores(rows, rng(31)), budget, classes=classes, rng=rng)
 
 
 class TopHalf(Together):
     """The same scores, but at random from twice as many as are kept."""
 
-    def coreset(self, rows, budget, pool):
-        return uniform(pool.rng(32).permutation(order(rows)[: 2 * budget])[:budget])
+    def coreset(self, rows, budget, *, classes, rng):
+        return uniform(rng(32).permutation(order(rows)[: 2 * budget])[:budget])
 
 
 class Witness(Together):
     """The influence of each example on the probe instead of the head that is trained."""
 
-    def score(self, pool):
+    def score_pool(self, pool):
         direction = self.direction(pool)
 
         def reduce(chunk):
@@ -88,7 +88,7 @@ class DrawPerClass(Draw):
 class Rho(Trial):
     """RHO-loss: the largest loss of the pseudo label that the witness does not have as well."""
 
-    def score(self, pool):
+    def score_pool(self, pool):
         def reduce(chunk):
             own, witness = (
                 F.cross_entropy(logits, chunk.labels, reduction="none")
@@ -102,32 +102,33 @@ class Rho(Trial):
 class EasyFirst(Trial):
     """The most confident pseudo labels."""
 
-    def score(self, pool):
+    def score_pool(self, pool):
         return pool.scan(lambda chunk: {"score": chunk.confidence, **example_columns(chunk)})
 
 
 class InfoBatch(ScoredSelector):
     """InfoBatch (Qin et al., ICLR 2024): examples of low loss are kept half as often, and count twice."""
 
-    def __init__(self, keep=0.4, every=None, first_interval="score"):
-        super().__init__(keep, every, first_interval, "online")
+    def __init__(self, *, keep=0.4, every=None, first_interval="score"):
+        super().__init__(keep=keep, every=every, first_interval=first_interval)
 
-    def score(self, pool):
+    def score_pool(self, pool):
         def reduce(chunk):
             loss = F.cross_entropy(chunk.outputs.logits, chunk.labels, reduction="none")
             return {"score": loss, **example_columns(chunk)}
 
         return pool.scan(reduce)
 
-    def coreset(self, rows, budget, pool):
-        useful, rng = np.flatnonzero(rows.selected), pool.rng(33)
+    def coreset(self, rows, budget, *, classes, rng):
+        useful = np.flatnonzero(rows.selected)
         if len(useful) <= budget:
-            return super().coreset(rows, budget, pool)
+            return super().coreset(rows, budget, classes=classes, rng=rng)
+        generator = rng(33)
         loss = rows.scores[useful]
         chances = chances_of(np.where(loss < loss.mean(), 0.5, 1.0), budget)
-        places = rng.permutation(len(useful))
+        places = generator.permutation(len(useful))
         ends = np.cumsum(chances[places])
-        taken = places[np.searchsorted(ends, rng.random() + np.arange(budget)).clip(max=len(useful) - 1)]
+        taken = places[np.searchsorted(ends, generator.random() + np.arange(budget)).clip(max=len(useful) - 1)]
         weights = torch.from_numpy(1 / chances[taken]).float()
         return uniform(useful[taken])._replace(weights=weights / weights.mean())
 

@@ -35,8 +35,14 @@ def scan_seconds(trainer: Trainer, rounds: int = 3) -> float:
     seconds = []
     for number in range(rounds):
         began = time.perf_counter()
-        pool = Pool.of(
-            trainer.batches_, state.model, state.ema.module, state.algorithm, state.calibrator, state.task, number
+        pool = Pool.from_batches(
+            trainer.batches_,
+            model=state.model,
+            ema=state.ema.module,
+            algorithm=state.algorithm,
+            calibrator=state.calibrator,
+            task=state.task,
+            number=number,
         )
         scheduler.selector.select(pool, scheduler.budget)
         seconds.append((time.perf_counter() - began) / pool.size)

@@ -70,7 +70,16 @@ def make_pool(data, trained):
         for part in (algorithm, calibrator):
             part.setup(model, task)
             part.train()
-        return Pool.of(_batches(data, rank, world), model.train(), ema, algorithm, calibrator, task, number, gather)
+        return Pool.from_batches(
+            _batches(data, rank, world),
+            model=model.train(),
+            ema=ema,
+            algorithm=algorithm,
+            calibrator=calibrator,
+            task=task,
+            number=number,
+            gather=gather,
+        )
 
     return make
 

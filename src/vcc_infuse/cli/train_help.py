@@ -116,7 +116,7 @@ def class_options(option: str, kind: type) -> dict[str, str]:
     for each in reversed(kind.__mro__):
         texts |= descriptions(each)
     parameters = inspect.signature(kind, eval_str=True).parameters.values()
-    own = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    own = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return {f"{option}.{p.name}": labeled(p, texts.get(p.name, "")) for p in own}
 
 

@@ -57,7 +57,7 @@ def autograd_scores(pool, parameters, draws, rows, views=1):
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_scores_equal_per_example_autograd(params, make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    columns = INFUSE(0.3, params=params, mixup_draws=3, support_views=4).score(pool)
+    columns = INFUSE(keep=0.3, params=params, mixup_draws=3, support_views=4).score_pool(pool)
     parameters = list((pool.model if params == "all" else pool.model.head).parameters())
     rows = torch.randperm(pool.size)[:40]
     expected = autograd_scores(pool, parameters, 3, rows.tolist(), views=4)
@@ -76,19 +76,19 @@ def test_many_views_of_few_labels_reduce_the_variance_of_the_direction(make_pool
 
     batch_sizes, pool = [], eval_mode(make_pool())
     pool.model.register_forward_hook(lambda module, inputs, out: batch_sizes.append(len(inputs[0])))
-    INFUSE(0.3).direction(pool)
+    INFUSE(keep=0.3).direction(pool)
     assert sum(batch_sizes) == pool.task.labeled
     batch_sizes.clear()
-    INFUSE(0.3, support_views=0).direction(pool)
+    INFUSE(keep=0.3, support_views=0).direction(pool)
     assert 1024 <= sum(batch_sizes) < 1024 + pool.task.labeled
-    assert spread(INFUSE(0.3, support_views=0)) < 0.6 * spread(INFUSE(0.3))
+    assert spread(INFUSE(keep=0.3, support_views=0)) < 0.6 * spread(INFUSE(keep=0.3))
 
 
 def test_frozen_parameters_do_not_count(make_pool, eval_mode, trained):
     model = copy.deepcopy(trained)
     model.backbone.stages[0].requires_grad_(False)
     pool = eval_mode(make_pool(model=model))
-    columns = INFUSE(0.3, params="all", mixup_draws=2, support_views=1).score(pool)
+    columns = INFUSE(keep=0.3, params="all", mixup_draws=2, support_views=1).score_pool(pool)
     free = [p for p in model.parameters() if p.requires_grad]
     expected = autograd_scores(pool, free, 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
@@ -97,7 +97,7 @@ def test_frozen_parameters_do_not_count(make_pool, eval_mode, trained):
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_score_predicts_the_change_of_the_support_loss(params, make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    columns = INFUSE(0.3, params=params, mixup_draws=2, support_views=1).score(pool)
+    columns = INFUSE(keep=0.3, params=params, mixup_draws=2, support_views=1).score_pool(pool)
     used = (columns["weight"] > 0).nonzero()[:, 0]
     rows = used[columns["score"][used].abs().argsort(descending=True)][:12]
     losses = example_losses(pool)
@@ -126,13 +126,13 @@ def test_helpful_core_set_lowers_the_support_loss_more_than_random_and_paper_ran
                 p -= 0.05 * g
         return support_loss(pool, 8, moved).item() - support_loss(pool, 8).item()
 
-    helpful, paper = (INFUSE(0.2, rank=rank).select(pool, 60).ids for rank in ("corrected", "printed"))
+    helpful, paper = (INFUSE(keep=0.2, rank=rank).select(pool, 60).ids for rank in ("corrected", "printed"))
     assert change(helpful) < change(torch.arange(300)) < change(paper)
 
 
 def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    single, grouped = (INFUSE(0.3, granularity=g, support_views=1).score(pool) for g in ("example", "batch"))
+    single, grouped = (INFUSE(keep=0.3, granularity=g, support_views=1).score_pool(pool) for g in ("example", "batch"))
     used = single["weight"] > 0
     for group in random_groups(pool):
         mine = group[used[group]]
@@ -154,12 +154,12 @@ def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, eval_mode):
 @pytest.mark.parametrize("rank", ["corrected", "printed"])
 @pytest.mark.parametrize("options", [{}, {"granularity": "batch"}])
 def test_unselected_examples_are_kept_only_after_all_selected_ones(rank, options, make_pool):
-    check_unselected_last(INFUSE(0.1, rank=rank, **options), make_pool)
+    check_unselected_last(INFUSE(keep=0.1, rank=rank, **options), make_pool)
 
 
 @pytest.mark.parametrize("quota", ["proportional", "equal"])
 def test_unselected_examples_come_last_with_top_scores_within_a_quota(quota, make_pool):
-    check_unselected_last(RobustINFUSE(0.1, strategy="top", quota=quota), make_pool)
+    check_unselected_last(RobustINFUSE(keep=0.1, strategy="top", quota=quota), make_pool)
 
 
 def check_unselected_last(selector, make_pool):
@@ -177,7 +177,7 @@ def check_unselected_last(selector, make_pool):
 
 def test_helpful_and_paper_rank_the_same_scores_from_opposite_ends(make_pool):
     pool = make_pool()
-    helpful, paper = INFUSE(0.1), INFUSE(0.1, rank="printed")
+    helpful, paper = INFUSE(keep=0.1), INFUSE(keep=0.1, rank="printed")
     a, b = helpful.select(pool, 30).ids.numpy(), paper.select(pool, 30).ids.numpy()
     np.testing.assert_array_equal(helpful.selection_.rows.scores, -paper.selection_.rows.scores)
     rows = helpful.selection_.rows
@@ -186,7 +186,7 @@ def test_helpful_and_paper_rank_the_same_scores_from_opposite_ends(make_pool):
 
 def test_curvature_rescales_the_direction_by_the_damped_factors(make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    plain, curved = (INFUSE(0.3, curvature=c).direction(pool) for c in ("identity", "gauss_newton"))
+    plain, curved = (INFUSE(keep=0.3, curvature=c).direction(pool) for c in ("identity", "gauss_newton"))
     chunks = list(pool.sample(4096))
     assert sum(len(chunk.ids) for chunk in chunks) == 300
     used = torch.cat([chunk.weights for chunk in chunks]) > 0
@@ -225,7 +225,7 @@ def test_all_parameters_of_an_attention_network(make_pool, eval_mode):
     torch.manual_seed(0)
     model = Classifier(Attention(), nn.Linear(32, 10))
     pool = eval_mode(make_pool(FixMatch(threshold=0.0), model=model))
-    columns = INFUSE(0.3, params="all", mixup_draws=2, support_views=1).score(pool)
+    columns = INFUSE(keep=0.3, params="all", mixup_draws=2, support_views=1).score_pool(pool)
     expected = autograd_scores(pool, list(model.parameters()), 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
 
@@ -236,7 +236,7 @@ def test_half_precision_forwards_give_nearly_the_same_scores(params, make_pool):
     half = replace(full, autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     scores = []
     for pool in (full, half):
-        selector = INFUSE(0.3, params=params)
+        selector = INFUSE(keep=0.3, params=params)
         selector.select(pool, 90)
         scores.append(selector.selection_.rows.scores)
     assert scores[1].dtype == np.float32
