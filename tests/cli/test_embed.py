@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vcc_infuse.bank import bank as module
 from vcc_infuse.cli.main import main
+from vcc_infuse.bank import bank as module
 from vcc_infuse.utils import progress
 
 SMALL = ["--model.name", "test_resnet", "--model.weights", "none", "--model.input_size", "16", "--device", "cpu",
