@@ -35,8 +35,8 @@ def scan_seconds(trainer: Trainer, rounds: int = 3) -> float:
     seconds = []
     for number in range(rounds):
         began = time.perf_counter()
-        pool = Pool.from_batches(
-            trainer.batches_,
+        pool = Pool(
+            batches=trainer.batches_,
             model=state.model,
             ema=state.ema.module,
             algorithm=state.algorithm,

@@ -70,8 +70,8 @@ def make_pool(data, trained):
         for part in (algorithm, calibrator):
             part.setup(model, task)
             part.train()
-        return Pool.from_batches(
-            _batches(data, rank, world),
+        return Pool(
+            batches=_batches(data, rank, world),
             model=model.train(),
             ema=ema,
             algorithm=algorithm,

@@ -34,7 +34,7 @@ def make_pool(kind, data):
     for part in (state.model, state.algorithm, state.calibrator):
         part.eval()
     parts = {name: getattr(state, name) for name in ("model", "algorithm", "calibrator", "task")}
-    return Pool.from_batches(trainer.batches_, ema=state.model, number=3, **parts)
+    return Pool(batches=trainer.batches_, ema=state.model, number=3, **parts)
 
 
 def loss_on_test(model, dataset):

@@ -5,8 +5,6 @@ An error is weight · (softmax − target). Features h are extended to h̃ = [h;
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,18 +23,6 @@ def mean_gradient(errors: Tensor, features: Tensor) -> Tensor:
 def alignment(direction: Tensor, errors: Tensor, features: Tensor) -> Tensor:
     """Inner product of each example's gradient with `direction`, `(rows,)`."""
     return (errors * (augmented(features) @ direction.T)).sum(1)
-
-
-class Atoms(Protocol):
-    """A list of head gradients, however they are stored."""
-
-    def __len__(self) -> int: ...
-
-    def against(self, direction: Tensor) -> Tensor:
-        """Inner product of each gradient with a direction."""
-
-    def total(self, rows: Tensor, factors: Tensor) -> Tensor:
-        """Weighted sum of some gradients, `(classes, width + 1)`."""
 
 
 class ExampleGradients:

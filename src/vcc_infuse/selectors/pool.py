@@ -49,84 +49,40 @@ class Pool:
     processes.
 
     Args:
+        batches: what the run draws from; they know the images, the seed, the device and the processes.
         model: the model that is trained.
         ema: the model with averaged weights.
         algorithm: makes the pseudo labels.
         calibrator: says how far they are trusted.
         task: the sizes of the run.
-        views: maps pool ids and the names of views to these views.
-        labeled: maps ids of the labeled set to their weak views and labels.
         number: the step.
-        seed: the seed of the run.
-        rank: number of this process.
-        world: number of processes.
-        device: where to compute.
         gather: collects a tensor from all processes along the first dimension.
         autocast: context of the forward passes.
         chunk: examples per forward pass.
-        trainable: names of the trainable parameters; all if empty.
+        trained: the model whose parameters say which of them are trained; `model` if None.
     """
 
+    batches: Batches
     model: nn.Module
     ema: nn.Module
     algorithm: Algorithm
     calibrator: Calibrator
     task: Task
-    views: Callable[[np.ndarray, Sequence[str]], dict[str, Tensor]]
-    labeled: Callable[[np.ndarray], tuple[Tensor, Tensor]]
     number: int = 0
-    seed: int = 0
-    rank: int = 0
-    world: int = 1
-    device: torch.device | str = "cpu"
     gather: Callable[[Tensor], Tensor] = identity_gather
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     chunk: int = 256
-    trainable: tuple[str, ...] = ()
+    trained: nn.Module | None = None
 
-    @classmethod
-    def from_batches(
-        cls,
-        batches: Batches,
-        *,
-        model: nn.Module,
-        ema: nn.Module,
-        algorithm: Algorithm,
-        calibrator: Calibrator,
-        task: Task,
-        number: int,
-        gather: Callable[[Tensor], Tensor] = identity_gather,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Pool:
-        """The pool that a run's batches are drawn from; the batches know its images, seed, processes and device."""
-        split = batches.data.split
-        labels = batches.data.labeled_y
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.batches.seed
 
-        def views(ids: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
-            raw = batches.rows(split.pool[ids])
-            return {name: batches.views(name, raw) for name in names}
-
-        def labeled(ids: np.ndarray) -> tuple[Tensor, Tensor]:
-            truth = torch.from_numpy(labels[ids]).to(batches.device)
-            return batches.views("weak", batches.rows(split.labeled[ids])), truth
-
-        return cls(
-            model=model,
-            ema=ema,
-            algorithm=algorithm,
-            calibrator=calibrator,
-            task=task,
-            views=views,
-            labeled=labeled,
-            number=number,
-            seed=batches.seed,
-            rank=batches.rank,
-            world=batches.world,
-            device=batches.device,
-            gather=gather,
-            autocast=autocast,
-            trainable=tuple(name for name, p in model.named_parameters() if p.requires_grad),
-        )
+    @property
+    def device(self) -> torch.device:
+        """Where to compute."""
+        return self.batches.device
 
     @property
     def size(self) -> int:
@@ -139,7 +95,18 @@ class Pool:
 
     def using(self, weights: str) -> Pool:
         """The same pool, evaluated with the averaged weights if `weights` is "ema"."""
-        return replace(self, model=self.ema) if weights == "ema" else self
+        return replace(self, model=self.ema, trained=self.model) if weights == "ema" else self
+
+    def views(self, ids: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
+        """Views of pool ids, by name."""
+        raw = self.batches.rows(self.batches.data.split.pool[ids])
+        return {name: self.batches.views(name, raw) for name in names}
+
+    def frozen(self) -> set[str]:
+        """Names of the parameters that are not trained; none if no parameter is, as in averaged weights."""
+        parameters = dict((self.trained or self.model).named_parameters())
+        fixed = {name for name, parameter in parameters.items() if not parameter.requires_grad}
+        return fixed if len(fixed) < len(parameters) else set()
 
     def scan(self, reduce: Callable[[PoolChunk], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """One pass over the pool.
@@ -152,7 +119,8 @@ class Pool:
         """
         pieces = self._pieces(self.rng(POOL).permutation(self.size))
         columns: dict[str, Tensor] = {}
-        for number in range(self.rank, max(len(pieces), self.rank + 1), self.world):
+        rank = self.batches.rank
+        for number in range(rank, max(len(pieces), rank + 1), self.batches.world):
             # A process without a chunk still has to know the columns: it repeats the last chunk and zeroes its rows.
             idle = number >= len(pieces)
             chunk = self._evaluate(pieces[-1 if idle else number], POOL, number)
@@ -183,9 +151,12 @@ class Pool:
 
         A second call returns the same views.
         """
+        data = self.batches.data
         for number, rows in enumerate(self._pieces(np.arange(views * self.task.labeled))):
             seed_chunk(self.seed, self.number, LABELED, number)
-            yield (rows, *self.labeled(rows % self.task.labeled))
+            ids = rows % self.task.labeled
+            y = torch.from_numpy(data.labeled_y[ids]).to(self.device)
+            yield rows, self.batches.views("weak", self.batches.rows(data.split.labeled[ids])), y
 
     @torch.no_grad()
     def labeled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
@@ -220,7 +191,7 @@ class Pool:
 
     def _sum_over_processes(self, whole: Tensor) -> Tensor:
         """Each process filled its own rows and left zeros elsewhere, so the sum is exact."""
-        if self.world == 1:
+        if self.batches.world == 1:
             return whole
         return self.gather(whole[None].to(self.device)).cpu().sum(0).to(whole.dtype)
 

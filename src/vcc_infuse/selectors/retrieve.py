@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import check_choice, check_integer, check_range
 from ..types import Outputs
 from .base import Selector, uniform
-from .head_gradients import Atoms, ExampleGradients, GroupGradients, augmented, mean_gradient
+from .head_gradients import ExampleGradients, GroupGradients, augmented, mean_gradient
 from .pool import Pool
 from .ranking import Selection, order
 from .scoring import GRANULARITIES, Granularity, gradient_columns, random_groups, table
@@ -36,7 +36,9 @@ class Lookahead:
         self.logits -= self.lr * augmented(self.features) @ gradient.T
 
 
-def greedy(atoms: Atoms, labeled: Lookahead, sizes: Tensor, budget: int, rounds: int) -> list[int]:
+def greedy(
+    atoms: ExampleGradients | GroupGradients, labeled: Lookahead, sizes: Tensor, budget: int, rounds: int
+) -> list[int]:
     """Indices of atoms in the order they are picked, until their sizes reach `budget` or none is left."""
     left = min(budget, int(sizes.sum()))
     free = torch.ones(len(atoms), dtype=torch.bool)

@@ -23,40 +23,6 @@ Generators = Callable[[int], np.random.Generator]
 GROUPS = 12  # key of a random stream
 
 
-class ScoreAverages:
-    """A moving average of each example's score over the refreshes at which its pseudo label had weight."""
-
-    def __init__(self, momentum: float) -> None:
-        self.momentum = momentum
-        self.values: Tensor | None = None
-        self.seen: Tensor | None = None
-
-    def update(self, scores: Tensor, selected: Tensor) -> Tensor:
-        """Average in new scores where selected; the first score of an example is taken as it is."""
-        if self.momentum == 0:
-            return scores
-        if self.values is None or self.seen is None:
-            self.values = torch.zeros_like(scores)
-            self.seen = torch.zeros_like(selected)
-        mean = torch.where(self.seen, scores.lerp(self.values, self.momentum), scores)
-        self.values = torch.where(selected, mean, self.values)
-        self.seen = self.seen | selected
-        return torch.where(selected, self.values, scores)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors; empty before the first refresh."""
-        if self.values is None or self.seen is None:
-            return {}
-        return {"values": self.values.clone(), "seen": self.seen.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        values = state.get("values")
-        seen = state.get("seen")
-        self.values = None if values is None else values.clone().cpu()
-        self.seen = None if seen is None else seen.clone().cpu()
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class ScoredSelector(Selector):
     """Keeps the examples with the highest scores; a subclass implements `score_pool`.
@@ -66,12 +32,12 @@ class ScoredSelector(Selector):
     """
 
     score_momentum: float = field(default=0.0, init=False)
-    averages_: ScoreAverages = field(init=False)
+    averages_: Tensor | None = field(default=None, init=False)
+    seen_: Tensor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.score_momentum = check_range("score_momentum", self.score_momentum, 0, 1, open_high=True)
-        self.averages_ = ScoreAverages(self.score_momentum)
 
     def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """Scan the pool; returns the columns of `example_columns` and "score", `(pool,)` each; higher is kept first."""
@@ -80,7 +46,8 @@ class ScoredSelector(Selector):
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Scan the pool and keep the best by average score."""
         columns = self.score_pool(pool)
-        columns["score"] = self.averages_.update(columns["score"], columns["weight"] > 0)
+        if self.score_momentum:
+            columns["score"] = self._averaged(columns["score"], columns["weight"] > 0)
         rows = table(columns)
         return Selection(self.coreset(rows, budget, classes=pool.task.classes, rng=pool.rng), rows)
 
@@ -122,13 +89,26 @@ class ScoredSelector(Selector):
         """The core set among scored rows, which are the pool in id order: the `budget` best."""
         return uniform(order(rows)[:budget])
 
+    def _averaged(self, scores: Tensor, selected: Tensor) -> Tensor:
+        """Moving averages over the refreshes at which an example was selected; its first score is taken as it is."""
+        if self.averages_ is None or self.seen_ is None:
+            self.averages_ = torch.zeros_like(scores)
+            self.seen_ = torch.zeros_like(selected)
+        mean = torch.where(self.seen_, scores.lerp(self.averages_, self.score_momentum), scores)
+        self.averages_ = torch.where(selected, mean, self.averages_)
+        self.seen_ = self.seen_ | selected
+        return torch.where(selected, self.averages_, scores)
+
     def state_dict(self) -> dict[str, Tensor]:
-        """The averaged scores."""
-        return self.averages_.state_dict()
+        """The averaged scores; empty before the first refresh."""
+        if self.averages_ is None or self.seen_ is None:
+            return {}
+        return {"values": self.averages_.clone(), "seen": self.seen_.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the averaged scores."""
-        self.averages_.load_state_dict(state)
+        self.averages_ = state["values"].cpu().clone() if "values" in state else None
+        self.seen_ = state["seen"].cpu().clone() if "seen" in state else None
 
 
 def _to_numpy(values: Scores) -> np.ndarray:

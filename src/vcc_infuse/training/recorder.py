@@ -243,8 +243,8 @@ def influence_direction(state: TrainState, batches: Batches) -> Tensor | None:
     if state.selector is None:
         return None
     model = state.ema.module
-    pool = Pool.from_batches(
-        batches,
+    pool = Pool(
+        batches=batches,
         model=model,
         ema=model,
         algorithm=state.algorithm,

@@ -219,8 +219,8 @@ class Trainer:
         due = scheduler.due(number)
         if not (due or scheduler.resample_due(number)):
             return
-        pool = Pool.from_batches(
-            self.batches_,
+        pool = Pool(
+            batches=self.batches_,
             model=state.model,
             ema=state.ema.module,
             algorithm=state.algorithm,

@@ -8,19 +8,16 @@ its labels are scaled to length 1 and summed. The table `beyond-selection` compa
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import check_integer
-from ...types import Outputs
+from ...errors import UserError, check_integer
 from ..head_gradients import mean_gradient
 from ..pool import Pool
 from ..scoring import Granularity
-from .influence import Head
 from .infuse import INFUSE
 
 ROUNDS = 20
@@ -48,42 +45,19 @@ class AlignedINFUSE(INFUSE):
         super().__post_init__()
         self.sample = check_integer("sample", self.sample, 1)
 
+    def score(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Refuse: weak views of the pool are needed, too."""
+        raise UserError("AlignedINFUSE scores the pool of a run only; choose INFUSE or RobustINFUSE to score features")
+
     def gradient(self, pool: Pool) -> Tensor:
         """The sum over classes, of pool and labels: near convergence the gradient of the labels is far shorter."""
         weak = pool.sample_weak(self.sample)
-        return aligned_gradient(weak, *pool.labeled_features(self.views(pool)), pool.task.label_counts)
-
-    def gradient_from(
-        self,
-        outputs: Outputs,
-        support_features: Tensor,
-        support_labels: Tensor,
-        *,
-        head: Head,
-        rng: np.random.Generator,
-    ) -> Tensor:
-        """The same; class shares are those of the support labels."""
-        rows = rng.permutation(len(outputs.logits))[: self.sample]
-        sample = Outputs(*(part[rows] for part in outputs))
-        labeled = Outputs(F.linear(support_features, *head), support_features)
-        counts = torch.bincount(support_labels, minlength=outputs.logits.shape[1])
-        return aligned_gradient(sample, labeled, support_labels, counts)
-
-
-def aligned_gradient(pool: Outputs, labeled: Outputs, y: Tensor, counts: Tensor) -> Tensor:
-    """The gradient that AlignedINFUSE ranks by, `(classes, width + 1)`.
-
-    Args:
-        pool: outputs for unlabeled examples.
-        labeled: outputs for labeled examples.
-        y: their labels, `(labeled,)`.
-        counts: labels per class, `(classes,)`.
-    """
-    probs = pool.logits.softmax(1)
-    target = aligned(probs, counts.to(probs))
-    truth = F.one_hot(y, probs.shape[1])
-    of_pool = sum_over_classes(probs - target, pool.features, target.argmax(1))
-    return of_pool + sum_over_classes(labeled.logits.softmax(1) - truth, labeled.features, y)
+        labeled, y = pool.labeled_features(self.views(pool))
+        probs = weak.logits.softmax(1)
+        target = aligned(probs, pool.task.label_counts.to(probs))
+        truth = F.one_hot(y, probs.shape[1])
+        of_pool = sum_over_classes(probs - target, weak.features, target.argmax(1))
+        return of_pool + sum_over_classes(labeled.logits.softmax(1) - truth, labeled.features, y)
 
 
 def aligned(probs: Tensor, counts: Tensor) -> Tensor:

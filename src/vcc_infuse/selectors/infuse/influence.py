@@ -192,7 +192,7 @@ def full_direction(pool: Pool, support: SupportGradient) -> Tangent:
     total["head.weight"] += support.head[:, :-1]
     if "head.bias" in total:
         total["head.bias"] += support.head[:, -1]
-    frozen = set(parameters) - set(pool.trainable) if pool.trainable else set()
+    frozen = pool.frozen()
     return {name: torch.zeros_like(v) if name in frozen else v for name, v in total.items()}
 
 

@@ -19,7 +19,6 @@ from ..pool import Pool, PoolChunk
 from ..scoring import GRANULARITIES, Granularity, ScoredSelector, example_columns, group_scores, random_groups
 from .influence import (
     GaussNewton,
-    Head,
     SupportGradient,
     directional_derivatives,
     full_direction,
@@ -28,7 +27,7 @@ from .influence import (
     support_gradients,
 )
 
-MIXUP, CURVATURE = 21, 23  # keys of random streams
+MIXUP = 21  # key of a random stream
 SUPPORT_SIZE = 1024
 CURVATURE_SIZE = 4096
 Array = Tensor | np.ndarray
@@ -122,14 +121,15 @@ class INFUSE(ScoredSelector):
         target = outputs.logits.argmax(1) if targets is None else torch.as_tensor(targets, device=device)
         weight = torch.ones(len(target), device=device) if weights is None else _floats(weights, device)
         parts = (head.weight, head.bias) if isinstance(head, nn.Linear) else head
-        gradient = self.gradient_from(
-            outputs,
+        rng = np.random.default_rng([seed, MIXUP])
+        gradient = support_direction(
             _floats(support_features, device),
             torch.as_tensor(support_labels, device=device),
             head=(_floats(parts[0], device), None if parts[1] is None else _floats(parts[1], device)),
-            rng=np.random.default_rng([seed, MIXUP]),
+            mixup_draws=self.mixup_draws,
+            rng=rng,
         )
-        rows = np.random.default_rng([seed, CURVATURE]).permutation(len(target))[:CURVATURE_SIZE]
+        rows = rng.permutation(len(target))[:CURVATURE_SIZE]
         sample = outputs.logits[rows].softmax(1), outputs.features[rows], weight[rows]
         direction = self._precondition(gradient, [sample])
         scores = influence(outputs.features, outputs.logits, targets=target, direction=direction, weights=weight)
@@ -157,18 +157,6 @@ class INFUSE(ScoredSelector):
     def gradient(self, pool: Pool) -> Tensor:
         """∇L(V) of the head, `(classes, width + 1)`."""
         return self.support(pool).head
-
-    def gradient_from(
-        self,
-        outputs: Outputs,
-        support_features: Tensor,
-        support_labels: Tensor,
-        *,
-        head: Head,
-        rng: np.random.Generator,
-    ) -> Tensor:
-        """The same from the outputs for the pool and from labeled features."""
-        return support_direction(support_features, support_labels, head=head, mixup_draws=self.mixup_draws, rng=rng)
 
     def views(self, pool: Pool) -> int:
         """Views per labeled image."""
