@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from vcc_infuse.algorithms import FixMatch
-from vcc_infuse.errors import OptionError
+from vcc_infuse.errors import OptionError, UserError
 from vcc_infuse.models import Classifier
-from vcc_infuse.selectors import INFUSE, RobustINFUSE
+from vcc_infuse.selectors import INFUSE, AlignedINFUSE, RobustINFUSE
+from vcc_infuse.selectors.infuse.influence import GaussNewton, influence, support_direction
 from vcc_infuse.selectors.infuse.infuse import MIXUP
 from vcc_infuse.selectors.scoring import example_columns, random_groups
 
@@ -241,3 +242,71 @@ def test_half_precision_forwards_give_nearly_the_same_scores(params, make_pool):
         scores.append(selector.selection_.rows.scores)
     assert scores[1].dtype == np.float32
     assert np.corrcoef(*scores)[0, 1] > 0.95
+
+
+@pytest.fixture
+def arrays():
+    """Features of a pool and of labeled examples with a head, as in somebody else's training loop."""
+    torch.manual_seed(1)
+    head = nn.Linear(6, 4)
+    pool, labeled = torch.randn(50, 6), torch.randn(8, 6)
+    support = {"support_features": labeled, "support_labels": torch.arange(8) % 4, "head": head}
+    return pool, head(pool).detach(), support
+
+
+def test_scores_of_arrays_equal_autograd(arrays):
+    pool, logits, support = arrays
+    head, labeled, labels = support["head"], support["support_features"], support["support_labels"]
+    targets, weights = torch.randint(4, (50,)), torch.rand(50)
+    weights[::5] = 0
+    found = INFUSE(mixup_draws=2).score(pool, logits, targets=targets, weights=weights, seed=7, **support)
+    rng, truth, loss = np.random.default_rng([7, MIXUP]), F.one_hot(labels, 4).float(), 0
+    for _ in range(2):
+        partner, share = rng.permutation(8), torch.from_numpy(rng.random(8)).float()[:, None]
+        mixed, target = (share * rows + (1 - share) * rows[partner] for rows in (labeled, truth))
+        loss = loss + F.cross_entropy(head(mixed), target) / 2
+    direction = torch.autograd.grad(loss, list(head.parameters()))
+    for row in range(50):
+        own = weights[row] * F.cross_entropy(head(pool[row : row + 1]), targets[row : row + 1])
+        gradient = torch.autograd.grad(own, list(head.parameters()))
+        expected = sum(float((a * b).sum()) for a, b in zip(direction, gradient, strict=True))
+        assert found[row].item() == (pytest.approx(expected, abs=1e-6) if weights[row] else -np.inf)
+    printed = INFUSE(mixup_draws=2, rank="printed")
+    found_printed = printed.score(pool, logits, targets=targets, weights=weights, seed=7, **support)
+    assert torch.equal(found_printed[weights > 0], -found[weights > 0])
+
+
+def test_scores_of_arrays_take_numpy_and_the_parts_of_a_head(arrays):
+    pool, logits, support = arrays
+    head = support["head"]
+    found = INFUSE().score(pool, logits, **support)
+    parts = head.weight.detach().double().numpy(), head.bias.detach().numpy()
+    arrays = {"support_features": support["support_features"].numpy(), "support_labels": np.arange(8) % 4}
+    targets = logits.argmax(1).numpy()
+    again = INFUSE().score(pool.numpy(), logits.numpy(), head=parts, targets=targets, weights=np.ones(50), **arrays)
+    assert torch.equal(found, again)
+    soft = F.one_hot(logits.argmax(1), 4).float()
+    assert torch.equal(INFUSE().score(pool, logits, targets=soft, **support), found)
+    assert not torch.equal(INFUSE().score(pool, logits, seed=1, **support), found)
+    without_bias = INFUSE().score(pool, logits, **support | {"head": (head.weight, None)})
+    assert not torch.allclose(without_bias, found)
+
+
+def test_curvature_of_arrays_is_that_of_the_pool(arrays):
+    pool, logits, support = arrays
+    weights = torch.rand(50)
+    found = INFUSE(curvature="gauss_newton").score(pool, logits, weights=weights, **support)
+    head = support["head"].weight, support["head"].bias
+    gradient = support_direction(
+        support["support_features"], support["support_labels"], head=head, rng=np.random.default_rng([0, MIXUP])
+    )
+    direction = GaussNewton([(logits.softmax(1), pool, weights)]).solve(gradient, 0.1)
+    expected = -influence(pool, logits, targets=logits.argmax(1), direction=direction, weights=weights)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("selector", [INFUSE(params="all"), INFUSE(granularity="batch"), AlignedINFUSE()], ids=repr)
+def test_what_cannot_score_arrays_says_so(selector, arrays):
+    pool, logits, support = arrays
+    with pytest.raises(UserError, match="scor.*INFUSE|params=.head. and granularity=.example."):
+        selector.score(pool, logits, **support)
