@@ -1,9 +1,9 @@
-"""Rank a stream of synthetic feature rows as `vcc-infuse select` does: time must be linear, memory bounded.
+"""Rank a stream of synthetic feature rows as `vcc-infuse select` does: time and memory per row must not grow.
 
     OMP_NUM_THREADS=1 python -m benchmarks select_stream --out results/select_stream
 
 writes select_stream.json and select_stream.md. Each size runs in its own process, for its own peak memory. Rows are
-generated and scored with the closed form of INFUSE chunk by chunk, written to a temporary file, and ranked from there.
+generated and scored with the closed form of INFUSE chunk by chunk; then all scores are ranked.
 Sizes alternate; a time is the median over the rounds, memory the maximum.
 """
 
@@ -14,7 +14,6 @@ import math
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -26,10 +25,8 @@ import torch
 
 from vcc_infuse.cli.parsing import Parser, integer, number
 from vcc_infuse.selectors import INFUSE
-from vcc_infuse.selectors.infuse.influence import support_gradient
-from vcc_infuse.selectors.infuse.infuse import influence_scores
-from vcc_infuse.selectors.out_of_core import DiskTable, top_of_stream
-from vcc_infuse.selectors.ranking import Scored
+from vcc_infuse.selectors.infuse.influence import influence, support_direction
+from vcc_infuse.selectors.ranking import Scored, best
 from vcc_infuse.training.summary import peak_memory
 from vcc_infuse.utils.io import write_json, write_text
 
@@ -51,7 +48,7 @@ class Stream:
         self.head.weight.normal_(std=1.5 / math.sqrt(features))
         y = torch.arange(400) % classes
         labeled = self.head.weight[y] * 4 + torch.randn(400, features)
-        self.direction = support_gradient(self.head, labeled, y, 8, np.random.default_rng(0))[0]
+        self.direction = support_direction(labeled, y, head=(self.head.weight, self.head.bias))
 
     def __iter__(self) -> Iterator[Scored]:
         """Scored rows, chunk by chunk."""
@@ -68,8 +65,9 @@ class Stream:
         """Plain and strong views of shape (rows, features), scored as INFUSE does."""
         confidence, labels = self.head(plain).softmax(1).max(1)
         selected = confidence >= THRESHOLD
-        probs = self.head(strong).softmax(1)
-        value = INFUSE().value(influence_scores(self.direction, strong, probs, labels, selected.float()))
+        logits = self.head(strong)
+        change = influence(strong, logits, targets=labels, direction=self.direction, weights=selected.float())
+        value = INFUSE().value(change)
         return Scored(ids, value.numpy(), selected.numpy(), confidence.numpy(), labels.numpy())
 
 
@@ -80,16 +78,13 @@ def measure(rows: int, features: int, classes: int, keep: float) -> Figures:
     stream = Stream(rows, features, classes)
     began = time.perf_counter()
     cpu_began = time.process_time()
-    with tempfile.TemporaryFile() as file:
-        stored = DiskTable(file)
-        for chunk in stream:
-            stored.add(chunk)
-        best = top_of_stream(stored, round(keep * rows))
+    scored = Scored.concat(list(stream))
+    kept = scored.take(best(scored, round(keep * rows), "none", classes))
     wall = time.perf_counter() - began
     cpu = time.process_time() - cpu_began
-    assert len(np.unique(best.ids)) == round(keep * rows)
+    assert len(np.unique(kept.ids)) == round(keep * rows)
     return {
-        "rows": rows, "kept": len(best.ids), "kept_confident": int(best.selected.sum()), "seconds": wall,
+        "rows": rows, "kept": len(kept.ids), "kept_confident": int(kept.selected.sum()), "seconds": wall,
         "seconds_cpu": cpu, "seconds_cpu_making_rows": stream.seconds_making, "rows_per_second": rows / wall,
         "peak_rss_mb": peak_memory(), "rss_after_imports_mb": before,
     }  # fmt: skip

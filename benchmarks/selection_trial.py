@@ -73,23 +73,23 @@ class Together(Trial):
 class Draw(Together):
     """The same scores, but at random from all that do no harm."""
 
-    def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Callable[[int], np.random.Generator]) -> Coreset:
         """Rank by random numbers where the score is not negative."""
-        return super().coreset(random_scores(rows, pool.rng(31)), budget, pool)
+        return super().coreset(random_scores(rows, rng(31)), budget, classes=classes, rng=rng)
 
 
 class TopHalf(Together):
     """The same scores, but at random from twice as many as are kept."""
 
-    def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Callable[[int], np.random.Generator]) -> Coreset:
         """Draw from the best."""
-        return uniform(pool.rng(32).permutation(order(rows)[: 2 * budget])[:budget])
+        return uniform(rng(32).permutation(order(rows)[: 2 * budget])[:budget])
 
 
 class Witness(Together):
     """The influence of each example on the probe instead of the head that is trained."""
 
-    def score(self, pool: Pool) -> dict[str, Tensor]:
+    def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """Alignment of each example's gradient at the witness."""
         direction = self.direction(pool)
 
@@ -109,7 +109,7 @@ class DrawPerClass(Draw):
 class Rho(Trial):
     """RHO-loss: the largest loss of the pseudo label that the witness does not have as well."""
 
-    def score(self, pool: Pool) -> dict[str, Tensor]:
+    def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """The loss of the head minus that of the witness."""
 
         def reduce(chunk: PoolChunk) -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ class Rho(Trial):
 class EasyFirst(Trial):
     """The most confident pseudo labels."""
 
-    def score(self, pool: Pool) -> dict[str, Tensor]:
+    def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """The confidence."""
         return pool.scan(lambda chunk: {"score": chunk.confidence, **example_columns(chunk)})
 
@@ -131,10 +131,12 @@ class EasyFirst(Trial):
 class InfoBatch(ScoredSelector):
     """InfoBatch (Qin et al., ICLR 2024): examples of low loss are kept half as often, and count twice."""
 
-    def __init__(self, keep: float = 0.4, every: int | None = None, first_interval: FirstInterval = "score") -> None:
-        super().__init__(keep, every, first_interval, "online")
+    def __init__(
+        self, *, keep: float = 0.4, every: int | None = None, first_interval: FirstInterval = "score"
+    ) -> None:
+        super().__init__(keep=keep, every=every, first_interval=first_interval)
 
-    def score(self, pool: Pool) -> dict[str, Tensor]:
+    def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """The loss of the pseudo label."""
 
         def reduce(chunk: PoolChunk) -> dict[str, Tensor]:
@@ -143,17 +145,17 @@ class InfoBatch(ScoredSelector):
 
         return pool.scan(reduce)
 
-    def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Callable[[int], np.random.Generator]) -> Coreset:
         """A systematic sample; weights are the inverse of the chances."""
         useful = np.flatnonzero(rows.selected)
         if len(useful) <= budget:
-            return super().coreset(rows, budget, pool)
-        rng = pool.rng(33)
+            return super().coreset(rows, budget, classes=classes, rng=rng)
+        generator = rng(33)
         loss = rows.scores[useful]
         chances = chances_of(np.where(loss < loss.mean(), 0.5, 1.0), budget)
-        places = rng.permutation(len(useful))
+        places = generator.permutation(len(useful))
         ends = np.cumsum(chances[places])
-        taken = places[np.searchsorted(ends, rng.random() + np.arange(budget)).clip(max=len(useful) - 1)]
+        taken = places[np.searchsorted(ends, generator.random() + np.arange(budget)).clip(max=len(useful) - 1)]
         weights = torch.from_numpy(1 / chances[taken]).float()
         return uniform(useful[taken])._replace(weights=weights / weights.mean())
 

@@ -243,6 +243,14 @@ def influence_direction(state: TrainState, batches: Batches) -> Tensor | None:
     if state.selector is None:
         return None
     model = state.ema.module
-    pool = Pool.of(batches, model, model, state.algorithm, state.calibrator, state.task, state.task.steps)
+    pool = Pool(
+        batches=batches,
+        model=model,
+        ema=model,
+        algorithm=state.algorithm,
+        calibrator=state.calibrator,
+        task=state.task,
+        number=state.task.steps,
+    )
     with preserve_mode_and_rng(model, device=state.device):
         return state.selector.direction(pool)

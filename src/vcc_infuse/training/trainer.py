@@ -219,10 +219,17 @@ class Trainer:
         due = scheduler.due(number)
         if not (due or scheduler.resample_due(number)):
             return
-        pool = Pool.of(
-            self.batches_, state.model, state.ema.module, state.algorithm, state.calibrator, state.task, number,
-            gather, state.accelerator.autocast,
-        )  # fmt: skip
+        pool = Pool(
+            batches=self.batches_,
+            model=state.model,
+            ema=state.ema.module,
+            algorithm=state.algorithm,
+            calibrator=state.calibrator,
+            task=state.task,
+            number=number,
+            gather=gather,
+            autocast=state.accelerator.autocast,
+        )
         if due:
             self._notify("on_selection", *scheduler.refresh(pool, self.batches_, state.data.hidden_truth))
         else:
