@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from paper.guard import run_guarded
-from vcc_infuse.cli.parsing import Parser, integer, one_of
+from vcc_infuse.cli.parser import Parser, integer, one_of
 
 from .augment import measure_augment
 from .growth import measure_growth

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load
-from vcc_infuse.cli.parsing import Parser, integer
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.data.split import balanced
 from vcc_infuse.types import Outputs, Step, WeakOutputs
 from vcc_infuse.utils.io import write_text

@@ -23,7 +23,7 @@ from paper.collect import collect
 from paper.render import write_table
 from vcc_infuse.algorithms import Algorithm
 from vcc_infuse.calibrators import Calibrator
-from vcc_infuse.cli.parsing import Parser, integer
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.errors import UserError
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.selectors import Selector

@@ -14,7 +14,7 @@ import numpy as np
 from vcc_infuse.algorithms import Algorithm
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.cli.finished_run import add_output, check_output
-from vcc_infuse.cli.parsing import Parser, add_device, integer, number, one_of
+from vcc_infuse.cli.parser import Parser, add_device, integer, number, one_of
 from vcc_infuse.cli.registry import find_class
 from vcc_infuse.data.ssl_data import SSLData
 from vcc_infuse.models import Backbone, SmallConv, WideResNet
@@ -121,8 +121,14 @@ def scan_seconds(trainer: Trainer, rounds: int = 3) -> float:
     seconds = []
     for turn in range(rounds):
         began = time.perf_counter()
-        pool = Pool.of(
-            trainer.batches_, state.model, state.ema.module, state.algorithm, state.calibrator, state.task, turn
+        pool = Pool(
+            batches=trainer.batches_,
+            model=state.model,
+            ema=state.ema.module,
+            algorithm=state.algorithm,
+            calibrator=state.calibrator,
+            task=state.task,
+            number=turn,
         )
         scheduler.selector.select(pool, scheduler.budget)
         seconds.append((time.perf_counter() - began) / pool.size)

@@ -28,7 +28,7 @@ from vcc_infuse.bank import storage
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data, make_encoder, open_bank
 from vcc_infuse.bank.encoder import fastest_options
-from vcc_infuse.cli.parsing import Parser, integer
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.data.split import balanced
 from vcc_infuse.utils.io import write_json, write_text
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from vcc_infuse import Identity, SmallConv, SSLData, Trainer, WideResNet
-from vcc_infuse.cli.parsing import Parser, integer
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.utils.io import write_json, write_text
 
 from .cost import WARMUP_ROUNDS

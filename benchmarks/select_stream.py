@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vcc_infuse.cli.parsing import Parser, integer, number
+from vcc_infuse.cli.parser import Parser, integer, number
 from vcc_infuse.selectors import INFUSE
 from vcc_infuse.selectors.infuse.influence import influence, support_direction
 from vcc_infuse.selectors.ranking import Scored, best

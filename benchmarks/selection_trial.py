@@ -23,7 +23,7 @@ from paper.cell import Cell
 from paper.grid import run_grid
 from paper.tables.coreset import frozen_column, selector_options
 from vcc_infuse import INFUSE, AlignedINFUSE
-from vcc_infuse.cli.parsing import Parser, integer
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.errors import UserError
 from vcc_infuse.selectors.base import FirstInterval, uniform
 from vcc_infuse.selectors.head_gradients import alignment, mean_gradient
@@ -31,7 +31,7 @@ from vcc_infuse.selectors.infuse.aligned import aligned
 from vcc_infuse.selectors.infuse.robust import random_scores
 from vcc_infuse.selectors.pool import Pool, PoolChunk
 from vcc_infuse.selectors.ranking import Scored, Selection, order
-from vcc_infuse.selectors.scoring import ScoredSelector, example_columns
+from vcc_infuse.selectors.scoring import Generators, ScoredSelector, example_columns
 from vcc_infuse.types import Coreset
 from vcc_infuse.utils.io import write_json, write_text
 
@@ -73,7 +73,7 @@ class Together(Trial):
 class Draw(Together):
     """The same scores, but at random from all that do no harm."""
 
-    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Callable[[int], np.random.Generator]) -> Coreset:
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Generators) -> Coreset:
         """Rank by random numbers where the score is not negative."""
         return super().coreset(random_scores(rows, rng(31)), budget, classes=classes, rng=rng)
 
@@ -81,7 +81,7 @@ class Draw(Together):
 class TopHalf(Together):
     """The same scores, but at random from twice as many as are kept."""
 
-    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Callable[[int], np.random.Generator]) -> Coreset:
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Generators) -> Coreset:
         """Draw from the best."""
         return uniform(rng(32).permutation(order(rows)[: 2 * budget])[:budget])
 
@@ -131,9 +131,7 @@ class EasyFirst(Trial):
 class InfoBatch(ScoredSelector):
     """InfoBatch (Qin et al., ICLR 2024): examples of low loss are kept half as often, and count twice."""
 
-    def __init__(
-        self, *, keep: float = 0.4, every: int | None = None, first_interval: FirstInterval = "score"
-    ) -> None:
+    def __init__(self, *, keep: float = 0.4, every: int | None = None, first_interval: FirstInterval = "score") -> None:
         super().__init__(keep=keep, every=every, first_interval=first_interval)
 
     def score_pool(self, pool: Pool) -> dict[str, Tensor]:
@@ -145,7 +143,7 @@ class InfoBatch(ScoredSelector):
 
         return pool.scan(reduce)
 
-    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Callable[[int], np.random.Generator]) -> Coreset:
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Generators) -> Coreset:
         """A systematic sample; weights are the inverse of the chances."""
         useful = np.flatnonzero(rows.selected)
         if len(useful) <= budget:

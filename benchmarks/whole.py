@@ -23,7 +23,7 @@ from typing import Any
 
 from PIL import Image
 
-from vcc_infuse.cli.parsing import Parser, integer
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.io import write_json, write_text
 

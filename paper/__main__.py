@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vcc_infuse.cli.parsing import Parser, integer, one_of
+from vcc_infuse.cli.parser import Parser, integer, one_of
 from vcc_infuse.errors import UserError
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.training.signals import Interrupted

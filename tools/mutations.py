@@ -312,11 +312,12 @@ def mistakes(tree: Path) -> list[str]:
 def import_once() -> None:
     """Import for all forks what would take each of them seconds."""
     import hypothesis  # noqa: F401
-    import paper.grid  # noqa: F401
     import pytest  # noqa: F401
     import scipy.optimize  # noqa: F401
     import sklearn.datasets  # noqa: F401
     import torch
+
+    import paper.grid  # noqa: F401
 
     torch.set_num_threads(1)
 

@@ -8,8 +8,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from paper.tables import TABLES, tables
 from scipy import stats
+
+from paper.tables import TABLES, tables
 
 TOOL = Path(__file__).parents[2] / "tools" / "claims.py"
 

@@ -7,7 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..run import RunConfig, prepare, resolve, resumed_config, start
+from ..run import prepare, resumed_config, start
+from ..run_config import RunConfig, resolve
 from .parser import TrainWords, read_train, read_words
 from .tables import summary_table
 from .train_help import help_text
