@@ -27,7 +27,7 @@ WORDS = "train --data photos --algorithm FlexMatch --calibrator VCC --selector I
 MOST = {"files": 80, "parses": 1, "banks opened": 1, "encoder loads": 1, "Trainers": 1}
 # Where each thing happens, by file and function; two names where checkouts differ.
 COUNTED = {
-    "parses": [("jsonargparse/_core.py", "parse_args")],
+    "parses": [("cli/parser.py", "read_train"), ("cli/train.py", "parse")],
     "banks opened": [("bank/bank.py", "__init__"), ("data/bank.py", "__init__")],
     "encoder loads": [("models/timm_backbone.py", "load_pretrained"), ("models/timm.py", "load_pretrained")],
     "Trainers": [("training/trainer.py", "__init__")],
@@ -44,7 +44,7 @@ def profile(frame, event, arg):
     code = frame.f_code
     if event != "call" or not code.co_flags & inspect.CO_OPTIMIZED:  # bodies of modules and classes run at import
         return
-    if code.co_filename.startswith(root + "/vcc_infuse"):
+    if code.co_filename.startswith(root + "/vcc_infuse") and code.co_filename.endswith(".py"):
         files.add(code.co_filename)
     for what, places in counted.items():
         if any(code.co_name == name and code.co_filename.endswith(path) for path, name in places):
