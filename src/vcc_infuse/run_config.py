@@ -223,9 +223,7 @@ class RunConfig:
     def to_yaml(self) -> str:
         """The text of config.yaml, which repeats the run if this is what `resolve` returned."""
         parts = {name: self.build(name) for name in PARTS}
-        return config_yaml(
-            {"preset": self.preset, **self._data()}, parts, TrainConfig().updated(**self.train), self.bank
-        )
+        return config_yaml({"preset": self.preset, **self._data()}, parts, self.train_config(), self.bank)
 
     def _data(self) -> dict[str, Any]:
         if isinstance(self.data, SSLData):
