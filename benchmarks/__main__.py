@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from paper.guard import run_guarded
+from vcc_infuse.cli.main import run_guarded
 from vcc_infuse.cli.parser import Parser, integer, one_of
 
 from .augment import measure_augment

@@ -223,9 +223,7 @@ class RunConfig:
     def to_yaml(self) -> str:
         """The text of config.yaml, which repeats the run if this is what `resolve` returned."""
         parts = {name: self.build(name) for name in PARTS}
-        return config_yaml(
-            {"preset": self.preset, **self._data()}, parts, TrainConfig().updated(**self.train), self.bank
-        )
+        return config_yaml({"preset": self.preset, **self._data()}, parts, self.train_config(), self.bank)
 
     def _data(self) -> dict[str, Any]:
         if isinstance(self.data, SSLData):
@@ -267,8 +265,7 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     calibrator = _filled(config.calibrator, PartConfig(DEFAULTS["calibrator"]))
     selector = config.selector
     if preset == "paper":
-        method = algorithm.kind() if isinstance(algorithm, PartConfig) else algorithm
-        options["unlabeled_ratio"] = method.unlabeled_ratio
+        options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
         if isinstance(selector, PartConfig) and "every" in selector.kind().option_names():
             selector = selector.with_defaults(every=PAPER_REFRESH)
     if isinstance(algorithm, PartConfig):
@@ -286,6 +283,15 @@ def _filled(given: Any, default: PartConfig) -> Any:
     if isinstance(given, PartConfig) and given.class_path is None:
         return PartConfig(default.class_path, {**default.init_args, **given.init_args})
     return given
+
+
+def _unlabeled_ratio(algorithm: Any) -> int:
+    """The ratio that a method was published with; for a wrapper it is that of its base."""
+    base = algorithm.init_args.get("base") if isinstance(algorithm, PartConfig) else None
+    if base is not None:
+        return _unlabeled_ratio(base)
+    method = algorithm.kind() if isinstance(algorithm, PartConfig) else algorithm
+    return int(method.unlabeled_ratio)
 
 
 def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:

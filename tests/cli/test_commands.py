@@ -106,7 +106,7 @@ def test_predict_fails_where_nothing_can_be_read(run, pictures, tmp_path, capsys
 
 
 @pytest.mark.parametrize("command", ["predict RUN x.png", "evaluate RUN", "calibrate RUN --data digits",
-                                     "select RUN --pool .", "embed --data digits", "bench"])  # fmt: skip
+                                     "select RUN --pool .", "embed --data digits"])  # fmt: skip
 def test_every_command_with_a_network_takes_a_device(command, run, capsys):
     assert main([*command.replace("RUN", str(run)).split(), "--device", "gpu"]) == 2
     assert "--device must be auto, cpu, cuda, cuda:N or mps, got 'gpu'" in capsys.readouterr().err

@@ -34,10 +34,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from vcc_infuse.cli.main import COMMANDS, main
-from vcc_infuse.cli.options import CLASSES, TOP, types_of
+from vcc_infuse.cli.parser import COMMAND_LINE, OPTIONS, types_of
 from vcc_infuse.cli.registry import OURS
 from vcc_infuse.errors import UserError
-from vcc_infuse.training.auto import Cost
+from vcc_infuse.run_config import PARTS
 from vcc_infuse.training.trainer import Trainer
 from vcc_infuse.utils.io import write_json
 
@@ -68,8 +68,8 @@ WORDS = [
     *("..", "/", "-", "--", "=", "%s", "$HOME", "cpu", "cuda", "digits", "run", "broken", "no.such.Class", "os.system"),
     *(".X", "x" * 300),
 ]
-CHOICES = [(option, kind) for option, base in CLASSES.items() for kind in OURS.values() if issubclass(kind, base)]
-NAMES = [*TOP, *(f"{option}.{name}" for option, kind in CHOICES for name in types_of(kind))]
+CHOICES = [(option, kind) for option, base in PARTS.items() for kind in OURS.values() if issubclass(kind, base)]
+NAMES = [*OPTIONS, *COMMAND_LINE, *(f"{option}.{name}" for option, kind in CHOICES for name in types_of(kind))]
 COMMAND_OPTIONS = {
     "evaluate": "--data --label_file --root --cache --bins --device -o --output",
     "calibrate": "--data --split --method --label_file --root --cache --bins --device -o --in-place",
@@ -77,11 +77,8 @@ COMMAND_OPTIONS = {
     "export": "-o --format --device",
     "select": "--pool --keep --threshold --strategy --quota --seed --device -o --kept-only",
     "report": "-o --output",
-    "reproduce": "--scale --columns --rows --data-root --seeds --jobs --backend --shard --cells --out --dry-run",
     "embed": "--data --root --size --mode --flip --model.name --model.weights --model.input_size --bank.weak "
     "--bank.strong --bank.batch_size --seed --cache --backend --workers",
-    "bench": "--algorithm --calibrator --selector --keep --pool --interval --depth --width --size --classes --rounds "
-    "--batch_size --unlabeled_ratio --precision --device -o",
     "list": "--markdown",
 }
 values = st.one_of(
@@ -113,7 +110,7 @@ FILES = [
     "model.json", "model.json", "summary.json", "metrics.jsonl", "selections.jsonl", "predictions.npz", "config.yaml",
     "gallery.npz",
 ]  # fmt: skip
-SLOW = ["embed.open_bank", "reproduce.run_grid", "export.export_model", "plan.open_bank", "bench.alternate"]
+SLOW = ["cli.embed.open_bank", "cli.export.export_model", "run.open_bank"]
 
 
 class TimeUpError(Exception):
@@ -155,7 +152,7 @@ def command_lines(draw: Any) -> list[str]:
 def config_files(draw: Any) -> tuple[list[str], bytes]:
     """A `train` command with a configuration file: a valid one with changes, or any text."""
     base = {"data": "digits", "labels": 20, "steps": 2, "preset": "scratch", "batch_size": 2}
-    keys = st.one_of(st.sampled_from(NAMES), st.sampled_from([name for name in TOP if "." not in name]), plain)
+    keys = st.one_of(st.sampled_from(NAMES), st.sampled_from([name for name in OPTIONS if "." not in name]), plain)
     tree = {**base, **draw(st.dictionaries(keys.filter(lambda key: key == key), nested, max_size=3))}
     text = draw(st.one_of(st.just(None), st.just(None), st.just(None), st.binary(max_size=40), st.text(max_size=40)))
     if text is None:
@@ -270,8 +267,8 @@ def replaced(real: bool) -> Any:
 
     with contextlib.ExitStack() as stack:
         for target in SLOW:
-            stack.enter_context(patch(f"vcc_infuse.cli.{target}", refuse))
-        stack.enter_context(patch("vcc_infuse.cli.plan.training_cost", lambda *_: Cost(0.0, None)))
+            stack.enter_context(patch(f"vcc_infuse.{target}", refuse))
+        stack.enter_context(patch("vcc_infuse.training.auto.training_seconds", lambda *_: 0.0))
         if not real:
             stack.enter_context(patch.object(Trainer, "fit", fit))
         yield

@@ -37,12 +37,12 @@ def types_of(target: Any) -> dict[str, Any]:
 DATA_OPTIONS = {**types_of(DataConfig), "cache": str | None}
 OPTIONS = {**DATA_OPTIONS, **PARTS, "bank": BankConfig, **types_of(TrainConfig), "preset": str}
 """Every option of a configuration and its type."""
-FLAGS = ("force", "dry_run", "print_config", "trust-code")
-COMMAND_LINE = {"config": str, "resume": str, **dict.fromkeys(FLAGS, bool)}
+COMMAND_LINE = {"config": str, "resume": str} | dict.fromkeys(("force", "dry_run", "print_config", "trust-code"), bool)
 """Options that no configuration file may hold."""
 EXAMPLES = {"algorithm": "FixMatch", "model": "SmallConv"}
 """For each part that cannot be left out, a class to choose."""
 NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+LIMITS = ("image_mb", "file_mb", "depth")
 ALONE = object()
 """The value of an option that stands alone; for a switch it means true."""
 
@@ -160,12 +160,13 @@ class Reader:
     def part(self, name: str, base: type, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A class, if one is named, and the arguments given to it."""
         arguments = (spec.get("init_args") or {}) if "class_path" in spec else spec.get("init_args", spec)
-        chosen = spec.get("class_path", self.defaults.get(name))
-        if chosen is None and "class_path" not in spec:
-            first = next(iter(arguments), "…")
-            raise UserError(f"--{name}.{first} is an argument of a class; choose the class with --{name}")
+        if "class_path" not in spec and name not in self.defaults:
+            raise UserError(
+                f"--{name}.{next(iter(spec), '')} is an argument of a class; choose the class with --{name}"
+            )
         if other := [key for key in spec if arguments is not spec and key not in ("class_path", "init_args")]:
             raise unknown_option(f"--{name}.{other[0]}", [f"--{name}.class_path", f"--{name}.init_args"])
+        chosen = spec.get("class_path", self.defaults.get(name))
         if not isinstance(chosen, str):
             raise OptionError(name, chosen, "must be the name of a class")
         kind = find_class(name, chosen, base, self.trust_code or name in self.typed)
@@ -283,12 +284,8 @@ def add_device(parser: Parser) -> None:
 
 def add_limits(parser: Parser) -> None:
     """Add the options of every command that reads images."""
-    texts = {
-        "image_mb": "skip images whose pixels take more megabytes",
-        "file_mb": "skip larger files and entries of a zip",
-        "depth": "nested folders",
-    }
-    for name, text in texts.items():
+    texts = ("skip images with more megabytes of pixels", "skip larger files and entries of a zip", "nested folders")
+    for name, text in zip(LIMITS, texts, strict=True):
         default = getattr(Limits, name)
         parser.add_argument(
             f"--limits.{name}", type=integer(), default=default, metavar="N", help=f"{text} ({default})"
@@ -297,15 +294,15 @@ def add_limits(parser: Parser) -> None:
 
 def limits_of(options: argparse.Namespace) -> Limits:
     """The values of these options."""
-    return Limits(*(vars(options)[f"limits.{name}"] for name in ("image_mb", "file_mb", "depth")))
+    return Limits(*(vars(options)[f"limits.{name}"] for name in LIMITS))
 
 
-def _reader(kind: str, convert: Callable[[str], Any], check: Callable[[Any], Any]) -> Callable[[str], Any]:
+def _reader(kind: str, parse: Callable[[str], Any], check: Callable[[Any], Any]) -> Callable[[str], Any]:
     """Convert a word and check the value; argparse shows the text of an ArgumentTypeError after the option's name."""
 
     def read(text: str) -> Any:
         try:
-            return check(convert(text))
+            return check(parse(text))
         except OptionError as fault:
             raise argparse.ArgumentTypeError(fault.problem) from fault
         except ValueError as fault:
