@@ -17,6 +17,7 @@ from torch import nn
 from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, Predictor, SSLData, Trainer
 from vcc_infuse.augment.views import ImageViews
 from vcc_infuse.bank import bank as module
+from vcc_infuse.bank import embed as embedding
 from vcc_infuse.bank import encoder as encoder_module
 from vcc_infuse.bank import storage
 from vcc_infuse.bank.bank import Bank, BankConfig
@@ -532,3 +533,21 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
         peaks.append(peak - labels)
     # All images have 247 MB; the allocator alone differs by up to 30 between two runs.
     assert peaks[1] - peaks[0] < 120, peaks
+
+
+def test_embed_data_is_its_three_steps(tmp_path):
+    data = SSLData(make_dataset(), balanced(make_dataset().train.y, 4, 2, 0))
+    network = Timm("test_resnet", weights="none")
+    made = embedding.make_encoder(network, data.dataset.shape)
+    assert not hasattr(network, "net"), "the user's network stays as it was"
+    assert made.input_size == embedding.SMALL
+    assert not any(weight.requires_grad for weight in made.parameters())
+    bank = embedding.open_bank(data, made, CONFIG, cache=str(tmp_path / "steps"), device="cpu")
+    bank.embed_all(data.split.labeled, progress=False)
+    assert bank.missing() == 0
+    assert bank.seconds > 0
+    whole = embed_data(data, network, CONFIG, cache=str(tmp_path / "whole"), device="cpu", progress=False)
+    np.testing.assert_array_equal(bank.dataset().train.x, whole.dataset.train.x)
+    assert bank.folder.name == whole.dataset.bank.folder.name
+    with pytest.raises(UserError, match="a bank needs images"):
+        embedding.make_encoder(network, (7,))

@@ -177,7 +177,7 @@ def load_into(net: nn.Module, weights: Weights, name: str) -> None:
     target = _without_counters(net.state_dict())
     tensors = _without_counters(weights.tensors)
     if weights.renamed:
-        tensors = _by_position(target, tensors)
+        tensors = _by_position(target, tensors)  # shapes are compared below
     for candidate in (tensors, _converted(net, tensors)):
         if not _mismatches(net, target, candidate):
             net.load_state_dict({key: candidate[key] for key in target}, strict=False)
@@ -202,12 +202,11 @@ def _converted(net: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Te
 
 
 def _by_position(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The tensors under the network's names if kind and shape agree one by one; only a head may be left over."""
+    """The tensors under the network's names if their kinds agree one by one; only a head may be left over."""
     pairs = list(zip(target, tensors, strict=False))
     same_kind = all(ours.rpartition(".")[2] == theirs.rpartition(".")[2] for ours, theirs in pairs)
-    same_shape = all(target[ours].shape == tensors[theirs].shape for ours, theirs in pairs)
-    fits = same_kind and same_shape and len(tensors) == len(target) + HEAD_TENSORS
-    return {ours: tensors[theirs] for ours, theirs in pairs} if fits else tensors
+    complete = len(tensors) == len(target) + HEAD_TENSORS
+    return {ours: tensors[theirs] for ours, theirs in pairs} if same_kind and complete else tensors
 
 
 def _mismatches(net: nn.Module, target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:

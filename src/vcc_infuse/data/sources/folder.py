@@ -51,13 +51,11 @@ def load_folder(
     cache folder; unreadable ones are listed in `skipped`. The options are those of `load_ssl`.
     """
     with open_store(Path(path), limits) as store:
-        key: list[Any] = [type(store).__name__, store.fingerprint(), size, mode]
         table = None if label_file is None else find_label_file(store, label_file)
-        key += [] if table is None else ["label_file", table[0], hashlib.sha256(table[1]).hexdigest()]
-        # Options that came later are in the key only if they matter, so that older entries are still found.
-        key += [] if intensity == "auto" else ["intensity", intensity]
-        key += ["heif", read_heif()] if any(name.lower().endswith(HEIF) for name in store.stamps) else []
-        key += [] if store.limits == Limits() else ["limits", store.limits.image_mb, store.limits.file_mb]
+        labels = None if table is None else (table[0], hashlib.sha256(table[1]).hexdigest())
+        heif = read_heif() if any(name.lower().endswith(HEIF) for name in store.stamps) else None
+        limited = (store.limits.image_mb, store.limits.file_mb)
+        key = [type(store).__name__, store.fingerprint(), size, mode, intensity, labels, heif, limited]
 
         def build(allocate: Allocate) -> dict[str, Any]:
             layout = label_layout(store, *table, str(path)) if table else read_layout(store.stamps, str(path))
