@@ -24,7 +24,6 @@ SHORT = {
     "own_images.py": ["4"],
     "own_loop.py": ["4"],
     "own_selector.py": ["4"],
-    "own_selector.py": ["4"],
     "own_table.py": ["4"],
     "sklearn_digits.py": ["4"],
     "text_embeddings.py": ["4"],
