@@ -33,11 +33,11 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.cli.main import COMMANDS, main
-from vcc_infuse.cli.options import CLASSES, TOP, types_of
+from vcc_infuse.cli.parser import COMMAND_LINE, OPTIONS, PARTS, types_of
 from vcc_infuse.cli.registry import OURS
 from vcc_infuse.errors import UserError
-from vcc_infuse.training.auto import Cost
 from vcc_infuse.training.trainer import Trainer
 from vcc_infuse.utils.io import write_json
 
@@ -68,7 +68,9 @@ WORDS = [
     *("..", "/", "-", "--", "=", "%s", "$HOME", "cpu", "cuda", "digits", "run", "broken", "no.such.Class", "os.system"),
     *(".X", "x" * 300),
 ]
-CHOICES = [(option, kind) for option, base in CLASSES.items() for kind in OURS.values() if issubclass(kind, base)]
+TOP = [*OPTIONS, *COMMAND_LINE]
+CHOICES = [("bank", BankConfig)]
+CHOICES += [(option, kind) for option, base in PARTS.items() for kind in OURS.values() if issubclass(kind, base)]
 NAMES = [*TOP, *(f"{option}.{name}" for option, kind in CHOICES for name in types_of(kind))]
 COMMAND_OPTIONS = {
     "evaluate": "--data --label_file --root --cache --bins --device -o --output",
@@ -77,11 +79,8 @@ COMMAND_OPTIONS = {
     "export": "-o --format --device",
     "select": "--pool --keep --threshold --strategy --quota --seed --device -o --kept-only",
     "report": "-o --output",
-    "reproduce": "--scale --columns --rows --data-root --seeds --jobs --backend --shard --cells --out --dry-run",
     "embed": "--data --root --size --mode --flip --model.name --model.weights --model.input_size --bank.weak "
     "--bank.strong --bank.batch_size --seed --cache --backend --workers",
-    "bench": "--algorithm --calibrator --selector --keep --pool --interval --depth --width --size --classes --rounds "
-    "--batch_size --unlabeled_ratio --precision --device -o",
     "list": "--markdown",
 }
 values = st.one_of(
@@ -113,7 +112,7 @@ FILES = [
     "model.json", "model.json", "summary.json", "metrics.jsonl", "selections.jsonl", "predictions.npz", "config.yaml",
     "gallery.npz",
 ]  # fmt: skip
-SLOW = ["embed.open_bank", "reproduce.run_grid", "export.export_model", "plan.open_bank", "bench.alternate"]
+SLOW = ["cli.embed.open_bank", "cli.export.export_model", "run.open_bank"]
 
 
 class TimeUpError(Exception):
@@ -144,7 +143,7 @@ def command_lines(draw: Any) -> list[str]:
             *QUIET,
             *draw(options([f"--{name}" for name in NAMES])),
         ]
-    places = {"predict": 2, "list": 0, "embed": 0, "bench": 0}.get(command, 1)
+    places = {"predict": 2, "list": 0, "embed": 0}.get(command, 1)
     spots = [
         draw(st.sampled_from(["run", "run", "broken", "digits", "missing", "coreset", "images"])) for _ in range(places)
     ]
@@ -270,8 +269,8 @@ def replaced(real: bool) -> Any:
 
     with contextlib.ExitStack() as stack:
         for target in SLOW:
-            stack.enter_context(patch(f"vcc_infuse.cli.{target}", refuse))
-        stack.enter_context(patch("vcc_infuse.cli.plan.training_cost", lambda *_: Cost(0.0, None)))
+            stack.enter_context(patch(f"vcc_infuse.{target}", refuse))
+        stack.enter_context(patch("vcc_infuse.training.auto.training_seconds", lambda *_: 0.0))
         if not real:
             stack.enter_context(patch.object(Trainer, "fit", fit))
         yield
