@@ -40,6 +40,8 @@ BESIDE = {
     ("algorithms", "calibrators"),
     ("training", "inference"),
 }
+# For the type checker alone: a dataset of embedded views holds the bank that they come from.
+TYPES_ONLY = {("data/dataset.py", "bank")}
 # These read and write folders, know no method, and may be used from inference and training upward.
 FOLDERS = {"runs", "report", "tracking"}
 KNOWN_TO_FOLDERS = FOLDERS | {"errors", "types", "utils"}
@@ -104,7 +106,7 @@ def test_imports_point_down():
     upward = [
         f"{path} imports {imported}"
         for room, imported, path in sorted(crossings)
-        if room != imported and not allowed(room, imported)
+        if room != imported and not allowed(room, imported) and (path, imported) not in TYPES_ONLY
     ]
     assert upward == []
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -35,8 +36,8 @@ class FixedViews(ImageViews):
 class Recording(Trainer):
     """Records every core set and the ids of every batch."""
 
-    def prepare(self, data: SSLData, resume: bool = False) -> None:
-        super().prepare(data, resume)
+    def prepare(self, data: SSLData, **options: Any) -> None:
+        super().prepare(data, **options)
         self.coresets, self.batch_ids = {}, {}
 
     def refresh_coreset(self, number: int) -> None:

@@ -64,7 +64,7 @@ def test_a_resumed_run_ends_bit_identical(key, data, tmp_path):
 
 
 @pytest.mark.parametrize("key", SOLVED)
-@pytest.mark.parametrize("place", ["evaluation", "checkpoint", "finish"])
+@pytest.mark.parametrize("place", ["on_evaluation", "checkpoint", "on_finish"])
 def test_a_run_without_steps_finishes_when_resumed(key, place, data, tmp_path):
     """Interrupted before its evaluation, before its checkpoint or before its summary."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"

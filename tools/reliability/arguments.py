@@ -33,6 +33,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.cli.main import COMMANDS, main
 from vcc_infuse.cli.parser import COMMAND_LINE, OPTIONS, types_of
 from vcc_infuse.cli.registry import OURS
@@ -68,8 +69,10 @@ WORDS = [
     *("..", "/", "-", "--", "=", "%s", "$HOME", "cpu", "cuda", "digits", "run", "broken", "no.such.Class", "os.system"),
     *(".X", "x" * 300),
 ]
-CHOICES = [(option, kind) for option, base in PARTS.items() for kind in OURS.values() if issubclass(kind, base)]
-NAMES = [*OPTIONS, *COMMAND_LINE, *(f"{option}.{name}" for option, kind in CHOICES for name in types_of(kind))]
+TOP = [*OPTIONS, *COMMAND_LINE]
+CHOICES = [("bank", BankConfig)]
+CHOICES += [(option, kind) for option, base in PARTS.items() for kind in OURS.values() if issubclass(kind, base)]
+NAMES = [*TOP, *(f"{option}.{name}" for option, kind in CHOICES for name in types_of(kind))]
 COMMAND_OPTIONS = {
     "evaluate": "--data --label_file --root --cache --bins --device -o --output",
     "calibrate": "--data --split --method --label_file --root --cache --bins --device -o --in-place",
@@ -141,7 +144,7 @@ def command_lines(draw: Any) -> list[str]:
             *QUIET,
             *draw(options([f"--{name}" for name in NAMES])),
         ]
-    places = {"predict": 2, "list": 0, "embed": 0, "bench": 0}.get(command, 1)
+    places = {"predict": 2, "list": 0, "embed": 0}.get(command, 1)
     spots = [
         draw(st.sampled_from(["run", "run", "broken", "digits", "missing", "coreset", "images"])) for _ in range(places)
     ]
