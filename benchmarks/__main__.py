@@ -66,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
     for name in PARTS if "all" in options.parts else options.parts:
-        print(write(PARTS[name](options), folder, command), flush=True)  # as soon as it is there
+        print(write(PARTS[name](options), folder, command), flush=True)
     return 0
 
 
