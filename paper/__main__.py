@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from vcc_infuse.cli.main import run_guarded
 from vcc_infuse.cli.parser import Parser, integer, one_of
 from vcc_infuse.errors import UserError
 from vcc_infuse.runs.folder import versions
@@ -19,7 +20,6 @@ from .collect import collect
 from .cost import forecast
 from .datasets import check_available
 from .grid import BACKENDS, run_grid
-from .guard import run_guarded
 from .render import write_table
 from .scales import SCALES, without_missing
 from .table import Table
