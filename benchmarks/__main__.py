@@ -11,8 +11,14 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
+<<<<<<< HEAD
 from vcc_infuse.cli.main import run_guarded
+=======
+from vcc_infuse.cli.main import explain
+>>>>>>> 2a3c4f9cf0f977b5c0e0b77dba455412a15b871a
 from vcc_infuse.cli.parser import Parser, integer, one_of
+from vcc_infuse.errors import UserError
+from vcc_infuse.utils.suggest import did_you_mean
 
 from .augment import measure_augment
 from .growth import measure_growth
@@ -54,7 +60,16 @@ STUDIES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; a user's mistake costs one line and status 2."""
-    return run_guarded(run, list(sys.argv[1:] if argv is None else argv), PROG)
+    words = list(sys.argv[1:] if argv is None else argv)
+    # Not run_guarded: it keeps freed memory, and the forks that measure glibc as it is would inherit the setting.
+    try:
+        return run(words)
+    except (UserError, OSError, KeyboardInterrupt) as fault:
+        if (answer := explain(fault, words)) is None:
+            raise
+        line, status = answer
+        print(f"{PROG}: {' '.join(line.splitlines())}", file=sys.stderr)
+        return status
 
 
 def run(argv: Sequence[str]) -> int:
@@ -66,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
     for name in PARTS if "all" in options.parts else options.parts:
-        print(write(PARTS[name](options), folder, command), flush=True)  # as soon as it is there
+        print(write(PARTS[name](options), folder, command), flush=True)
     return 0
 
 
@@ -75,13 +90,20 @@ def read(argv: Sequence[str]) -> Namespace:
     studies = "; ".join(f"{name}: {text}" for name, text in STUDIES.items())
     parser = Parser(PROG, f"Measure parts of the benchmark: {', '.join(PARTS)}, or all.",
                     f"Studies with options of their own (`{PROG} NAME --help`): {studies}.")  # fmt: skip
-    parser.add_argument("parts", nargs="+", **one_of(*PARTS, "all"), help="what to measure")
+    parser.add_argument("parts", nargs="+", metavar="PART", help="what to measure")
     parser.add_argument("--rounds", type=integer(), default=5, help="turns of each variant (5)")
     parser.add_argument("--batch_size", type=integer(), default=16, help="labeled images per step of `steps` (16)")
     parser.add_argument("--size", type=integer(8), default=32, help="height and width of its images (32)")
     parser.add_argument("--network", **one_of(*NETWORKS), help="only this network of `steps` (all of them)")
     parser.add_argument("--out", default="results/bench", help="folder of the JSON and Markdown files (results/bench)")
-    return parser.read(argv)
+    options = parser.read(argv)
+    names = [*PARTS, "all", *STUDIES]
+    for part in options.parts:
+        if part not in names:
+            raise UserError(f"{part} is not a part{did_you_mean(part, names)}; choose one of {', '.join(names)}")
+        if part in STUDIES:
+            raise UserError(f"{part} has options of its own and must come first and alone, as in: {PROG} {part}")
+    return options
 
 
 if __name__ == "__main__":

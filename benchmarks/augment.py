@@ -46,11 +46,13 @@ def variants(raw: Tensor) -> dict[str, Maker]:
         return lambda _: pil.batch(raw.numpy(), pil.strong)
 
     def by_torchvision() -> Work:
-        transform, planes = torchvision_strong(raw.shape[1]), raw.permute(0, 3, 1, 2).contiguous()
+        transform = torchvision_strong(raw.shape[1])
+        planes = raw.permute(0, 3, 1, 2).contiguous()
         return lambda _: torch.stack([transform(image) for image in planes])
 
     def by_kornia() -> Work:
-        transform, planes = kornia_strong(raw.shape[1]), raw.permute(0, 3, 1, 2).contiguous().float() / 255
+        transform = kornia_strong(raw.shape[1])
+        planes = raw.permute(0, 3, 1, 2).contiguous().float() / 255
         return lambda _: transform(planes)
 
     kornia = {"kornia": by_kornia} if find_spec("kornia") else {}

@@ -141,9 +141,9 @@ def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 
     rows = []
     data = noise(images, 32)
     for late, every in ((False, 50), (True, 50), (True, 1000)):
-        with tempfile.TemporaryDirectory(dir=cache) as own:
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
             config = BankConfig(lazy=late, batch_size=16)
-            banked = embed_data(data, Timm(name, weights, 96), config, cache=own, device="cpu", progress=False)
+            banked = embed_data(data, Timm(name, weights, 96), config, cache=folder, device="cpu", progress=False)
             bank = banked.dataset.bank
             assert bank is not None
             selector = INFUSE(keep=keep, every=every)
@@ -157,9 +157,9 @@ def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 
     return rows
 
 
-def table(found: Figures, command: str) -> str:
+def table(figures: Figures, command: str) -> str:
     """The Markdown page."""
-    lines = [f"Embedding on {found['threads']} thread(s) of a shared machine: only ratios mean something.\n",
+    lines = [f"Embedding on {figures['threads']} thread(s) of a shared machine: only ratios mean something.\n",
              f"    {command}\n",
              "| network | images | network's size | batch | channels_last | bare forward, views/s | bank, views/s "
              "| ratio | ratio by CPU time |", "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
@@ -167,7 +167,7 @@ def table(found: Figures, command: str) -> str:
         f"| {r['network']} | {r['image']} px | {r['input_size']} px | {r['batch_size']} | {r['channels_last']} "
         f"| {r['bare_per_second']:.0f} | {r['embed_per_second']:.0f} | **{r['ratio']:.2f}** "
         f"| {r['ratio_cpu_time']:.2f} |"
-        for r in found["rates"]
+        for r in figures["rates"]
     ]
     lines += ["\nBatch size and layout were chosen by measurement. The next view is made by a second thread, so "
               "the ratio by wall clock needs a free moment of another core; the ratio by CPU time does not.\n",
@@ -177,17 +177,17 @@ def table(found: Figures, command: str) -> str:
     lines += [
         f"| {r['images']:,} | {r['seconds']:.0f} | {r['growth_mb']:.0f} | {r['images_mb']:.0f} "
         f"| {r['features_mb']:.0f} |"
-        for r in found["memory"]
+        for r in figures["memory"]
     ]
     lines += ["\nA run with INFUSE on a whole bank and on a lazy one (1 plain, 2 weak, 4 strong views):\n",
               "| bank | kept | selections | images | of them with all views | views embedded | seconds "
               "| share of the views |",
               "|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    whole = found["lazy"][0]["views"]
+    whole = figures["lazy"][0]["views"]
     lines += [
         f"| {r['bank']} | {r['keep']:.0%} | {r['selections']} | {r['images']} | {r['images_with_all_views']} "
         f"| {r['views']} | {r['seconds']:.1f} | {r['views'] / whole:.2f} |"
-        for r in found["lazy"]
+        for r in figures["lazy"]
     ]
     lines += [
         "\nThe first selection of a run is a random subset of the same size, without scores: "
@@ -221,10 +221,10 @@ def main(argv: Sequence[str]) -> None:
             side, size = map(int, pair.split(":"))
             rates.append(rate(options.model, options.weights, side, size, options.rounds, cache))
         saved = lazy(options.model, options.weights, cache)
-    found = {"command": command, "threads": torch.get_num_threads(), "rates": rates, "lazy": saved,
-             "memory": [memory_in_process(count) for count in options.images]}  # fmt: skip
-    text = table(found, command)
+    figures = {"command": command, "threads": torch.get_num_threads(), "rates": rates, "lazy": saved,
+               "memory": [memory_in_process(count) for count in options.images]}  # fmt: skip
+    text = table(figures, command)
     print(text)
     if options.out:
-        write_json(Path(f"{options.out}.json"), found)
+        write_json(Path(f"{options.out}.json"), figures)
         write_text(Path(f"{options.out}.md"), text)

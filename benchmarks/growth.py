@@ -17,7 +17,8 @@ from .page import Part, Table
 from .turns import take_turns
 from .workloads import Case, our_step, random_images
 
-POOLS, CLASSES = (10**4, 10**5, 10**6, 10**7), (10, 100, 1000)
+POOLS = (10**4, 10**5, 10**6, 10**7)
+CLASSES = (10, 100, 1000)
 
 
 def measure_growth(rounds: int) -> Part:
@@ -56,7 +57,8 @@ def state_bytes(calibrator: Calibrator, classes: int, pool: int) -> int:
         counts = torch.zeros(classes, dtype=torch.long)
         task = Task(classes, 4 * classes, pool, counts, 1000, 64, 448)
         model = Classifier(nn.Identity(), nn.Linear(128, classes))
-        algorithm, calibrator = FlexMatch(), type(calibrator)()
+        algorithm = FlexMatch()
+        calibrator = type(calibrator)()
         for part in (algorithm, calibrator):
             part.setup(model, task)
     return sum(buffer.nbytes for part in (algorithm, calibrator) for buffer in part.buffers())

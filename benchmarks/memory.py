@@ -13,7 +13,8 @@ from .page import Part
 from .turns import Maker, Work, take_turns
 from .workloads import random_images
 
-SIZE, BATCH = 224, 16
+SIZE = 224
+BATCH = 16
 
 
 def measure_memory(network: str = "tf_efficientnet_lite0") -> Part:

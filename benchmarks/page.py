@@ -45,9 +45,14 @@ class Part:
 def write(part: Part, folder: Path, command: str) -> str:
     """Write both files and return the Markdown."""
     text = markdown(part, command)
-    figures = [asdict(each) | {"summary": summary(each)} for each in part.comparisons]
-    found = {"command": command, "versions": versions(), "machine": machine(), "comparisons": figures}
-    write_json(folder / f"{part.name}.json", found | {"tables": [asdict(each) for each in part.tables]})
+    figures = {
+        "command": command,
+        "versions": versions(),
+        "machine": machine(),
+        "comparisons": [asdict(comparison) | {"summary": summary(comparison)} for comparison in part.comparisons],
+        "tables": [asdict(table) for table in part.tables],
+    }
+    write_json(folder / f"{part.name}.json", figures)
     write_text(folder / f"{part.name}.md", text)
     return text
 
@@ -80,13 +85,13 @@ def compared(comparison: Comparison) -> list[str]:
     """A row per variant."""
     columns = ["", f"ms per {comparison.per}", f"time ÷ {comparison.base}", f"{comparison.base} ÷ time"]
     columns += ["peak MB"] if comparison.memory else []
-    found = []
+    lines = []
     for name in comparison.seconds:
         ratio = comparison.ratios(name)
         row = [name, spread(comparison.times(name), 3), spread(ratio, 3), f"{1 / ratio[1]:.2f}"]
         memory = [f"{comparison.memory[name]:.0f}"] if comparison.memory else []
-        found.append([*row, *memory])
-    return rows(columns, found)
+        lines.append([*row, *memory])
+    return rows(columns, lines)
 
 
 def spread(values: Sequence[float], digits: int) -> str:

@@ -10,7 +10,8 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torch import Tensor
 
-MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.244, 0.262)
+MEAN = (0.491, 0.482, 0.447)
+STD = (0.247, 0.244, 0.262)
 SCALE = (1 / (255 * np.array(STD))).astype(np.float32)
 SHIFT = (-np.array(MEAN) / np.array(STD)).astype(np.float32)
 
@@ -42,7 +43,8 @@ def weak(array: np.ndarray) -> np.ndarray:
     size = len(array)
     margin = size // 8
     reflected = np.pad(np.arange(size), margin, mode="reflect")
-    top, left = random.randint(0, 2 * margin), random.randint(0, 2 * margin)
+    top = random.randint(0, 2 * margin)
+    left = random.randint(0, 2 * margin)
     columns = reflected[left : left + size]
     return array[reflected[top : top + size][:, None], columns if random.random() < 0.5 else columns[::-1]]
 

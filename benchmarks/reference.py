@@ -40,20 +40,24 @@ class Reference:
     """FlexMatch with SGD and an average of the weights."""
 
     def __init__(self, net: Classifier, data: SSLData, batch_size: int) -> None:
-        self.net, self.ema = net.train(), copy.deepcopy(net).requires_grad_(False)
-        self.data, self.batch_size = data, batch_size
+        self.net = net.train()
+        self.ema = copy.deepcopy(net).requires_grad_(False)
+        self.data = data
+        self.batch_size = batch_size
         self.optimizer = torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4)
         self.selected = torch.full((len(data.split.pool),), -1)
         self.classes = len(data.dataset.classes)
 
     def step(self, number: int) -> None:
         """One batch."""
-        x, split, rng = self.data.dataset.train.x, self.data.split, np.random.default_rng(number)
+        x = self.data.dataset.train.x
+        split = self.data.split
+        rng = np.random.default_rng(number)
         labeled = rng.integers(len(split.labeled), size=self.batch_size)
         pool = rng.integers(len(split.pool), size=7 * self.batch_size)
         raw = x[split.pool[pool]]
         images = [batch(x[split.labeled[labeled]], weak), batch(raw, weak), batch(raw, strong)]
-        logits = self.net(torch.cat(images)).logits.split([len(each) for each in images])
+        logits = self.net(torch.cat(images)).logits.split([len(part) for part in images])
         loss = F.cross_entropy(logits[0], torch.from_numpy(self.data.labeled_y[labeled]))
         labels, mask = self.pseudo_labels(logits[1].detach(), torch.from_numpy(pool))
         loss = loss + (F.cross_entropy(logits[2], labels, reduction="none") * mask).mean()

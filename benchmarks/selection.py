@@ -1,4 +1,4 @@
-"""Whole runs with a core set against the full run: nothing is reckoned, every run is made."""
+"""Whole runs with a core set against the full run: every run is made, none is extrapolated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from .reference import reference_step
 from .turns import Maker, Work, take_turns
 from .workloads import Case
 
-KEEP, BATCH = 0.4, 16
+KEEP = 0.4
+BATCH = 16
 
 
 def measure_selection(rounds: int) -> Part:
@@ -51,13 +52,14 @@ def digits(enlarge: int = 1) -> SSLData:
 def variants(case: Case, steps: int) -> dict[str, Maker]:
     """FlexMatch in full, with a core set, with VCC as well; and the reference's run where the images have colors."""
     data = case.data()
-    found = {
+    ours = {
         "FlexMatch": whole_run(case, data, steps),
         "INFUSE-FlexMatch": whole_run(case, data, steps, None, INFUSE(keep=KEEP)),
         "VCC-INFUSE-FlexMatch": whole_run(case, data, steps, VCC(), INFUSE(keep=KEEP)),
         "VCC-INFUSE-FlexMatch, lazy": whole_run(case, data, steps, VCC(), INFUSE(keep=KEEP), lazy=True),
     }
-    return {**({"reference": reference_run(case, data, steps)} if data.dataset.shape[2] == 3 else {}), **found}
+    reference = {"reference": reference_run(case, data, steps)} if data.dataset.shape[2] == 3 else {}
+    return {**reference, **ours}
 
 
 def whole_run(
@@ -84,8 +86,8 @@ def reference_run(case: Case, data: SSLData, steps: int) -> Maker:
         step = reference_step(case, data)()
 
         def work(number: int) -> None:
-            for each in range(steps):
-                step(number * steps + each)
+            for done in range(steps):
+                step(number * steps + done)
 
         return work
 

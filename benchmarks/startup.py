@@ -67,7 +67,8 @@ def training(folder: Path, photos: Path, fresh: bool) -> Maker:
 
     def make() -> Work:
         def work(number: int) -> float:
-            cache, out = folder / (f"cache{number}" if fresh else "cache"), folder / f"run{number}{fresh}"
+            cache = folder / (f"cache{number}" if fresh else "cache")
+            out = folder / f"run{number}{fresh}"
             words = [*TRAIN, "--data", str(photos), "--labels", "8", "--out", str(out)]
             return float(interpreter("-m", "vcc_infuse", *words, VCC_INFUSE_CACHE=str(cache))()(number))
 

@@ -14,7 +14,9 @@ from .workloads import Case, cases, our_step
 def measure_steps(rounds: int, batch_size: int, size: int, network: str | None = None) -> Part:
     """Every network of the tables, or the one named; where it has images, the reference step is the base."""
     part = Part("steps", "A training step of FlexMatch")
-    for case in (each for each in cases(batch_size, size) if each.name.startswith(network or "")):
+    for case in cases(batch_size, size):
+        if not case.name.startswith(network or ""):
+            continue
         data = case.data()
         part.comparisons.append(take_turns(case.name, variants(case, data), rounds if case.images else 5 * rounds))
     part.notes.append(

@@ -92,7 +92,7 @@ class Player:
 
     def __init__(self, maker: Maker) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
-            raise UserError("bench needs a system that can fork processes, such as Linux or macOS")
+            raise UserError("benchmarks need a system that can fork processes, such as Linux or macOS")
         context = multiprocessing.get_context("fork")
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=play, args=(other, maker), daemon=True)
@@ -134,7 +134,9 @@ def play(pipe: Connection, maker: Maker) -> None:
 
 def measured(work: Work, number: int) -> Turn:
     """One turn; a turn that starts other processes returns their CPU seconds itself."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    found = work(number)
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return Turn(found if isinstance(found, float) else cpu, wall, peak_memory())
+    cpu_began = time.process_time()
+    began = time.perf_counter()
+    seconds = work(number)
+    cpu = time.process_time() - cpu_began
+    wall = time.perf_counter() - began
+    return Turn(seconds if isinstance(seconds, float) else cpu, wall, peak_memory())

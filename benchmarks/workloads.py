@@ -73,9 +73,9 @@ class Covered(FlexMatch):
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """The labels of FlexMatch, with other weights."""
-        found = super().pseudo_label(calibrated, step)
-        rows = len(found.targets)
-        return PseudoLabels(found.targets, (torch.randperm(rows) < round(self.share * rows)).float())
+        targets = super().pseudo_label(calibrated, step).targets
+        rows = len(targets)
+        return PseudoLabels(targets, (torch.randperm(rows) < round(self.share * rows)).float())
 
 
 def our_step(

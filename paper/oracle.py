@@ -37,7 +37,8 @@ class OracleINFUSE(INFUSE):
 
     def attach(self, dataset: Dataset) -> None:
         """Show it the test examples: images, vectors or the plain views of a bank."""
-        test, views = dataset.test, make_views(dataset)
+        test = dataset.test
+        views = make_views(dataset)
         if test is None:
             raise UserError(f"OracleINFUSE needs a test set, and {dataset.name} has none; choose another selector")
         # A function, because the trainer copies the selector, and a function is not copied with its data.

@@ -13,17 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paper.collect import LABELS, better_sign
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # the package `paper` is beside this folder, not installed
+
+from paper.collect import LABELS, Estimate, better_sign, estimate
 from paper.render import interval, precision
-from paper.statistics import Estimate, estimate
 from vcc_infuse.utils.io import write_text
 
-ROOT = Path(__file__).parents[1]
 CORE = ("FixMatch", "FlexMatch", "SimMatch")
 BASES = ("FixMatch", "FlexMatch")
 LAZY = "FullShort, lazy, 4/3 of the steps"

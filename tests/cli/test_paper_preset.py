@@ -8,8 +8,6 @@ FM: Sohn et al., "FixMatch", NeurIPS 2020, which VI names as its setting: sectio
 import pytest
 import yaml
 
-from paper.scales import column, run_options
-from paper.table import Row, Table
 from vcc_infuse.cli.main import main
 
 EVERYWHERE = {
@@ -125,21 +123,3 @@ def test_the_paper_refreshes_every_40_epochs_of_1024_steps(words, every, tmp_pat
     (tmp_path / "some.yaml").write_text("preset: paper\nselector: {class_path: INFUSE, init_args: {every: null}}\n")
     config = printed(f"train --data digits --labels 40 --config {tmp_path}/some.yaml", capsys)
     assert config["selector.every"] == 40 * 1024
-
-
-def test_the_tables_at_paper_scale_use_the_same_protocol():
-    for data, own in BY_DATASET.items():
-        options = run_options("paper", data, 250)
-        expected = {name: value for name, value in (EVERYWHERE | own).items() if name in options}
-        assert {name: options[name] for name in expected} == expected
-        assert {"steps", "lr", "joint_bn", "weight_decay", "model.depth", "precision"} <= expected.keys()
-
-
-@pytest.mark.parametrize(("data", "method", "expected"), [row for row in METHODS if row[0] != "cifar10"])
-def test_the_tables_at_paper_scale_use_what_authors_chose_for_a_dataset(data, method, expected):
-    row = Row(method, {"algorithm": method, "selector": "INFUSE"})
-    found = Table("main", "", (row,), (column("paper", data, 250, 0.1),)).cell(row, column("paper", data, 250, 0.1), 0)
-    assert {name: found.options[f"algorithm.{name}"] for name in expected} == expected
-    assert found.options["selector.every"] == 40 * 1024
-    frozen = Table("main", "", (row,), ()).cell(row, column("frozen", data, 250), 0)
-    assert not any(name.startswith("algorithm.") for name in frozen.options)

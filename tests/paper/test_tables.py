@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paper import scales
 from paper.cell import Cell
 from paper.scales import SCALES
 from paper.table import Row, Table, TableColumn
@@ -15,6 +16,7 @@ from paper.tables import TABLES, tables
 from vcc_infuse.errors import UserError
 from vcc_infuse.run import prepare
 from vcc_infuse.run_config import PARTS
+from vcc_infuse.training.presets import preset_options
 from vcc_infuse.training.trainer import Trainer
 
 EVERY = [(name, scale) for name in TABLES for scale in SCALES]
@@ -62,16 +64,34 @@ def test_the_options_of_every_cell_build_a_run(scale: str) -> None:
                 assert getattr(config.data, name) == value, name
 
 
-def test_protocols_follow_the_dataset_wherever_its_files_are(tmp_path: Path) -> None:
-    (table,) = tables("main", "paper")
-    (tmp_path / "svhn.zip").touch()
-    column = next(column for column in table.columns if column.options["data"] == "svhn")
-    row = next(row for row in table.rows if row.name == "MixMatch")
-    config = table.cell(row, column, 0).config(str(tmp_path))
-    assert config.data.data == str(tmp_path / "svhn.zip")
-    assert config.data.flip is False
-    assert config.build("algorithm").weight == 250  # of the authors, for SVHN
-    assert config.train["joint_bn"]
+@pytest.mark.parametrize(
+    ("data", "method", "expected"),
+    [
+        ("svhn", "MixMatch", {"weight": 250.0}),  # Berthelot et al., NeurIPS 2019
+        ("stl10", "CoMatch", {"contrast_weight": 5.0}),  # Li et al., ICCV 2021
+        ("svhn", "FreeMatch", {"min_threshold": 0.9, "max_threshold": 0.95}),  # Wang et al., ICLR 2023
+    ],
+)
+def test_a_cell_at_paper_scale_follows_the_protocol_of_its_dataset_wherever_the_files_are(
+    data: str, method: str, expected: dict[str, float], tmp_path: Path
+) -> None:
+    (tmp_path / f"{data}.zip").touch()
+    row = Row(method, {"algorithm": method, "selector": "INFUSE"})
+    table = Table("t", "T", (row,), ())
+    cell = table.cell(row, scales.column("paper", data, 250, 0.1), 0)
+    config = cell.config(str(tmp_path))
+    assert config.data.data == str(tmp_path / f"{data}.zip")
+    algorithm = config.build("algorithm")
+    assert {name: getattr(algorithm, name) for name in expected} == expected
+    assert config.build("selector").every == 40 * 1024
+    options = config.train_config()
+    protocol = preset_options("paper", data)
+    names = set(protocol) - {"model", "eval_every"}
+    assert {name: getattr(options, name) for name in names} == {name: protocol[name] for name in names}
+    assert config.build("model").depth == protocol["model"]["init_args"]["depth"]
+    assert config.data.flip is (False if data == "svhn" else None)
+    frozen = table.cell(row, scales.column("frozen", data, 250), 0).config().build("algorithm")
+    assert all(getattr(frozen, name) != value for name, value in expected.items())
 
 
 def test_every_split_of_the_smoke_scale_loads() -> None:
