@@ -11,11 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-<<<<<<< HEAD
-from vcc_infuse.cli.main import run_guarded
-=======
 from vcc_infuse.cli.main import explain
->>>>>>> 2a3c4f9cf0f977b5c0e0b77dba455412a15b871a
 from vcc_infuse.cli.parser import Parser, integer, one_of
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.suggest import did_you_mean
