@@ -108,6 +108,6 @@ def plain_loop(epochs):
 
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     train_with_own_selector(steps)
     plain_loop(epochs=max(1, steps // 4))

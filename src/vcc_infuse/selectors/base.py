@@ -1,8 +1,8 @@
 """Selector: the base class of all core-set methods."""
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Literal, get_args, get_origin
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from .pool import Pool
 from .ranking import Selection
 
 FirstInterval = Literal["random", "full", "score"]
-FIRST_INTERVALS = ("random", "full", "score")
 ScoreWith = Literal["online", "ema"]
-SCORE_WITH = ("online", "ema")
 
 PAPER_INTERVAL = 40 / 1024  # as a fraction of the run
 
@@ -26,6 +24,8 @@ PAPER_INTERVAL = 40 / 1024  # as a fraction of the run
 @dataclass(kw_only=True, eq=False, repr=False)
 class Selector(HasOptions):
     """Keeps a part of the unlabeled pool. A subclass implements `choose` and declares its options as fields.
+
+    Options of a Literal type are checked here, others in the `__post_init__` of the subclass.
 
     Args:
         keep: fraction of the pool to keep, and of the optimizer steps to take.
@@ -58,10 +58,11 @@ class Selector(HasOptions):
     """The result of the last `select`."""
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            if get_origin(option.type) is Literal:
+                check_choice(option.name, getattr(self, option.name), get_args(option.type))
         self.keep = check_range("keep", self.keep, 0, 1, open_low=True)
         self.every = None if self.every is None else check_integer("every", self.every, 0)
-        self.score_with = check_choice("score_with", self.score_with, SCORE_WITH)
-        self.first_interval = check_choice("first_interval", self.first_interval, FIRST_INTERVALS)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

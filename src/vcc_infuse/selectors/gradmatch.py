@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import check_choice, check_integer, check_range
+from ..errors import check_integer, check_range
 from ..types import Coreset
 from .base import Selector
 from .head_gradients import ExampleGradients, GroupGradients
@@ -39,7 +39,6 @@ class GradMatch(Selector):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.ridge = check_range("ridge", self.ridge, 0)
-        self.granularity = check_choice("granularity", self.granularity, ("class", "batch"))
         self.block = check_integer("block", self.block, 2)
 
     def choose(self, pool: Pool, budget: int) -> Selection:

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import check_choice, check_integer, check_range
+from ..errors import check_integer, check_range
 from ..types import Outputs
 from .base import Selector, uniform
 from .head_gradients import ExampleGradients, GroupGradients, augmented, mean_gradient
 from .pool import Pool
 from .ranking import Selection, order
-from .scoring import GRANULARITIES, Granularity, gradient_columns, random_groups, table
+from .scoring import Granularity, gradient_columns, random_groups, table
 
 
 class Lookahead:
@@ -84,7 +84,6 @@ class RETRIEVE(Selector):
         super().__post_init__()
         self.lr = check_range("lr", self.lr, 0)
         self.rounds = check_integer("rounds", self.rounds, 1)
-        self.granularity = check_choice("granularity", self.granularity, GRANULARITIES)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Score each example by how early it is picked."""

@@ -16,7 +16,6 @@ from .pool import Pool, PoolChunk
 from .ranking import Scored, Selection, order
 
 Granularity = Literal["example", "batch"]
-GRANULARITIES = ("example", "batch")
 Scores = Tensor | ArrayLike
 Generators = Callable[[int], np.random.Generator]
 """Maps the key of a random stream to its generator, as `Pool.rng` does."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...errors import UserError, check_choice, check_integer, check_range
 from ...types import Outputs
 from ..pool import Pool, PoolChunk
-from ..scoring import GRANULARITIES, Granularity, ScoredSelector, example_columns, group_scores, random_groups
+from ..scoring import Granularity, ScoredSelector, example_columns, group_scores, random_groups
 from .influence import (
     GaussNewton,
     SupportGradient,
@@ -75,12 +75,8 @@ class INFUSE(ScoredSelector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.params = check_choice("params", self.params, ("head", "all"))
-        self.granularity = check_choice("granularity", self.granularity, GRANULARITIES)
-        self.rank = check_choice("rank", self.rank, ("corrected", "printed"))
-        # Curvature is implemented for the head only.
-        curvatures = ("identity", "gauss_newton") if self.params == "head" else ("identity",)
-        self.curvature = check_choice("curvature", self.curvature, curvatures)
+        if self.params == "all":  # curvature is implemented for the head only
+            check_choice("curvature", self.curvature, ("identity",))
         self.mixup_draws = check_integer("mixup_draws", self.mixup_draws, 1)
         self.support_views = check_integer("support_views", self.support_views, 0)
         self.damping = check_range("damping", self.damping, 1e-6)

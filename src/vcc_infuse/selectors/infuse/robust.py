@@ -11,16 +11,14 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from ...errors import check_choice, check_range
+from ...errors import check_range
 from ...types import Coreset
 from ..base import random_subset, uniform
 from ..pool import Pool
-from ..ranking import QUOTAS, Quota, Scored, Selection, best, nan_to_worst, rows_from_state, rows_to_state
+from ..ranking import Quota, Scored, Selection, best, nan_to_worst, rows_from_state, rows_to_state
 from ..scoring import Generators, Granularity
 from .infuse import INFUSE
 
-Strategy = Literal["drop_harmful", "top"]
-STRATEGIES = ("drop_harmful", "top")
 RANDOM_FRACTION, HARMLESS_DRAW = 11, 22  # keys of random streams
 
 
@@ -42,7 +40,7 @@ class RobustINFUSE(INFUSE):
 
     granularity: Granularity = field(default="example", init=False)
     rank: Literal["corrected", "printed"] = field(default="corrected", init=False)
-    strategy: Strategy = "drop_harmful"
+    strategy: Literal["drop_harmful", "top"] = "drop_harmful"
     quota: Quota = "proportional"
     score_momentum: float = 0.0
     random_fraction: float = 0.0
@@ -51,8 +49,6 @@ class RobustINFUSE(INFUSE):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.strategy = check_choice("strategy", self.strategy, STRATEGIES)
-        self.quota = check_choice("quota", self.quota, QUOTAS)
         self.random_fraction = check_range("random_fraction", self.random_fraction, 0, 1)
 
     @property
