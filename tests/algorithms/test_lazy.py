@@ -9,9 +9,22 @@ import torch
 from torch import nn
 
 from tests.helpers.every import lively
-from tests.helpers.tiny import INPUTS, make_task, part_of, two_processes
-from vcc_infuse.algorithms import UDA, Algorithm, CoMatch, Dash, FixMatch, FlexMatch, FreeMatch, SoftMatch
-from vcc_infuse.algorithms.imbalance import ABC, DARP, DASO, Adsh, DebiasPL
+from tests.helpers.tiny import INPUTS, RecordingStep, make_task, part_of, two_processes
+from vcc_infuse.algorithms import (
+    ABC,
+    DARP,
+    DASO,
+    UDA,
+    Adsh,
+    Algorithm,
+    CoMatch,
+    Dash,
+    DebiasPL,
+    FixMatch,
+    FlexMatch,
+    FreeMatch,
+    SoftMatch,
+)
 from vcc_infuse.calibrators import MMCE, VCC, Calibrator, Softmax, TemperatureScaling
 from vcc_infuse.models import MLP, Classifier, Identity
 from vcc_infuse.models.classifier import batchnorms
@@ -75,7 +88,7 @@ def double_step(
     ids = torch.arange(LABELED)
     batch = Batch(x, ids % CLASSES, ids, views, torch.randperm(task.pool)[:ROWS], weights)
     ema = copy.deepcopy(model).eval().requires_grad_(False)
-    return Step(batch, model, ema, calibrator, 50, 100, **more)
+    return RecordingStep(batch, model, ema, calibrator, 50, 100, **more)
 
 
 def cover(method: Algorithm, rows: int) -> None:

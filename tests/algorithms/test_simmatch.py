@@ -13,7 +13,7 @@ from tests.helpers.tiny import (
 )
 from vcc_infuse.algorithms.ops import Projection
 from vcc_infuse.algorithms.simmatch import SimMatch
-from vcc_infuse.types import Calibrated, Outputs
+from vcc_infuse.types import Calibrated, WeakOutputs
 
 
 def prepared(number=10, seed=0, **options):
@@ -120,8 +120,8 @@ def test_images_not_seen_yet_are_ignored():
 
 
 def _given(step, probs):
-    step.weak = Outputs(probs.log(), torch.randn(len(probs), 5))
-    return Calibrated(probs, probs.amax(1)), step
+    step.weak = WeakOutputs(probs.log(), torch.randn(len(probs), 5))
+    return Calibrated(probs, probs.amax(1), outputs=step.weak), step
 
 
 def test_one_projection_head_of_two_layers():
@@ -133,7 +133,7 @@ def test_one_projection_head_of_two_layers():
 
 def test_bf16_features_give_float32_targets():
     method, step = prepared()
-    step.weak = step.weak or step.model(step.batch.views["weak"])
+    step.weak = step.weak or WeakOutputs(*step.model(step.batch.views["weak"]))
     step.weak = step.weak._replace(features=step.weak.features.bfloat16())
     assert pseudo_labels(method, step, random_probs(8)).targets.dtype == torch.float32
 

@@ -11,6 +11,7 @@ from vcc_infuse import FixMatch
 from vcc_infuse.calibrators.mmce import MMCE, gathered_mmce, mmce
 from vcc_infuse.errors import UserError
 from vcc_infuse.models import Classifier, SmallConv
+from vcc_infuse.types import WeakOutputs
 
 
 def sample(n=40, classes=4, seed=0):
@@ -126,7 +127,7 @@ def test_loss_is_the_error_on_strong_views_and_reaches_the_model(labels):
     calibrator = MMCE(labels, weight=3.0, weighted=False)
     step = image_step(calibrator)
     with torch.no_grad():
-        weak = step.model(step.batch.views["weak"])
+        weak = WeakOutputs(*step.model(step.batch.views["weak"]))
     before = buffers(step.model)
     calibrated = step.confidence(step.batch.views["weak"], weak)
     assert same(before, buffers(step.model)), "BatchNorm statistics must not change"
@@ -147,7 +148,7 @@ def test_loss_is_the_error_on_strong_views_and_reaches_the_model(labels):
 
 def test_confidence_is_the_softmax_and_eval_mode_has_no_loss():
     step = image_step(MMCE())
-    outputs = step.model(step.batch.views["weak"]).detach()
+    outputs = WeakOutputs(*step.model(step.batch.views["weak"]).detach())
     assert torch.equal(step.confidence(step.batch.views["weak"], outputs).probs, outputs.logits.softmax(1))
     step.calibrate.eval()
     assert step.confidence(step.batch.views["weak"], outputs).loss is None
@@ -167,7 +168,7 @@ def test_two_processes_have_the_loss_of_one():
     step = make_step(FixMatch(), calibrator=MMCE("labeled_strong", weighted=False), batch=8)
     step.batch = step.batch._replace(views={"weak": torch.randn(16, INPUTS), "labeled_strong": torch.randn(8, INPUTS)})
     step.model.eval()
-    step.weak = step.model(step.batch.views["weak"]).detach()
+    step.weak = WeakOutputs(*step.model(step.batch.views["weak"]).detach())
     whole = step.confidence(step.batch.views["weak"], step.weak).loss
     gradients = torch.autograd.grad(whole, list(step.model.parameters()))
 
@@ -186,7 +187,7 @@ def test_two_processes_have_the_loss_of_one():
 
 def test_without_labeled_views_the_strong_view_still_gives_a_loss():
     step = image_step(MMCE(), views=("weak", "strong"))
-    outputs = step.model(step.batch.views["weak"]).detach()
+    outputs = WeakOutputs(*step.model(step.batch.views["weak"]).detach())
     assert step.confidence(step.batch.views["weak"], outputs).loss > 0
     step = image_step(MMCE(), views=("weak",))
     with pytest.warns(UserWarning, match="weak_strong"):

@@ -12,7 +12,7 @@ from tests.helpers.tiny import INPUTS, buffers, make_step, make_task, part_of, s
 from vcc_infuse import FixMatch
 from vcc_infuse.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, TemperatureScaling, fit_temperature
 from vcc_infuse.errors import UserError
-from vcc_infuse.types import Outputs
+from vcc_infuse.types import Outputs, WeakOutputs
 
 
 def sample(n=2000, classes=4, factor=3.0, seed=0):
@@ -78,7 +78,7 @@ def run_steps(calibrator, source, count, autocast=False):
         set_batch(step, views=views, held_out_y=torch.randint(3, (8,)))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             with torch.no_grad():
-                step.weak = step.model(step.batch.views["weak"])
+                step.weak = WeakOutputs(*step.model(step.batch.views["weak"]))
             step.confidence(step.batch.views["weak"], step.weak)
     return step
 

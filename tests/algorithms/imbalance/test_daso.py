@@ -5,7 +5,7 @@ from tests.helpers.tiny import FEATURES, make_step, pseudo_labels, random_probs,
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.algorithms.imbalance import DASO
-from vcc_infuse.types import Outputs
+from vcc_infuse.types import WeakOutputs
 
 
 def slow_similarity(features, prototypes, temperature=0.05):
@@ -23,7 +23,7 @@ def ready(number=51, **options):
 
 
 def set_weak(step, probs):
-    step.weak = Outputs(probs.log(), torch.randn(len(probs), FEATURES))
+    step.weak = WeakOutputs(probs.log(), torch.randn(len(probs), FEATURES))
     return step.weak.features
 
 

@@ -104,8 +104,8 @@ def test_probability_at_inference_uses_the_neighbors_too():
 def test_label_stays_and_only_memories_of_the_calibrator_change(options):
     world = Clusters(Evidence(every=2, min_per_class=1, **options)).train(20)
     before = buffers(world.model)
-    step, out = world.run(30)
-    assert torch.equal(out.labels, step.weak.logits.argmax(1))
+    _, out = world.run(30)
+    assert torch.equal(out.labels, out.outputs.logits.argmax(1))
     assert torch.equal(out.confidence, out.probs.amax(1))
     assert same(before, buffers(world.model))
     assert all(p.grad is None for p in world.model.parameters())
@@ -119,7 +119,7 @@ def test_without_matching_the_confidence_is_the_probability():
     world = Clusters(Evidence(every=2, min_per_class=1, match="none")).train()
     world.calibrator.eval()
     step, out = world.run(STEPS - 1)
-    probs = step.weak.logits.softmax(1)
+    probs = out.outputs.logits.softmax(1)
     support = world.calibrator.support(step, probs, step.batch.views["weak"])
     score = world.calibrator.probability(support, probs.argmax(1))
     free = score > 0.5  # below one half the runner-up may bound it
@@ -130,12 +130,12 @@ def test_without_matching_the_confidence_is_the_probability():
 def test_softmax_selects_in_the_warm_up_and_neighbors_are_unknown_before_a_pass():
     world = Clusters(Evidence(warmup_fraction=0.2, min_per_class=1, every=2))
     step, out = world.run(0)
-    assert torch.equal(out.probs, step.weak.logits.softmax(1))
-    assert world.calibrator.support(step, out.probs, step.weak.features)[:, 1].isnan().all()
+    assert torch.equal(out.probs, out.outputs.logits.softmax(1))
+    assert world.calibrator.support(step, out.probs, out.outputs.features)[:, 1].isnan().all()
     world.train(30)
     step, out = world.run(30)
-    assert not torch.allclose(out.probs, step.weak.logits.softmax(1))
-    assert world.calibrator.support(step, out.probs, step.weak.features)[:, 1].isfinite().float().mean() > 0.5
+    assert not torch.allclose(out.probs, out.outputs.logits.softmax(1))
+    assert world.calibrator.support(step, out.probs, out.outputs.features)[:, 1].isfinite().float().mean() > 0.5
 
 
 def test_a_class_with_one_label_leaves_the_weights_alone():
@@ -176,8 +176,8 @@ def test_labels_count_by_their_probability_relative_to_their_class():
     assert world.run(0)[1].weights is None, "the softmax still selects"
     world.train().calibrator.eval()
     step, out = world.run(STEPS - 1)
-    probs = step.weak.logits.softmax(1)
-    score = world.calibrator.probability(world.calibrator.support(step, probs, step.weak.features), out.labels)
+    probs = out.outputs.logits.softmax(1)
+    score = world.calibrator.probability(world.calibrator.support(step, probs, out.outputs.features), out.labels)
     memory = world.calibrator.scale.memory
     past, labels = memory["score"][memory.valid], memory["labels"][memory.valid]
     for row, label in enumerate(out.labels.tolist()):
