@@ -32,20 +32,20 @@ from vcc_infuse.types import Batch, LazyViews, Losses, PseudoLabels, Step
 
 CLASSES, LABELED, ROWS = 3, 4, 16
 METHODS: dict[str, Any] = {
-    "FixMatch": lambda: FixMatch(0.4),
-    "FlexMatch": lambda: FlexMatch(0.4),
+    "FixMatch": lambda: FixMatch(threshold=0.4),
+    "FlexMatch": lambda: FlexMatch(threshold=0.4),
     "FreeMatch": lambda: FreeMatch(fairness=0.5),
     "SoftMatch": lambda: SoftMatch(),
-    "UDA": lambda: UDA(0.4, annealing="linear"),
+    "UDA": lambda: UDA(threshold=0.4, annealing="linear"),
     "Dash": lambda: Dash(warmup_steps=1),
-    "Adsh": lambda: Adsh(0.4, every=1),
+    "Adsh": lambda: Adsh(threshold=0.4, every=1),
     "DARP": lambda: lively(DARP, base=FreeMatch(fairness=0.5)),
-    "DebiasPL": lambda: DebiasPL(FlexMatch(0.4), strength=2.0, momentum=0.5),
-    "nested": lambda: lively(DARP, base=DebiasPL(DebiasPL(UDA(0.4)), momentum=0.5)),
+    "DebiasPL": lambda: DebiasPL(FlexMatch(threshold=0.4), strength=2.0, momentum=0.5),
+    "nested": lambda: lively(DARP, base=DebiasPL(DebiasPL(UDA(threshold=0.4)), momentum=0.5)),
 }
 CALIBRATORS = {
-    "TemperatureScaling": lambda: TemperatureScaling("weak_strong", every=1),
-    "MMCE": lambda: MMCE("weak_strong"),
+    "TemperatureScaling": lambda: TemperatureScaling(labels="weak_strong", every=1),
+    "MMCE": lambda: MMCE(labels="weak_strong"),
     "VCC": lambda: lively(VCC),
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -184,7 +184,7 @@ def test_only_rows_that_count_are_made_and_computed(method, rows):
 
 
 def test_weights_of_the_core_set_decide_too():
-    method = FixMatch(0.0)
+    method = FixMatch(threshold=0.0)
     step = double_step(method)
     step.batch, step.lazy = step.batch._replace(weights=(torch.arange(ROWS) < 2).float()), True
     sizes: list[int] = []
@@ -204,7 +204,7 @@ def test_the_strong_views_matter():
 
 def test_two_processes_average_to_the_gradient_of_one():
     """Each has its own rows that count, and divides by its whole part of the batch."""
-    method = FlexMatch(0.4)
+    method = FlexMatch(threshold=0.4)
     step = double_step(method, "layer norm", coreset=True)
     whole = both(method, step)[1][1]["gradient of model.head.weight"]
 

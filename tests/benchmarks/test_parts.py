@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from benchmarks.growth import pool_bytes, state_bytes
 
+from benchmarks import __main__ as bench
 from benchmarks import processes, runs, steps, workloads
 from vcc_infuse import VCC, RobustVCC
 from vcc_infuse.calibrators.history import History
-from benchmarks import __main__ as bench
 from vcc_infuse.cli.main import main
 from vcc_infuse.cli.options import read_words
 from vcc_infuse.cli.train import parse
@@ -23,7 +23,7 @@ def test_memory_per_pool_row_at_a_thousand_classes(calibrator):
 
 
 def test_bytes_are_those_of_real_buffers():
-    real = sum(buffer.nbytes for buffer in History(500, 1000, 8).buffers())
+    real = sum(buffer.nbytes for buffer in History(500, 1000, top_k=8).buffers())
     assert state_bytes(VCC(), 1000, 501) - state_bytes(VCC(), 1000, 1) == real + 500 * 8
 
 

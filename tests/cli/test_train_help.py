@@ -13,6 +13,7 @@ from vcc_infuse.cli.train_help import COMMON, class_options, descriptions, known
 from vcc_infuse.training.config import TrainConfig
 
 HIDDEN = {kind.__name__ for kind in ABSTRACT}
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 EVERY = [(option, kind) for _, module, base in KINDS for kind in choices(module, base)
          for option, root in CLASSES.items() if issubclass(kind, root)]  # fmt: skip
 
@@ -57,7 +58,7 @@ def test_abstract_classes_are_never_offered(words, capsys):
 def test_every_class_describes_its_options(option, kind, capsys):
     text = shown(f"--{option}.help {kind.__name__}", capsys)
     assert text.startswith(f"--{option} {kind.__name__}\n")
-    parameters = [p.name for p in inspect.signature(kind).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    parameters = [p.name for p in inspect.signature(kind).parameters.values() if p.kind not in VARIADIC]
     assert options_in(text) == [f"{option}.{name}" for name in parameters]
     assert not HIDDEN & set(re.findall(r"\w+", text))
 

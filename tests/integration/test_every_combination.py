@@ -134,7 +134,7 @@ def test_a_plug_in_around_a_base(kind, other, data):
 def test_labels_from_a_view_that_the_method_does_not_show(kind, data):
     """PseudoLabel has no strong view whose prediction could be compared with the weak one's."""
     with pytest.raises(UserError, match="learns from strong views of unlabeled images") as refusal:
-        Trainer(MLP((16,)), PseudoLabel(), kind("weak_strong"), **TWO)
+        Trainer(MLP((16,)), PseudoLabel(), kind(labels="weak_strong"), **TWO)
     check_sentence(refusal, kind, PseudoLabel)
-    check_run(data, PseudoLabel(), kind("labeled_strong"))
-    check_run(data, FixMatch(), kind("weak_strong"))
+    check_run(data, PseudoLabel(), kind(labels="labeled_strong"))
+    check_run(data, FixMatch(), kind(labels="weak_strong"))

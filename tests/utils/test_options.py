@@ -29,7 +29,11 @@ every = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 @every
 def test_options_are_those_of_the_constructor(kind):
     made = kind()
-    expected = [p.name for p in inspect.signature(kind).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    expected = [
+        p.name
+        for p in inspect.signature(kind).parameters.values()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     own = made.get_params(deep=False)
     assert list(own) == expected
     again = kind(**own)
@@ -110,7 +114,9 @@ def classifier(**options):
 
 def test_a_grid_over_the_options_of_the_parts(data):
     x, y = data
-    model = classifier(algorithm=FixMatch(), selector=INFUSE(keep=0.5), calibrator=TemperatureScaling("weak_strong"))
+    model = classifier(
+        algorithm=FixMatch(), selector=INFUSE(keep=0.5), calibrator=TemperatureScaling(labels="weak_strong")
+    )
     grid = {"algorithm__threshold": [0.2, 0.9], "selector__keep": [0.4], "model__hidden": [(4,), (6,)]}
     found = GridSearchCV(model, grid, cv=2, error_score="raise").fit(x, y)
     tried = found.cv_results_["params"]
@@ -123,12 +129,14 @@ def test_a_grid_over_the_options_of_the_parts(data):
 
 
 def test_a_grid_over_whole_parts_prints_them_apart(data):
-    grid = GridSearchCV(classifier(), {"algorithm": [FixMatch(0.2), FixMatch(0.9)]}, cv=2).fit(*data)
+    grid = GridSearchCV(classifier(), {"algorithm": [FixMatch(threshold=0.2), FixMatch(threshold=0.9)]}, cv=2).fit(
+        *data
+    )
     assert len({str(params["algorithm"]) for params in grid.cv_results_["params"]}) == 2
 
 
 def test_the_estimator_knows_the_options_of_its_parts(data):
-    model = classifier(algorithm=FixMatch(0.7))
+    model = classifier(algorithm=FixMatch(threshold=0.7))
     assert model.get_params()["algorithm__threshold"] == 0.7
     copy = clone(model)
     assert copy.algorithm is not model.algorithm

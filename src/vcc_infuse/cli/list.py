@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 
 from ..data.loading import SOURCES
@@ -55,7 +56,7 @@ def row(kind: type) -> tuple[str, str, str, str]:
     """Name, first paragraph of the module, docstring of the class without its arguments, defaults."""
     source = inspect.getmodule(kind)
     idea = first_paragraph(source.__doc__ if source else None).replace("|", "\\|")
-    text = (inspect.getdoc(kind) or "").split("Args:")[0]
+    text = re.split("(?:Args|References):\n", inspect.getdoc(kind) or "")[0]
     parameters = inspect.signature(kind).parameters.values()
     defaults = ", ".join(f"{p.name}={p.default!r}" for p in parameters if p.default is not p.empty)
     return f"`{kind.__name__}`", idea, " ".join(text.split()), f"`{defaults}`" if defaults else "–"

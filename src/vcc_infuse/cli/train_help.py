@@ -53,7 +53,7 @@ COMMON = {
     "run folder": ("out", "config", "resume", "dry_run", "print_config"),
 }
 SELDOM = ("force", "trust-code", "import")
-LEFT, SECTIONS = 22, re.compile(r"^(Args|Attributes|Example|Returns):$", re.M)
+LEFT, SECTIONS = 22, re.compile(r"^(Args|Attributes|Example|References|Returns):$", re.M)
 OFTEN_PRESET = {*FROZEN, *FINETUNE, *SCRATCH}
 
 
@@ -116,7 +116,7 @@ def class_options(option: str, kind: type) -> dict[str, str]:
     for each in reversed(kind.__mro__):
         texts |= descriptions(each)
     parameters = inspect.signature(kind, eval_str=True).parameters.values()
-    own = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    own = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return {f"{option}.{p.name}": labeled(p, texts.get(p.name, "")) for p in own}
 
 

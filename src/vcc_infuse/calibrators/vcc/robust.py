@@ -25,43 +25,37 @@ from ...utils.device import to_float64
 from ..base import set_top_confidence
 from ..hard_view_temperature import VIEW, TemperatureEstimate, sample_rows
 from ..scale_matching import ScaleMatching
-from .vcc import SCORES, ConsistencyCalibrator
+from .vcc import SCORES, VCC
 
 
-class RobustVCC(ConsistencyCalibrator):
+class RobustVCC(VCC):
     """VCC whose order within each pseudo class decides what is selected, and the softmax confidence how much.
 
     Args:
-        scores: which of "ensemble", "temporal", "view" count beside the softmax confidence.
         reconstruct: "vae" or "mlp" learn the target; "none" selects by the target itself, on whole batches.
-        fusion: "corrected", or "printed", which trusts uncertain predictions more.
-        output: the network gives a "scalar" confidence, or a class "distribution".
         match: the scale of the selection score, whose order within each pseudo class is kept: "balanced" takes that of
             the softmax confidence of all classes together (as many are selected as without VCC, the same fraction of
             each class), "confidence" that of the class itself (each class selects as many as without VCC), "none" its
             own.
         inference: the confidence of `predict`: the softmax at the learned "temperature", or the "reconstruction".
-        residual: the network starts at the softmax confidence instead of at 1/2.
-        mc_samples: dropout samples of the head for the ensemble score.
-        dropout: their dropout rate.
-        window: visits averaged by the temporal score.
-        max_age_passes: passes through the pool after which an earlier visit no longer counts.
-        top_k: classes kept of an earlier prediction if there are more than 128 (0: all).
         queue_size: examples in the queues; 128 per class by default.
         min_per_class: examples of a class in the queue before its confidence is changed.
-        latent_dim: size of the VAE's z.
         target_fraction: random fraction of each batch on which the target is computed and learned.
         warmup_fraction: fraction of the run in which the softmax confidence still selects.
-        weight: factor of the loss.
         holdout_fraction: fraction of the labeled images kept out of training, at least one per class, from which the
             temperature is learned. With 0 it is learned from harder versions of labeled images, which a network that
             has memorized them still gets right.
         memorization_gate: without held-out labels, weaken the temperature where accuracy on labeled images is close to
             confidence in unlabeled ones, which means that no labels are memorized; else apply it in full.
+
+    The other options are those of VCC.
     """
+
+    follows_schedule = True
 
     def __init__(
         self,
+        *,
         scores: Sequence[str] = SCORES,
         reconstruct: Literal["vae", "mlp", "none"] = "vae",
         fusion: Literal["corrected", "printed"] = "corrected",
@@ -84,9 +78,21 @@ class RobustVCC(ConsistencyCalibrator):
         memorization_gate: bool = True,
     ) -> None:
         super().__init__(
-            scores, reconstruct, fusion, output, residual, mc_samples, dropout, window, max_age_passes, top_k,
-            queue_size, min_per_class, latent_dim, weight,
-        )  # fmt: skip
+            scores=scores,
+            reconstruct=reconstruct,
+            fusion=fusion,
+            output=output,
+            residual=residual,
+            mc_samples=mc_samples,
+            dropout=dropout,
+            window=window,
+            max_age_passes=max_age_passes,
+            top_k=top_k,
+            queue_size=queue_size,
+            min_per_class=min_per_class,
+            latent_dim=latent_dim,
+            weight=weight,
+        )
         self.match = check_choice("match", match, ("balanced", "confidence", "none"))
         self.inference = check_choice("inference", inference, ("temperature", "reconstruction"))
         self.target_fraction = check_range("target_fraction", target_fraction, 0.001, 1)
@@ -103,15 +109,20 @@ class RobustVCC(ConsistencyCalibrator):
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the history, the queues, the temperature and the network."""
         super().setup(model, task)
-        self.temperature = TemperatureEstimate(task.classes, self.holdout_fraction > 0, self.memorization_gate)
-        self.scale = ScaleMatching(self.match, task.classes, self.queue_length(task), self.min_per_class)
+        self.temperature = TemperatureEstimate(
+            task.classes, held_out=self.holdout_fraction > 0, memorization_gate=self.memorization_gate
+        )
+        self.scale = ScaleMatching(
+            self.match, classes=task.classes, size=self.queue_length(task), min_per_class=self.min_per_class
+        )
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The selection confidence; in training mode, after storing the batch and computing the loss of its targets."""
         probs = outputs.logits.detach().float().softmax(1)
-        score, loss = self.reconstructed(probs, outputs.features.detach()), None
+        score = self.reconstructed(probs, outputs.features.detach())
+        loss = None
         if self.training:
-            score, loss = self._learn(step, images, outputs, score)
+            score, loss = self._observe_and_learn(step, images, outputs, score)
         selects = self.training or self.network is not None  # without a network there is a target in training only
         if selects and step.progress >= self.warmup_fraction:
             probs = set_top_confidence(probs, self.scale(score, *probs.max(1)))
@@ -125,7 +136,9 @@ class RobustVCC(ConsistencyCalibrator):
         probs = outputs.logits.float().softmax(1)
         return set_top_confidence(probs, self.reconstructed(probs, outputs.features)).amax(1)
 
-    def _learn(self, step: Step, images: Tensor, outputs: WeakOutputs, score: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _observe_and_learn(
+        self, step: Step, images: Tensor, outputs: WeakOutputs, score: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         """Refit the temperature, store a part of the batch, and compute the network's loss on it."""
         fraction = 1.0 if self.network is None else self.target_fraction
         if ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:
@@ -134,7 +147,6 @@ class RobustVCC(ConsistencyCalibrator):
         scored = self.score_memory.observe(step, images, outputs, rows)
         target = self.score_memory.target(scored)
         score = target if self.network is None else score
-        columns = {"score": score[rows], "confidence": scored.confidence, "labels": scored.labels}
-        self.scale.memory.push(**{name: step.gather(column) for name, column in columns.items()})
+        self.scale.observe(step.gather, score=score[rows], confidence=scored.confidence, labels=scored.labels)
         chosen = Outputs(outputs.logits[rows], outputs.features[rows]).detach()
         return score, self.loss(chosen, target)

@@ -8,7 +8,7 @@ from tests.helpers.tiny import buffers, same
 from torch import nn
 
 from vcc_infuse.calibrators import Calibrator, Evidence
-from vcc_infuse.calibrators.evidence.logistic import Reliability
+from vcc_infuse.calibrators.evidence.logistic import LogisticModel
 from vcc_infuse.calibrators.evidence.risk_control import class_thresholds
 from vcc_infuse.errors import OptionError
 from vcc_infuse.metrics import auroc, ece
@@ -78,7 +78,7 @@ def test_neighbors_rank_better_and_honest_labels_calibrate():
 
 @pytest.mark.parametrize("scores", [["visits", "neighbors"], ["neighbors", "witness"]], ids=str)
 def test_further_scores_calibrate_too(scores):
-    score, softmax, right = Clusters(Evidence(scores, every=1)).train().judged()
+    score, softmax, right = Clusters(Evidence(scores=scores, every=1)).train().judged()
     assert auroc(score, right) > auroc(softmax, right) + 0.03
     assert ece(score, right) < ece(softmax, right) / 2 + 0.03
 
@@ -144,7 +144,7 @@ def test_a_class_with_one_label_leaves_the_weights_alone():
     world.calibrator.setup(world.model, Task(CLASSES, LABELED, POOL, counts, STEPS, 16, SIZE))
     _, out = world.run(0)
     assert out.loss is None
-    assert world.calibrator.honest is None
+    assert world.calibrator.out_of_fold is None
     assert not list(world.calibrator.parameters())
 
 
@@ -159,14 +159,14 @@ def test_state_round_trip_gives_the_same_next_step():
 
 def test_the_judgments_that_set_a_threshold_had_no_part_in_their_own_score():
     calibrator = Clusters(Evidence(every=1, max_label_error=0.1)).train().calibrator
-    calibrator._refit(calibrator.honest)
-    evidence, labels, right, folds = calibrator.honest.rows()
+    calibrator._refit(calibrator.out_of_fold)
+    evidence, labels, right, folds = calibrator.out_of_fold.rows()
     scores = torch.empty(len(labels))
     for row in range(len(labels)):
-        others = Reliability(evidence.shape[1], CLASSES)
+        others = LogisticModel(evidence.shape[1], CLASSES)
         others.fit(*(part[folds != folds[row]] for part in (evidence, labels, right)))
         scores[row] = others(evidence[row : row + 1], labels[row : row + 1])
-    expected = class_thresholds(scores, labels, right, CLASSES, 0.1)
+    expected = class_thresholds(scores, labels, right, classes=CLASSES, max_error=0.1)
     assert expected.isfinite().any()
     torch.testing.assert_close(calibrator.thresholds, expected)
 
