@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test coverage lint bench clean
+.PHONY: demo test coverage lint bench paper clean
 
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
@@ -10,7 +10,12 @@ demo: .venv/installed
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The same tests, slower, and which lines none of them runs.
+# Every pair of methods, every method on two processes, kills, small versions of the evidence in results/reliability.
+.PHONY: test-slow
+test-slow: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+# The tests of `make test`, slower, and which lines none of them runs.
 coverage: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered
 
@@ -20,7 +25,11 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 
 bench: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/vcc-infuse bench all
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks all
+
+# Every table at smoke scale: it shows that they run; the numbers mean nothing.
+paper: .venv/installed
+	$(BIN)/python -m paper all --scale smoke --seeds 1 --cells runs/cells --out runs/tables
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -1,1 +1,1 @@
-"""What `vcc-infuse bench` measures: parts that take turns, so that other load on the machine slows them alike."""
+"""Speed, memory and what it costs in accuracy: `python -m benchmarks PART`."""

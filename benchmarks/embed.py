@@ -1,6 +1,6 @@
 """Banks: embedding against the bare forward of the network, memory for many images, and what lazy banks save.
 
-    OMP_NUM_THREADS=1 python benchmarks/embed.py --out results/embed
+    OMP_NUM_THREADS=1 python -m benchmarks embed --out results/embed
 
 writes embed.json and embed.md. The bare forward is the same network in eval mode on ready, normalized batches of the
 same size and layout, without augmentation, conversion and files. Both take turns; numbers are medians of the ratios.
@@ -8,7 +8,6 @@ same size and layout, without augmentation, conversion and files. Both take turn
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -16,78 +15,93 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, SSLData, Timm, Trainer
 from vcc_infuse.augment.views import ImageViews
+from vcc_infuse.bank import storage
 from vcc_infuse.bank.bank import Bank, BankConfig
-from vcc_infuse.bank.embed import embed_data, open_bank
-from vcc_infuse.bank.encoder import fastest_plan, layout
-from vcc_infuse.bank import bank as bank_module
+from vcc_infuse.bank.embed import embed_data, make_encoder, open_bank
+from vcc_infuse.bank.encoder import fastest_options
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.data.split import balanced
 from vcc_infuse.utils.io import write_json, write_text
 
+CHECKOUT = Path(__file__).parents[1]
+Figures = dict[str, Any]
+
 
 def noise(count: int, side: int) -> SSLData:
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8), np.arange(count) % 4
+    """Random images of four classes, 40 of them labeled."""
+    x = np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+    y = np.arange(count) % 4
     dataset = Dataset(Examples(x, y), None, tuple("abcd"), (0.5,) * 3, (0.3,) * 3)
     return SSLData(dataset, balanced(y, 40, 4, 0))
 
 
-def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str, images: int = 64) -> dict:
+def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str, images: int = 64) -> Figures:
     """Views per second of `Bank.embed` and of the bare forward, alternating, by wall clock and by CPU time."""
-    bank_module.CHUNK = images
-    encoder = Timm(name, weights, size)
+    storage.CHUNK = images
+    encoder, _ = make_encoder(Timm(name, weights, size), (side, side, 3))
     trial = open_bank(noise(images, side), encoder, cache=cache, device="cpu")
-    plan = fastest_plan(trial.encoder, trial._plain(images))
-    bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=plan.batch_size), cache=cache, device="cpu")
-    job, views = next(bank.jobs("train")), len(bank.config.names)
-    network = bank.encoder.net  # without the resizing of its input
-    ready = torch.randn(images, 3, size, size).contiguous(memory_format=layout(bank.network.plan))
+    forward = fastest_options(trial.encoder, trial._plain(images))
+    bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=forward.batch_size), cache=cache, device="cpu")
+    job = next(bank.jobs("train"))
+    views = len(bank.config.names)
+    network = cast(torch.nn.Module, bank.encoder.net)  # without the resizing of its input
+    ready = torch.randn(images, 3, size, size).contiguous(memory_format=bank.network.options.memory_format)
 
     @torch.no_grad()
     def bare() -> None:
         for _ in range(views):
-            for piece in ready.split(plan.batch_size):
+            for piece in torch.split(ready, forward.batch_size):
                 network(piece)
 
-    works = {"embed": lambda: bank.store(*bank.embed(job)), "bare": bare}
+    works: dict[str, Callable[[], object]] = {"embed": lambda: bank.store(*bank.embed(job)), "bare": bare}
     seconds: dict[str, list[tuple[float, float]]] = {key: [] for key in works}
     for number in range(rounds + 1):
         for key, work in works.items():
-            wall, cpu = time.perf_counter(), time.process_time()
+            wall = time.perf_counter()
+            cpu = time.process_time()
             work()
             if number:
                 seconds[key].append((time.perf_counter() - wall, time.process_time() - cpu))
     ratios = np.array(seconds["bare"]) / np.array(seconds["embed"])
     count = views * images
-    found = {f"{key}_per_second": count / statistics.median(wall for wall, _ in seconds[key]) for key in works}
+    rates = {f"{key}_per_second": count / statistics.median(wall for wall, _ in seconds[key]) for key in works}
     shares = {"ratio": float(np.median(ratios[:, 0])), "ratio_cpu_time": float(np.median(ratios[:, 1]))}
-    return {"network": name, "image": side, "input_size": size, "batch_size": plan.batch_size,
-            "channels_last": plan.channels_last, **found, **shares}  # fmt: skip
+    return {"network": name, "image": side, "input_size": size, "batch_size": forward.batch_size,
+            "channels_last": forward.channels_last, **rates, **shares}  # fmt: skip
 
 
 class OnDemand:
     """Images that are made when they are asked for."""
 
     def __init__(self, count: int, side: int = 4) -> None:
-        self.shape, self.dtype = (count, side, side, 3), np.dtype(np.uint8)
-        self.ndim, self.size = 4, count * side * side * 3
+        self.shape = (count, side, side, 3)
+        self.dtype = np.dtype(np.uint8)
+        self.ndim = 4
+        self.size = count * side * side * 3
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        first, steps = (rows * 37 % 251).astype(np.uint8), np.arange(self.size // self.shape[0]).astype(np.uint8)
+        first = (rows * 37 % 251).astype(np.uint8)
+        steps = np.arange(self.size // self.shape[0]).astype(np.uint8)
         return (first[:, None] + steps).reshape(-1, *self.shape[1:])
 
 
 class Mean(torch.nn.Module):
+    """The trivial network: the mean color."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, 3, height, width) to (batch, 3)."""
         return x.mean((2, 3))
 
 
@@ -96,13 +110,14 @@ def peak() -> float:
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def memory(count: int) -> dict:
+def memory(count: int) -> Figures:
     """Peak memory of a bank of so many images under a trivial network, in this process; labels not counted."""
-    bank_module.CHUNK = 4096
+    storage.CHUNK = 4096
     y = np.arange(count) % 2
-    dataset = Dataset(Examples(OnDemand(count), y), None, ("a", "b"), (0.5,) * 3, (0.3,) * 3)
+    dataset = Dataset(Examples(cast(np.ndarray, OnDemand(count)), y), None, ("a", "b"), (0.5,) * 3, (0.3,) * 3)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of making and checking the labels
-    before, began = peak(), time.perf_counter()
+    before = peak()
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as cache:
         views = ImageViews(dataset.mean, dataset.std)
         bank = Bank(dataset, Mean(), views, BankConfig(1, 1, batch_size=4096), cache=cache).build(progress=False)
@@ -112,20 +127,25 @@ def memory(count: int) -> dict:
             "images_mb": count * 48 / 2**20, "features_mb": count * 18 / 2**20}  # fmt: skip
 
 
-def memory_in_process(count: int) -> dict:
-    command = [sys.executable, __file__, f"--memory={count}"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def memory_in_process(count: int) -> Figures:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks", "embed", f"--memory={count}"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=CHECKOUT).stdout
+    figures: Figures = json.loads(printed)
+    return figures
 
 
-def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 512) -> list[dict]:
+def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 512) -> list[Figures]:
     """Views and seconds of embedding for a run with INFUSE, with all views first and with those of kept images."""
-    bank_module.CHUNK, rows = 256, []
+    storage.CHUNK = 256
+    rows = []
     data = noise(images, 32)
     for late, every in ((False, 50), (True, 50), (True, 1000)):
         with tempfile.TemporaryDirectory(dir=cache) as own:
             config = BankConfig(lazy=late, batch_size=16)
             banked = embed_data(data, Timm(name, weights, 96), config, cache=own, device="cpu", progress=False)
             bank = banked.dataset.bank
+            assert bank is not None
             selector = INFUSE(keep=keep, every=every)
             trainer = Trainer(Identity(), FixMatch(), selector=selector, steps=800, batch_size=8, progress=False)
             trainer.fit(banked)
@@ -137,7 +157,8 @@ def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 
     return rows
 
 
-def table(found: dict, command: str) -> str:
+def table(found: Figures, command: str) -> str:
+    """The Markdown page."""
     lines = [f"Embedding on {found['threads']} thread(s) of a shared machine: only ratios mean something.\n",
              f"    {command}\n",
              "| network | images | network's size | batch | channels_last | bare forward, views/s | bank, views/s "
@@ -150,7 +171,7 @@ def table(found: dict, command: str) -> str:
     ]
     lines += ["\nBatch size and layout were chosen by measurement. The next view is made by a second thread, so "
               "the ratio by wall clock needs a free moment of another core; the ratio by CPU time does not.\n",
-              "RingBuffer with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
+              "Memory with a trivial network and images made on demand, 3 views of 3 features (labels not counted):\n",
               "| images | seconds | growth of peak memory, MB | all images, MB | all features, MB |",
               "|---|---|---|---|---|"]  # fmt: skip
     lines += [
@@ -176,23 +197,29 @@ def table(found: dict, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default="tf_efficientnet_lite0")
-    parser.add_argument("--weights", default="auto")
-    parser.add_argument("--sizes", nargs="+", default=["32:96", "96:96", "160:160"], help="image:network")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--images", type=int, nargs="+", default=[10**4, 10**6, 10**7])
+def main(argv: Sequence[str]) -> None:
+    """Measure rates, memory and lazy banks, and write the page."""
+    parser = Parser("python -m benchmarks embed", "Compare embedding with the bare forward of the network.")
+    parser.add_argument("--model", default="tf_efficientnet_lite0", help="timm's name of the network")
+    parser.add_argument("--weights", default="auto", help="its weights (auto)")
+    sizes = ["32:96", "96:96", "160:160"]
+    parser.add_argument("--sizes", nargs="+", default=sizes, help="sides of the images and of the network's input")
+    parser.add_argument("--rounds", type=integer(), default=7, help="turns of each (7)")
+    counts = [10**4, 10**6, 10**7]
+    parser.add_argument("--images", type=integer(), nargs="+", default=counts, help="images whose memory is measured")
     parser.add_argument("--out", help="writes OUT.json and OUT.md")
-    parser.add_argument("--memory", type=int, help="measure this number of images here and print it as JSON")
-    options = parser.parse_args()
+    parser.add_argument("--memory", type=integer(), help="measure this number of images here and print it as JSON")
+    options = parser.read(argv)
     if options.memory:
         print(json.dumps(memory(options.memory)))
         return
-    command = " ".join([f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')} python", *sys.argv])
-    sizes = [tuple(map(int, pair.split(":"))) for pair in options.sizes]
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    command = " ".join([f"OMP_NUM_THREADS={threads} python -m benchmarks embed", *argv])
     with tempfile.TemporaryDirectory() as cache:
-        rates = [rate(options.model, options.weights, *pair, options.rounds, cache) for pair in sizes]
+        rates = []
+        for pair in options.sizes:
+            side, size = map(int, pair.split(":"))
+            rates.append(rate(options.model, options.weights, side, size, options.rounds, cache))
         saved = lazy(options.model, options.weights, cache)
     found = {"command": command, "threads": torch.get_num_threads(), "rates": rates, "lazy": saved,
              "memory": [memory_in_process(count) for count in options.images]}  # fmt: skip
@@ -201,7 +228,3 @@ def main() -> None:
     if options.out:
         write_json(Path(f"{options.out}.json"), found)
         write_text(Path(f"{options.out}.md"), text)
-
-
-if __name__ == "__main__":
-    main()

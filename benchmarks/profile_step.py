@@ -1,12 +1,15 @@
 """Where the time of a step of WRN-28-2 goes, in the reference and in ours, and how close it is to what the CPU can do.
 
-    OMP_NUM_THREADS=1 python benchmarks/profile_step.py --out results/bench/profile
+    OMP_NUM_THREADS=1 python -m benchmarks profile_step --out results/bench/profile
 
 writes profile.json and profile.md. The rate of a large matrix product, taken between the steps, stands for the CPU's.
 """
 
-import argparse
+from __future__ import annotations
+
 import time
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +17,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.reference import reference_step
-from benchmarks.workloads import cases, our_step
+from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.utils.allocator import keep_freed_memory
 from vcc_infuse.utils.io import write_json, write_text
+
+from .reference import reference_step
+from .turns import Work
+from .workloads import cases, our_step
 
 KINDS = {
     "convolution, forward": ("mkldnn_convolution",),
@@ -27,90 +33,92 @@ KINDS = {
 }
 
 
-def kinds(step, number):
-    """Milliseconds of one step by kind of operation, and of everything else."""
-    began = time.process_time()
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        step(number)
-    whole = 1e3 * (time.process_time() - began)
-    own = {event.key.removeprefix("aten::"): event.self_cpu_time_total / 1e3 for event in found.key_averages()}
-    parts = {kind: sum(own.get(name, 0.0) for name in names) for kind, names in KINDS.items()}
-    return {**parts, "everything else": max(0.0, whole - sum(parts.values()))}
-
-
-def operations(step, number):
-    """Floating-point operations of the convolutions of one step, 10⁹."""
-    with FlopCounterMode(display=False) as counter:
-        step(number)
-    found = counter.get_flop_counts()["Global"]
-    return sum(count for name, count in found.items() if "convolution" in str(name)) / 1e9
-
-
-def product(size=1024):
-    """10⁹ operations per second of a matrix product in single precision."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    began = time.process_time()
-    for _ in range(4):
-        a @ b
-    return 4 * 2 * size**3 / 1e9 / (time.process_time() - began)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch_size", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("results/bench/profile"))
-    options = parser.parse_args()
+def main(argv: Sequence[str]) -> None:
+    """Profile both steps in turns and write the page."""
+    parser = Parser("python -m benchmarks profile_step", "Measure where the time of a step of WRN-28-2 goes.")
+    parser.add_argument("--batch_size", type=integer(), default=16, help="labeled images per step (16)")
+    parser.add_argument("--rounds", type=integer(), default=5, help="profiled steps of each (5)")
+    parser.add_argument("--out", type=Path, default=Path("results/bench/profile"), help="writes OUT.json and OUT.md")
+    options = parser.read(argv)
     torch.set_num_threads(1)
     keep_freed_memory()
     case = cases(options.batch_size, 32)[0]
     data = case.data()
     steps = {"reference": reference_step(case, data)(), "ours": our_step(case, data)()}
     work = {name: operations(step, 0) for name, step in steps.items()}
-    taken, peak = {name: [] for name in steps}, []
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in steps}
+    peak: list[float] = []
     for number in range(1, 1 + options.rounds):
         for name, step in steps.items():
-            taken[name].append(kinds(step, number))
-            peak.append(product())
+            taken[name].append(milliseconds(step, number))
+            peak.append(product_rate())
     medians = {
-        name: {kind: float(np.median([t[kind] for t in each])) for kind in each[0]} for name, each in taken.items()
+        name: {kind: float(np.median([times[kind] for times in rounds])) for kind in rounds[0]}
+        for name, rounds in taken.items()
     }
     write_json(options.out.with_suffix(".json"), {"gflop": work, "product_gflops": peak, "milliseconds": taken})
-    write_text(options.out.with_suffix(".md"), page(case.name, medians, work, float(np.median(peak)), options))
-    print(options.out.with_suffix(".md").read_text())
+    text = page(case.name, medians, work, float(np.median(peak)), options)
+    write_text(options.out.with_suffix(".md"), text)
+    print(text)
 
 
-def page(title, medians, work, peak, options):
+def milliseconds(step: Work, number: int) -> dict[str, float]:
+    """Milliseconds of one step by kind of operation, and of everything else."""
+    began = time.process_time()
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        step(number)
+    whole = 1e3 * (time.process_time() - began)
+    times = {event.key.removeprefix("aten::"): event.self_cpu_time_total / 1e3 for event in profiled.key_averages()}
+    parts = {kind: sum(times.get(name, 0.0) for name in names) for kind, names in KINDS.items()}
+    return {**parts, "everything else": max(0.0, whole - sum(parts.values()))}
+
+
+def operations(step: Work, number: int) -> float:
+    """Floating-point operations of the convolutions of one step, 10⁹."""
+    with FlopCounterMode(display=False) as counter:
+        step(number)
+    counts = counter.get_flop_counts()["Global"]
+    return float(sum(count for name, count in counts.items() if "convolution" in str(name))) / 1e9
+
+
+def product_rate(size: int = 1024) -> float:
+    """10⁹ operations per second of a matrix product in single precision."""
+    left = torch.randn(size, size)
+    right = torch.randn(size, size)
+    began = time.process_time()
+    for _ in range(4):
+        left @ right
+    return 4 * 2 * size**3 / 1e9 / (time.process_time() - began)
+
+
+def page(
+    title: str, medians: dict[str, dict[str, float]], work: dict[str, float], peak: float, options: Namespace
+) -> str:
+    """The Markdown page; `work` is in 10⁹ operations, `peak` in 10⁹ per second."""
+    ours = medians["ours"]
+    reference = medians["reference"]
+    whole = {name: sum(times.values()) for name, times in medians.items()}
+    busy = {name: sum(ms for kind, ms in times.items() if "convolution" in kind) for name, times in medians.items()}
+    rates = {name: 1e3 * work[name] / busy[name] for name in busy}
+    rows = [f"| {kind} | {reference[kind]:.0f} | {ms:.0f} | {reference[kind] / ms:.2f} |" for kind, ms in ours.items()]
+    best = 1e3 * work["ours"] / peak + whole["ours"] - busy["ours"]
     lines = [
         "# Where the time of a step goes",
         "",
-        f"    OMP_NUM_THREADS=1 python benchmarks/profile_step.py --batch_size {options.batch_size} "
+        f"    OMP_NUM_THREADS=1 python -m benchmarks profile_step --batch_size {options.batch_size} "
         f"--rounds {options.rounds} --out {options.out}",
         "",
         f"{title}, one thread, medians of {options.rounds} rounds in turns.",
         "",
         f"| ms | {' | '.join(medians)} | reference ÷ ours |",
         "|---|---|---|---|",
-    ]
-    ours, reference = medians["ours"], medians["reference"]
-    for kind in ours:
-        lines.append(f"| {kind} | {reference[kind]:.0f} | {ours[kind]:.0f} | {reference[kind] / ours[kind]:.2f} |")
-    whole = {name: sum(each.values()) for name, each in medians.items()}
-    lines.append(
-        f"| together | {whole['reference']:.0f} | {whole['ours']:.0f} | {whole['reference'] / whole['ours']:.2f} |"
-    )
-    busy = {name: sum(ms for kind, ms in each.items() if "convolution" in kind) for name, each in medians.items()}
-    rates = {name: 1e3 * work[name] / busy[name] for name in busy}
-    best = 1e3 * work["ours"] / peak + whole["ours"] - busy["ours"]
-    lines += [
+        *rows,
+        f"| together | {whole['reference']:.0f} | {whole['ours']:.0f} | {whole['reference'] / whole['ours']:.2f} |",
         "",
         f"Convolutions: {work['reference']:.0f} · 10⁹ operations in the reference, {work['ours']:.0f} · 10⁹ in ours "
         f"(ratio {work['reference'] / work['ours']:.2f}), at {rates['reference']:.0f} and {rates['ours']:.0f} · 10⁹ "
         f"per second. A product of two matrices of 1,024 × 1,024 reaches {peak:.0f} · 10⁹ between the steps; at that "
         f"rate a step of ours would take {best:.0f} ms.",
+        "",
     ]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    main()
+    return "\n".join(lines)

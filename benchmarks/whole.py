@@ -1,12 +1,13 @@
 """How long from a zip of 6,000 photos to a trained model, on the cores at hand?
 
-VCC_INFUSE_DATA=/folder/with/zips python benchmarks/whole.py --out results/whole
+VCC_INFUSE_DATA=/folder/with/zips python -m benchmarks whole --out results/whole
 
 The photos are those of cifar10.zip, as JPEGs of 96 px in class folders. `vcc-infuse train` with its defaults does the
 rest in a process of its own and with an empty cache: it decodes, embeds, compares with the probe, trains and reports.
 """
 
-import argparse
+from __future__ import annotations
+
 import io
 import json
 import os
@@ -16,19 +17,46 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from PIL import Image
 
+from vcc_infuse.cli.parser import Parser, integer
+from vcc_infuse.errors import UserError
 from vcc_infuse.utils.io import write_json, write_text
 
-SIDE, LABELS = 96, 100
+SIDE = 96
+LABELS = 100
 
 
-def make_zip(source, target, count):
-    """`count` photos, as many of each class, resized and written as JPEGs."""
+def main(argv: Sequence[str]) -> None:
+    """Make the zip, train on it and write the table."""
+    parser = Parser("python -m benchmarks whole", "Measure the time from a zip of photos to a trained model.")
+    parser.add_argument("--count", type=integer(), default=6000, help="photos (6000)")
+    parser.add_argument("--out", type=Path, default=Path("results/whole"), help="writes OUT.json and OUT.md")
+    options = parser.read(argv)
+    source = data_folder() / "cifar10.zip"
+    with tempfile.TemporaryDirectory() as home:
+        photos = Path(home) / "photos.zip"
+        count = make_zip(source, photos, options.count)
+        figures = {"images": count, **train(photos, Path(home))}
+    write_json(options.out.with_suffix(".json"), figures)
+    write_text(options.out.with_suffix(".md"), page(count, len(os.sched_getaffinity(0)), figures))
+
+
+def data_folder() -> Path:
+    """The folder with cifar10.zip and stl10.zip, from the environment."""
+    if "VCC_INFUSE_DATA" not in os.environ:
+        raise UserError("VCC_INFUSE_DATA is not set; set it to the folder with cifar10.zip and stl10.zip")
+    return Path(os.environ["VCC_INFUSE_DATA"])
+
+
+def make_zip(source: Path, target: Path, count: int) -> int:
+    """Write `count` photos, as many of each class, resized, as JPEGs; returns how many there were."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        by_class = {}
+        by_class: dict[str, list[str]] = {}
         for name in old.namelist():
             if name.endswith(".png") and "train" in PurePosixPath(name).parts:
                 by_class.setdefault(PurePosixPath(name).parent.name, []).append(name)
@@ -41,43 +69,35 @@ def make_zip(source, target, count):
         return len(new.namelist())
 
 
-def run(photos, home):
+def train(photos: Path, home: Path) -> dict[str, Any]:
     """The summary of the run, with its wall-clock and CPU seconds."""
-    command = [sys.executable, "-m", "vcc_infuse", "train", "--data", str(photos), "--labels", str(LABELS)]
     out = home / "run"
-    cache = {"VCC_INFUSE_CACHE": str(home / "cache")}
-    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([*command, "--out", str(out)], check=True, env={**os.environ, **cache})
+    words = ["train", "--data", str(photos), "--labels", str(LABELS), "--out", str(out)]
+    environment = {**os.environ, "VCC_INFUSE_CACHE": str(home / "cache")}
+    began = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "vcc_infuse", *words], check=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     summary = json.loads((out / "summary.json").read_text())
-    spent = {"seconds": time.perf_counter() - began, "seconds_cpu": cpu, "peak_mb": after.ru_maxrss / 1024}
-    return {**{k: summary.get(k) for k in ("error", "error_probe", "seconds_embed", "seconds_train")}, **spent}
+    return {
+        **{name: summary.get(name) for name in ("error", "error_probe", "seconds_embed", "seconds_train")},
+        "seconds": time.perf_counter() - began,
+        "seconds_cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "peak_mb": after.ru_maxrss / 1024,
+    }
 
 
-def table(count, cores, found):
+def page(count: int, cores: int, figures: dict[str, Any]) -> str:
+    """The Markdown page."""
     lines = [
         f"# From a zip of {count:,} photos of {SIDE} px to a trained model and its report", "",
         f"`vcc-infuse train --data photos.zip --labels {LABELS}` with an empty cache on {cores} cores.", "",
-        "    VCC_INFUSE_DATA=… python benchmarks/whole.py --out results/whole", "",
+        "    VCC_INFUSE_DATA=… python -m benchmarks whole --out results/whole", "",
         "| | |", "|---|---|",
-        f"| whole, wall clock | {found['seconds']:.0f} s |",
-        f"| whole, CPU | {found['seconds_cpu']:.0f} s |",
-        f"| peak memory | {found['peak_mb']:,.0f} MB |",
-        f"| error of the linear probe | {100 * found['error_probe']:.1f} % |",
-        f"| error of the model | {100 * found['error']:.1f} % |", "",
+        f"| whole, wall clock | {figures['seconds']:.0f} s |",
+        f"| whole, CPU | {figures['seconds_cpu']:.0f} s |",
+        f"| peak memory | {figures['peak_mb']:,.0f} MB |",
+        f"| error of the linear probe | {100 * figures['error_probe']:.1f} % |",
+        f"| error of the model | {100 * figures['error']:.1f} % |", "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=6000)
-    parser.add_argument("--out", type=Path, default=Path("results/whole"))
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        photos = Path(home) / "photos.zip"
-        count = make_zip(Path(os.environ["VCC_INFUSE_DATA"]) / "cifar10.zip", photos, options.count)
-        found = {"images": count, **run(photos, Path(home))}
-    write_json(options.out.with_suffix(".json"), found)
-    write_text(options.out.with_suffix(".md"), table(count, len(os.sched_getaffinity(0)), found))

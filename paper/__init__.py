@@ -1,4 +1,4 @@
-"""The paper's tables as grids of training runs."""
+"""The paper's tables as grids of training runs: `python -m paper TABLE --scale smoke|frozen|paper`."""
 
 from .cell import Cell
 from .grid import Outcome, run_grid

@@ -1,14 +1,18 @@
-"""From finished cells to the entries of a table."""
+"""From finished cells to the entries of a table: means, deviations and paired differences over seeds."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .cell import Options, build_part
+import numpy as np
+from scipy import stats
+
+from .cell import Cell
 from .confidences import MOMENTS
-from .statistics import Estimate, differences, estimate, paired
 from .table import Row, Table, TableColumn
 
 LABELS = {
@@ -28,6 +32,18 @@ FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", 
 HIGHER_IS_BETTER = ("auroc", "precision", "pseudo_label_precision")  # first words of metrics
 Summaries = dict[int, dict[str, Any]]
 """The summary of each finished seed."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, the standard deviation, the 95 % confidence interval of the mean (Student's t), the median."""
+
+    mean: float
+    std: float
+    low: float
+    high: float
+    seeds: int
+    median: float
 
 
 @dataclass(frozen=True)
@@ -74,37 +90,41 @@ def collect(table: Table, seeds: int, cells: Path, first: int = 0) -> list[Entry
     """The entries of all planned cells, column by column; `first` is the first of the seeds."""
     entries: list[Entry] = []
     for column in table.columns:
-        found = {row.name: read(table, row, column, range(first, first + seeds), cells) for row in table.rows}
-        entries += [entry(table, row, column, found) for row in table.rows if table.cell(row, column, 0) is not None]
+        runs = {row.name: read(table, row, column, range(first, first + seeds), cells) for row in table.rows}
+        entries += [entry(table, row, column, runs) for row in table.rows if table.cell(row, column, 0) is not None]
     return entries
 
 
 def read(table: Table, row: Row, column: TableColumn, seeds: range, cells: Path) -> Summaries:
-    """The summaries of the finished seeds, with four metrics computed from them."""
+    """The summaries of the finished seeds, with four metrics computed from them and those of the row's part."""
     summaries = {}
     for seed in seeds:
         cell = table.cell(row, column, seed)
         summary = cell.summary(cells) if cell else None
         if cell is not None and summary is not None:
-            hours = (summary["seconds_train"] + summary["seconds_select"]) / 3600
-            more = {"least_coverage": least_coverage(summary), "passes": passes(cell.options, summary)}
-            more["trusted_and_wrong"] = trusted_and_wrong(summary)
-            own = summary.get("parts", {}).get(row.part, {})
-            summaries[seed] = {**summary, "hours": hours, **more, **own}
+            computed = {
+                "hours": (summary["seconds_train"] + summary["seconds_select"]) / 3600,
+                "least_coverage": least_coverage(summary),
+                "passes": passes(cell, summary),
+                "trusted_and_wrong": trusted_and_wrong(summary),
+            }
+            summaries[seed] = {**summary, **computed, **summary.get("parts", {}).get(row.part, {})}
     return summaries
 
 
-def passes(options: Options, summary: dict[str, Any]) -> float | None:
+def passes(cell: Cell, summary: dict[str, Any]) -> float | None:
     """The passes of the training steps as a part of those of the full run; a backward pass counts as two.
 
     None for methods without unlabeled images. Lazy strong views are computed only where the pseudo label counts.
     """
-    algorithm = build_part(options, "algorithm")
-    if not algorithm.views or "steps" not in options:
+    config = cell.config()
+    options = config.train_config()
+    algorithm = config.build("algorithm")
+    if not algorithm.views or "steps" not in summary:
         return None
-    ratio = options.get("unlabeled_ratio") or algorithm.unlabeled_ratio
-    strong = summary["pseudo_label_coverage"] if options.get("lazy") else 1.0
-    return float(summary["steps"] / options["steps"] * (3 + ratio * (1 + 3 * strong)) / (3 + 4 * ratio))
+    ratio = options.unlabeled_ratio or algorithm.unlabeled_ratio
+    strong = summary["pseudo_label_coverage"] if options.lazy else 1.0
+    return float(summary["steps"] / options.steps * (3 + ratio * (1 + 3 * strong)) / (3 + 4 * ratio))
 
 
 def least_coverage(summary: dict[str, Any]) -> float | None:
@@ -115,30 +135,45 @@ def least_coverage(summary: dict[str, Any]) -> float | None:
 
 def trusted_and_wrong(summary: dict[str, Any]) -> float | None:
     """The part of the pool that was trained on with a wrong pseudo label."""
-    coverage, precision = summary.get("pseudo_label_coverage"), summary.get("pseudo_label_precision")
+    coverage = summary.get("pseudo_label_coverage")
+    precision = summary.get("pseudo_label_precision")
     return None if coverage is None or precision is None else coverage * (1 - precision)
 
 
-def entry(table: Table, row: Row, column: TableColumn, found: dict[str, Summaries]) -> Entry:
-    """One row of one column."""
-    ours, base, first = found[row.name], found.get(row.base or "", {}), table.metrics[0]
-    reference = found.get(table.reference or "", {}) if row.name != table.reference else {}
-    metrics = {name: estimate(list(values(ours, name).values())) for name in table.metrics if name != "hours"}
+def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries]) -> Entry:
+    """One row of one column; `runs` has the summaries of every row."""
+    ours = runs[row.name]
+    base = runs.get(row.base or "", {})
+    reference = runs.get(table.reference or "", {}) if row.name != table.reference else {}
+    first = table.metrics[0]
+    metrics = estimates(ours, [name for name in table.metrics if name != "hours"])
     if "hours" in table.metrics:
         metrics["hours"] = time_ratio(ours, base)
     return Entry(
-        row, column, metrics, printed(table, row, column), paired(values(ours, first), values(base, first)),
-        printed_difference(table, row, column), sum(summary["hours"] for summary in ours.values()),
-        values(ours, first), {name: estimate(list(values(ours, name).values())) for name in FURTHER},
-        paired(values(ours, first), values(reference, first)), wins(first, values(ours, first), values(base, first)),
-        {name: values(ours, name) for name in table.metrics},
-    )  # fmt: skip
+        row=row,
+        column=column,
+        ours=metrics,
+        paper=printed(table, row, column),
+        difference=paired(values(ours, first), values(base, first)),
+        paper_difference=printed_difference(table, row, column),
+        hours=sum(summary["hours"] for summary in ours.values()),
+        by_seed=values(ours, first),
+        further=estimates(ours, FURTHER),
+        to_reference=paired(values(ours, first), values(reference, first)),
+        wins=wins(first, values(ours, first), values(base, first)),
+        metrics_by_seed={name: values(ours, name) for name in table.metrics},
+    )
+
+
+def estimates(summaries: Summaries, names: Sequence[str]) -> dict[str, Estimate | None]:
+    """The mean of each metric over seeds."""
+    return {name: estimate(list(values(summaries, name).values())) for name in names}
 
 
 def wins(metric: str, ours: dict[int, float], base: dict[int, float]) -> int | None:
     """On how many shared seeds ours is better; None without any."""
-    found = differences(ours, base)
-    return sum(difference * better_sign(metric) > 0 for difference in found) if found else None
+    gaps = differences(ours, base)
+    return sum(gap * better_sign(metric) > 0 for gap in gaps) if gaps else None
 
 
 def better_sign(metric: str) -> int:
@@ -149,21 +184,19 @@ def better_sign(metric: str) -> int:
 def values(summaries: Summaries, name: str) -> dict[int, float]:
     """A metric by seed, rates in percent."""
     unit = 100.0 if LABELS[name].endswith("%") else 1.0
-    return {seed: unit * s[name] for seed, s in summaries.items() if s.get(name) is not None}
+    return {seed: unit * summary[name] for seed, summary in summaries.items() if summary.get(name) is not None}
 
 
 def time_ratio(ours: Summaries, base: Summaries) -> Estimate | None:
     """Training time over that of the base, seed by seed."""
-    return estimate([ours[s]["hours"] / base[s]["hours"] for s in sorted(ours.keys() & base.keys())])
+    shared = sorted(ours.keys() & base.keys())
+    return estimate([ours[seed]["hours"] / base[seed]["hours"] for seed in shared])
 
 
 def printed(table: Table, row: Row, column: TableColumn) -> dict[str, float]:
     """The paper's numbers for this row in the column that ours stands for."""
-    found = row.paper.get(column.stands_for or "")
-    if found is None:
-        return {}
-    numbers = found if isinstance(found, tuple) else (found,)
-    return dict(zip(table.metrics, numbers, strict=False))
+    numbers = row.paper.get(column.stands_for or "", ())
+    return dict(zip(table.metrics, numbers if isinstance(numbers, tuple) else (numbers,), strict=False))
 
 
 def printed_difference(table: Table, row: Row, column: TableColumn) -> float | None:
@@ -173,3 +206,26 @@ def printed_difference(table: Table, row: Row, column: TableColumn) -> float | N
     ours = printed(table, row, column).get(first)
     reference = printed(table, base, column).get(first) if base else None
     return None if ours is None or reference is None else ours - reference
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """The mean of at least one value; a single one has no spread (NaN)."""
+    if not values:
+        return None
+    mean = float(np.mean(values))
+    count = len(values)
+    if count == 1:
+        return Estimate(mean, math.nan, math.nan, math.nan, 1, mean)
+    std = float(np.std(values, ddof=1))
+    half = float(stats.t.ppf(0.975, count - 1)) * std / math.sqrt(count)
+    return Estimate(mean, std, mean - half, mean + half, count, float(np.median(values)))
+
+
+def differences(ours: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
+    """Ours minus the base, for each seed that both have."""
+    return [ours[seed] - base[seed] for seed in sorted(ours.keys() & base.keys())]
+
+
+def paired(ours: Mapping[int, float], base: Mapping[int, float]) -> Estimate | None:
+    """The mean of the differences on the same seeds."""
+    return estimate(differences(ours, base))

@@ -19,7 +19,7 @@ from vcc_infuse.calibrators.history import History
 from vcc_infuse.calibrators.vcc.fusion import Rows, target_confidence
 from vcc_infuse.calibrators.vcc.reconstruction import Reconstruction
 from vcc_infuse.data.ssl_data import SSLData
-from vcc_infuse.types import Calibrated, Outputs, Step, Task
+from vcc_infuse.types import Calibrated, Outputs, Step, Task, WeakOutputs
 
 MOMENTS = {"quarter": 0.25, "half": 0.5, "end": 1.0}
 WINDOW = 0.1  # of the run, before each moment
@@ -48,14 +48,14 @@ class Watched(Softmax):
 
     def quality(self) -> dict[str, dict[str, float]]:
         """The metrics of each confidence: AUROC, ECE and the precision of the most trusted, at each moment."""
-        found: dict[str, dict[str, float]] = {name: {} for name in self.names}
+        quality: dict[str, dict[str, float]] = {name: {} for name in self.names}
         for moment, kept in zip(MOMENTS, self.kept.cpu(), strict=True):
             for name, values in zip(self.names, kept[1:], strict=True):
                 known = ~(values.isnan() | kept[0].isnan())
                 trusted = int((kept[1 + self.names.index("softmax")][known] >= THRESHOLD).sum())
                 measured = measure(values[known], kept[0][known] == 1, name not in SCORES, trusted)
-                found[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
-        return found
+                quality[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
+        return quality
 
     def _keep(self, step: Step, values: dict[str, Tensor], labels: Tensor) -> None:
         """Store the values of a batch, over those of an earlier visit in the same window."""
@@ -75,7 +75,8 @@ class WatchedSoftmax(Watched):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vcc, self.robust = VCC(), RobustVCC()
+        self.vcc = VCC()
+        self.robust = RobustVCC()
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Set up what is measured."""
@@ -83,14 +84,15 @@ class WatchedSoftmax(Watched):
         self.robust.setup(model, task)
         self.mlp = Reconstruction(task.classes, model.head.in_features, latent_dim=0, residual=self.vcc.residual)  # type: ignore[union-attr, arg-type]
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The softmax; in training mode with the losses of all that is measured."""
         plain = super().forward(step, images, outputs)
         if not self.training:
             return plain
         scored = self.vcc.score_memory.observe(step, images, outputs)
         robust = self.robust(step, images, outputs)
-        target, constant = self.vcc.score_memory.target(scored), outputs.detach()
+        target = self.vcc.score_memory.target(scored)
+        constant = outputs.outputs
         values = {"softmax": plain.confidence, **dict(zip(SCORES, -scored.scores.T, strict=True)), "target": target}
         values |= {"target, printed": self._printed(scored), "RobustVCC": robust.confidence}
         values |= self._learned(constant, plain.probs)
@@ -131,27 +133,28 @@ class WatchedEvidence(Watched):
         self.evidence.setup(model, task)
         self.visits = History(task.pool, task.classes, window=8)
 
-    def forward(self, step: Step, images: Tensor, outputs: Outputs) -> Calibrated:
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The softmax; in training mode with the loss of Evidence."""
         plain = super().forward(step, images, outputs)
         if not self.training:
             return plain
-        features, ids = outputs.features.detach().float(), step.batch.pool_ids
+        features = outputs.features.float()
+        ids = step.batch.pool_ids
         support = self.evidence.support(step, plain.probs, features)
         past, known = self.visits.read(ids, step.number)
         both = torch.where(known[:, None], (past + plain.probs) / 2, plain.probs)
-        values = {"softmax": plain.confidence, "visits": own(both, plain.labels)}
-        asked = dict(zip(self.scores, support[:, 1:].T, strict=True))
+        values = {"softmax": plain.confidence, "visits": of_labels(both, plain.labels)}
+        supported = dict(zip(self.scores, support[:, 1:].T, strict=True))
         unknown = torch.full_like(plain.confidence, torch.nan)
-        values |= {name: asked.get(name, unknown) for name in ("neighbors", "witness")}
+        values |= {name: supported.get(name, unknown) for name in ("neighbors", "witness")}
         values["Evidence"] = self.evidence.probability(support, plain.labels)
         self._keep(step, values, plain.labels)
         self.visits.write(ids, plain.probs, step.number)
         return plain._replace(loss=self.evidence(step, images, outputs).loss)
 
 
-def own(probs: Tensor, labels: Tensor) -> Tensor:
-    """The probability of each row's label."""
+def of_labels(probs: Tensor, labels: Tensor) -> Tensor:
+    """The probability of each row's label: `(batch, classes)` and `(batch,)` to `(batch,)`."""
     return probs.gather(1, labels[:, None])[:, 0]
 
 
@@ -163,6 +166,6 @@ def measure(values: Tensor, right: Tensor, probability: bool = True, trusted: in
     if not len(values):
         return {}
     counts = {"precision": max(1, round(COVERAGE * len(values))), "precision_matched": trusted}
-    found = {name: right[values.topk(n).indices].float().mean().item() for name, n in counts.items() if n}
-    found["auroc"] = metrics.auroc(values, right)
-    return {**found, "ece": metrics.ece(values, right)} if probability else found
+    quality = {name: right[values.topk(count).indices].float().mean().item() for name, count in counts.items() if count}
+    quality["auroc"] = metrics.auroc(values, right)
+    return {**quality, "ece": metrics.ece(values, right)} if probability else quality

@@ -1,9 +1,8 @@
-"""Finds the data of a cell: a zip or folder in the data root, or the files torchvision downloads."""
+"""Finds datasets: a zip or folder in the data root, or the files torchvision downloads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,6 @@ from vcc_infuse.data.cache import cache_folder
 from vcc_infuse.data.loading import load
 from vcc_infuse.data.sources.named import SPECS, find
 from vcc_infuse.errors import OptionError, UserError
-
-from .cell import Cell
-from .table import Table
 
 BUILT_IN = ("digits",)
 
@@ -29,36 +25,23 @@ def locate(data: str, data_root: str | None) -> dict[str, Any]:
     return {"data": data} if data == "fashion_mnist" else {"data": data, "root": str(home)}
 
 
-def check_available(cells: Iterable[Cell], data_root: str | None) -> None:
+def check_available(names: Iterable[str], data_root: str | None) -> None:
     """Refuse a missing dataset before the first cell starts."""
     if data_root and not Path(data_root).expanduser().is_dir():
         raise OptionError("data_root", data_root, "must be a folder", "give the one with cifar10.zip and the others")
-    for data in dict.fromkeys(str(cell.options["data"]) for cell in cells):
-        if locate(data, data_root)["data"] in SPECS:
-            check_torchvision(data, data_root)
-        elif locate(data, data_root)["data"] == "fashion_mnist":
-            load(data)
+    for name in dict.fromkeys(names):
+        source = locate(name, data_root)["data"]
+        if source in SPECS:
+            check_torchvision(name, data_root)
+        elif source == "fashion_mnist":
+            load(name)
 
 
-def without_missing(table: Table, data_root: str | None) -> Table:
-    """At frozen scale, the table without Fashion-MNIST if it is not installed, and a remark that says so."""
-    wanted = [column for column in table.columns if column.options["data"] == "fashion_mnist"]
-    others = tuple(column for column in table.columns if column not in wanted)
-    if table.reference is None or not wanted or not others:
-        return table
-    try:
-        check_available([Cell(column.options) for column in wanted], data_root)
-    except UserError:
-        remark = f"{table.remark} Fashion-MNIST is skipped: apt-get install dataset-fashion-mnist."
-        return replace(table, columns=others, remark=remark)
-    return table
-
-
-def check_torchvision(data: str, data_root: str | None) -> None:
+def check_torchvision(name: str, data_root: str | None) -> None:
     """Look for the files of torchvision."""
     home = Path(data_root).expanduser() if data_root else cache_folder(None) / "datasets"
     try:
-        find(data, home, download=False)
+        find(name, home, download=False)
     except UserError as error:
-        requirement = f"must hold {data}.zip, a folder {data} or torchvision's files of {data}"
+        requirement = f"must hold {name}.zip, a folder {name} or torchvision's files of {name}"
         raise OptionError("data_root", str(data_root or home), requirement) from error

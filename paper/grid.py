@@ -1,31 +1,39 @@
-"""Runs cells: finished ones are skipped, interrupted ones resumed, and a failed one does not stop the others."""
+"""Runs cells: finished ones are skipped, interrupted ones resumed, and a failed one does not stop the others.
+
+Cells run in this process, on the cores of this machine, or on a Ray or Dask cluster, all through joblib.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm.auto import tqdm
 
-from vcc_infuse.errors import UserError
+from vcc_infuse.errors import OptionError, UserError
 from vcc_infuse.training.signals import Interrupted
-from vcc_infuse.utils.io import write_json
 
-from .backends import run_jobs, threads_per_job
-from .banks import bank_key, open_bank, train_on_bank
-from .cell import Cell, bank_config, build_trainer, config_yaml, fit, load_data
-from .datasets import locate
+from .banks import bank_key, open_bank
+from .cell import Cell
+from .train import train
+
+Result = TypeVar("Result")
+BACKENDS = ("loky", "ray", "dask")
+CHECKOUT = Path(__file__).parents[1]
+"""The folder that the packages `paper` and `benchmarks` are imported from."""
 
 
 @dataclass(frozen=True)
@@ -37,29 +45,37 @@ class Outcome:
 
 
 def run_grid(
-    cells: Sequence[Cell], folder: Path, jobs: int = 1, backend: str = "loky", data_root: str | None = None
+    cells: Sequence[Cell], folder: Path, *, jobs: int = 1, backend: str = "loky", data_root: str | None = None
 ) -> list[Outcome]:
-    """Run the cells that are not finished, with data from `data_root`; returns the failures.
+    """Run the cells that are not finished.
 
-    Cells on the same bank run one after the other, so that a process opens it once for all of them.
+    Cells on the same bank run one after the other, so that a process opens the bank once for all of them.
+
+    Args:
+        cells: The runs; equal ones are run once.
+        folder: Where their run folders are.
+        jobs: How many run at the same time; they share the cores.
+        backend: Where they run: `loky` (this machine), `ray` or `dask`.
+        data_root: Folder with the datasets.
+
+    Returns:
+        The failures.
     """
     todo = unfinished(dict.fromkeys(cells), folder)
     groups: dict[str | None, list[Cell]] = {}
     for cell in todo:
-        groups.setdefault(bank_key(located(cell, data_root)), []).append(cell)
+        groups.setdefault(bank_key(cell, data_root), []).append(cell)
     failures: list[Outcome] = []
     with progress(todo, folder):
         for key, group in groups.items():
             if key is not None:
                 torch.set_num_threads(threads_per_job(1))
-                open_bank(key)  # embeds what is missing, before several processes would
+                open_bank(key)  # embeds what is missing now, before several processes would do so at once
             failures += run_group(group, folder, jobs, backend, data_root)
     return failures
 
 
-def run_group(
-    todo: list[Cell], folder: Path, jobs: int, backend: str = "loky", data_root: str | None = None
-) -> list[Outcome]:
+def run_group(todo: list[Cell], folder: Path, jobs: int, backend: str, data_root: str | None) -> list[Outcome]:
     """Run unfinished cells; returns the failures."""
     failures: list[Outcome] = []
     while todo:
@@ -78,11 +94,6 @@ def run_group(
             todo = [cell for cell in todo if cell not in running]
         failures += [outcome for outcome in ended if outcome.error]
     return failures
-
-
-def located(cell: Cell, data_root: str | None) -> dict[str, Any]:
-    """The options of a cell, with those that find its data."""
-    return {**cell.options, **locate(str(cell.options["data"]), data_root)}
 
 
 def unfinished(cells: Iterable[Cell], folder: Path) -> list[Cell]:
@@ -118,25 +129,6 @@ def run_cell(cell: Cell, folder: Path, threads: int, data_root: str | None = Non
     return Outcome(cell, None)
 
 
-def train(cell: Cell, folder: Path, data_root: str | None) -> None:
-    """Start the run of a cell, or resume it. On a bank it takes seconds and leaves its summary alone."""
-    options = located(cell, data_root)
-    if bank_config(options):
-        write_summary(cell, folder, train_on_bank(options))
-        return
-    trainer = build_trainer(options, out=str(cell.folder(folder)))
-    data, config = load_data(options, trainer), config_yaml(options, trainer)
-    summary = fit(trainer, data, config=config, resume=cell.started(folder))
-    if "parts" in summary:
-        write_summary(cell, folder, summary)
-
-
-def write_summary(cell: Cell, folder: Path, summary: dict[str, Any]) -> None:
-    """Mark a cell as finished."""
-    cell.folder(folder).mkdir(exist_ok=True)
-    write_json(cell.folder(folder) / "summary.json", summary)
-
-
 def log_path(cell: Cell, folder: Path) -> Path:
     """The log of a cell; it exists once the cell was started."""
     return folder / f"{cell.name}.log"
@@ -170,3 +162,61 @@ def progress(cells: Sequence[Cell], folder: Path, every: float = 1.0) -> Iterato
         stop.set()
         if shown:
             thread.join()
+
+
+def run_jobs(
+    function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], jobs: int, backend: str
+) -> Iterator[Result]:
+    """The results of `function(*arguments[i])`, in the order in which they finish."""
+    if jobs == 1 and backend == "loky":
+        for values in arguments:
+            yield function(*values)
+        return
+    connect(backend, jobs)
+    with parallel_config(backend=backend, n_jobs=jobs):
+        # Ray's backend supports lists only: there, all results arrive at the end.
+        form = "list" if backend == "ray" else "generator_unordered"
+        tasks = (delayed(function)(*values) for values in arguments)
+        yield from Parallel(n_jobs=jobs, return_as=form, batch_size=1)(tasks)
+
+
+def threads_per_job(jobs: int) -> int:
+    """An equal part of the cores of this machine, or of as many as OMP_NUM_THREADS allows."""
+    allowed = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    cores = int(allowed) if allowed.isdecimal() else os.cpu_count() or 1
+    return max(1, cores // jobs)
+
+
+def connect(backend: str, jobs: int) -> None:
+    """Connect to the cluster of a backend, whose package is optional; workers find this checkout by PYTHONPATH."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(CHECKOUT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(CHECKOUT), *filter(None, paths)])
+    try:
+        if backend == "ray":
+            connect_ray(jobs)
+        elif backend == "dask":
+            connect_dask(jobs)
+    except ImportError as error:
+        remedy = f"install it with: pip install 'vcc-infuse[{backend}]'"
+        raise OptionError("backend", backend, f"needs a package that is missing ({error.name})", remedy) from error
+
+
+def connect_ray(jobs: int) -> None:
+    """The cluster of RAY_ADDRESS, or a local one with `jobs` workers."""
+    import ray
+    from ray.util.joblib import register_ray
+
+    if not ray.is_initialized():
+        cores = None if os.environ.get("RAY_ADDRESS") else jobs
+        variables = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
+        ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False, runtime_env=variables)
+    register_ray()  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def connect_dask(jobs: int) -> None:
+    """The scheduler of DASK_SCHEDULER_ADDRESS, or `jobs` local processes."""
+    from distributed import Client
+
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    Client(address) if address else Client(n_workers=jobs, threads_per_worker=1, dashboard_address=None)

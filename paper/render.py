@@ -11,8 +11,7 @@ from vcc_infuse.report.page import render
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.utils.io import write_json, write_text
 
-from .collect import LABELS, Entry, better_sign
-from .statistics import Estimate, differences
+from .collect import LABELS, Entry, Estimate, better_sign, differences
 from .table import Table
 
 OVERALL_HEAD = ["method", "compared with", "columns", "mean Δ", "runs better", "equal", "worse"]
@@ -32,9 +31,9 @@ def sections(table: Table, entries: Sequence[Entry]) -> list[Section]:
     """One section per column, and one for all columns together."""
     parts = []
     for column in table.columns:
-        own = [entry for entry in entries if entry.column is column]
-        lines = [head(table, own), *(line(table, entry, own) for entry in own)]
-        parts.append(Section(column.name, lines, remarks(own)))
+        shown = [entry for entry in entries if entry.column is column]
+        lines = [head(table, shown), *(line(table, entry, shown) for entry in shown)]
+        parts.append(Section(column.name, lines, remarks(shown)))
     together = overall(entries, table.reference, table.metrics[0])
     return [*parts, Section("Over all columns", together, [])] if together else parts
 
@@ -72,8 +71,8 @@ def line(table: Table, entry: Entry, entries: Sequence[Entry]) -> list[str]:
     digits = precision(table.metrics[0])
     cells += [interval(entry.difference, digits), entry.row.base or "–", won(entry)]
     cells += [interval(entry.to_reference, digits)] if table.reference else []
-    each = " ".join(f"{value:.{digits - 1}f}" for value in entry.by_seed.values())
-    return [*cells, str(len(entry.by_seed)), f"{entry.hours:.3f}", each]
+    by_seed = " ".join(f"{value:.{digits - 1}f}" for value in entry.by_seed.values())
+    return [*cells, str(len(entry.by_seed)), f"{entry.hours:.3f}", by_seed]
 
 
 def precision(metric: str) -> int:
@@ -113,17 +112,18 @@ def interval(value: Estimate | None, digits: int = 2) -> str:
 
 def remarks(entries: Sequence[Entry]) -> list[str]:
     """One sentence for each difference whose sign is not the paper's."""
-    found = []
+    sentences = []
     for entry in entries:
-        ours, paper = entry.difference, entry.paper_difference
+        ours = entry.difference
+        paper = entry.paper_difference
         if ours is None or paper is None or ours.mean * paper >= 0:
             continue
         certain = not math.isnan(ours.low) and ours.low * ours.high > 0
-        found.append(
+        sentences.append(
             f"{entry.row.name} against {entry.row.base}: the paper has {paper:+.2f}, we have {ours.mean:+.2f} "
             f"(the interval {'excludes' if certain else 'includes'} zero)."
         )
-    return found
+    return sentences
 
 
 def overall(entries: Sequence[Entry], reference: str | None = None, metric: str = "error") -> list[list[str]]:
@@ -132,19 +132,19 @@ def overall(entries: Sequence[Entry], reference: str | None = None, metric: str 
     pairs = [(name, base) for name, base in bases.items() if base]
     pairs += [(name, reference) for name in bases if reference and name != reference]
     lines = [overall_line(name, base, entries, metric) for name, base in dict.fromkeys(pairs)]
-    found = [line for line in lines if line]
-    return [OVERALL_HEAD, *found] if found else []
+    lines = [line for line in lines if line]
+    return [OVERALL_HEAD, *lines] if lines else []
 
 
 def overall_line(name: str, base: str, entries: Sequence[Entry], metric: str) -> list[str]:
     """The line of one row; every column has the same weight, whatever its number of seeds."""
     ours = (entry for entry in entries if entry.row.name == name)
-    found = [differences(entry.by_seed, other.by_seed) for entry in ours for other in same_column(base, entry, entries)]
-    columns = [runs for runs in found if runs]
+    gaps = [differences(entry.by_seed, other.by_seed) for entry in ours for other in same_column(base, entry, entries)]
+    columns = [runs for runs in gaps if runs]
     if len(columns) < MIN_COLUMNS:
         return []
     mean = sum(sum(runs) / len(runs) for runs in columns) / len(columns)
-    runs = [value for each in columns for value in each]
+    runs = [gap for column in columns for gap in column]
     better = [run * better_sign(metric) > 0 for run in runs]
     signs = [sum(better), sum(run == 0 for run in runs), sum(run != 0 for run in runs) - sum(better)]
     return [name, base, str(len(columns)), f"{mean:+.{precision(metric)}f}", *map(str, signs)]
@@ -158,9 +158,9 @@ def same_column(name: str, entry: Entry, entries: Sequence[Entry]) -> list[Entry
 def markdown(table: Table, entries: Sequence[Entry], facts: Sequence[str]) -> str:
     """The table as Markdown."""
     lines = [f"# {table.title}", "", *facts, ""]
-    for name, (first, *rest), said in sections(table, entries):
+    for name, (first, *rest), remarks in sections(table, entries):
         lines += [f"## {name}", "", markdown_row(first), markdown_row(["---"] * len(first))]
-        lines += [*map(markdown_row, rest), "", *(f"- {sentence}" for sentence in said), *([""] if said else [])]
+        lines += [*map(markdown_row, rest), "", *(f"- {remark}" for remark in remarks), *([""] if remarks else [])]
     return "\n".join(lines)
 
 

@@ -1,22 +1,27 @@
 """The three scales, and the options of a dataset and a number of labels at each.
 
 `smoke` is for tests: digits stand in for every dataset and a run has four steps. `frozen` trains heads on features of
-a pretrained network. `paper` is the full protocol, for GPUs.
+a pretrained network, beside baselines on the same features. `paper` is the full protocol, for GPUs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-from vcc_infuse.training.presets import PAPER_REFRESH, preset
+from vcc_infuse.errors import UserError
+from vcc_infuse.training.presets import preset_options
 
-from .table import CORE, Row, TableColumn, all_five, names
+from .cell import Options
+from .datasets import check_available
+from .table import CORE, Row, Table, TableColumn, all_five, display_name, method, names
 
 Scale = Literal["smoke", "frozen", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "frozen", "paper")
 SMOKE: dict[str, Any] = {
-    "steps": 4, "eval_every": 2, "batch_size": 8, "unlabeled_ratio": 2, "model": "SmallConv", "model.width": 4,
+    "preset": "scratch", "steps": 4, "eval_every": 2, "batch_size": 8, "unlabeled_ratio": 2, "model": "SmallConv",
+    "model.width": 4,
 }  # fmt: skip
 # Options that `frozen` adds to those of the preset of that name.
 FROZEN: dict[str, Any] = {
@@ -39,6 +44,21 @@ DATASET_NAMES = {
     "digits": "digits", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
     "svhn": "SVHN", "stl10": "STL-10",
 }  # fmt: skip
+BASELINES = ("Supervised", "LinearProbe", "LabelSpreading")
+REFERENCE = "LinearProbe"
+METRICS = ("ece", "ece_calibrated", "pseudo_label_coverage", "pseudo_label_precision", "seconds")
+LEFT_OUT = {
+    "ReMixMatch": "it rotates images, and features cannot be rotated",
+    "FullySupervised": "a probe on all labels is slow",
+}
+NARROW = {"CoMatch": 256, "SimMatch": 256}
+"""Hidden units of their projections: one as wide as the 1,280 features would be most of a step on a bank."""
+PROTOCOL = (
+    "Heads on a bank of frozen features (EfficientNet-Lite0 with ImageNet weights, images resized to 96×96, 1 plain, "
+    "2 weak and 4 strong views). Every head starts at the linear probe. The paper trains other networks on more "
+    "images, so its numbers are not shown."
+)
+SVHN = "Frozen ImageNet features are weak on SVHN's house numbers: expect high errors in all rows there."
 
 
 def run_options(scale: Scale, data: str, labels: int | None, **more: Any) -> dict[str, Any]:
@@ -52,17 +72,15 @@ def run_options(scale: Scale, data: str, labels: int | None, **more: Any) -> dic
 
 def frozen_options(data: str) -> dict[str, Any]:
     """The preset `frozen`, evaluated once: a run takes seconds."""
-    options = {name: value for name, value in preset("frozen", data).items() if name not in ("model", "bank")}
-    return {**options, "eval_every": options["steps"], **FROZEN, **FROZEN_BY_DATASET.get(data, {})}
+    steps = preset_options("frozen", data)["steps"]
+    return {"preset": "frozen", "steps": steps, "eval_every": steps, **FROZEN, **FROZEN_BY_DATASET.get(data, {})}
 
 
 def paper_options(data: str) -> dict[str, Any]:
-    """The paper's protocol, written out: its network and weight decay depend on the data."""
-    options = dict(preset("paper", data))
-    model = options.pop("model")
-    arguments = {f"model.{name}": value for name, value in model["init_args"].items()}
+    """The preset `paper`; its network, its weight decay and arguments of methods depend on the data."""
+    protocol = preset_options("paper", data)
     flip = {"flip": False} if data == "svhn" else {}
-    return {**options, "model": model["class_path"].rpartition(".")[2], **arguments, **flip}
+    return {"preset": "paper", "steps": protocol["steps"], "eval_every": protocol["eval_every"], **flip}
 
 
 def column_name(data: str, labels: int, keep: float | None = None) -> str:
@@ -78,9 +96,8 @@ def column(
     kept = {} if keep is None else {"selector.keep": keep}
     if scale == "smoke":
         return TableColumn(column_name("digits", 40, keep), {**run_options(scale, data, 40), **kept}, None, rows)
-    name, options = column_name(data, labels, keep), {**run_options(scale, data, labels), **kept}
-    if scale == "paper":
-        return TableColumn(name, {**options, "selector.every": PAPER_REFRESH}, name, rows, "paper")
+    name = column_name(data, labels, keep)
+    options = {**run_options(scale, data, labels), **kept}
     return TableColumn(name, options, name, rows)
 
 
@@ -110,3 +127,59 @@ def ablation_columns(scale: Scale, rows: Mapping[str, Sequence[Row]]) -> tuple[T
 def ablation_bases(scale: Scale) -> tuple[str, ...]:
     """The base methods of an ablation."""
     return ("FlexMatch", "FixMatch") if scale == "frozen" else ("FlexMatch",)
+
+
+def on_bank(table: Table) -> Table:
+    """The table with the baselines first, without methods that need images and without the paper's numbers."""
+    rows = (*map(method, BASELINES), *(row for row in table.rows if suits_bank(row)))
+    columns = tuple(without_paper(column, names(rows)) for column in table.columns)
+    comparable = table.metrics[0] == "error"  # of other metrics the baselines have none
+    return replace(
+        table,
+        rows=tuple(replace(row, options=narrow(row.options), paper={}) for row in rows),
+        columns=columns,
+        metrics=tuple(dict.fromkeys([*table.metrics, *(METRICS if comparable else ())])),
+        remark=" ".join(filter(None, [table.remark, *remarks(table)])),
+        reference=REFERENCE if comparable else None,
+    )
+
+
+def suits_bank(row: Row) -> bool:
+    """Whether the row is neither a baseline, which is there already, nor left out."""
+    alone = "calibrator" not in row.options and "selector" not in row.options
+    algorithm = row.options["algorithm"]
+    return algorithm not in LEFT_OUT and not (alone and algorithm in BASELINES)
+
+
+def narrow(options: Options) -> Options:
+    """The options of a row with a narrow projection, alone or as the base of a wrapper."""
+    widths = {part: NARROW.get(options.get(part, "")) for part in ("algorithm", "algorithm.base")}
+    return {**options, **{f"{part}.hidden_dim": width for part, width in widths.items() if width}}
+
+
+def without_paper(column: TableColumn, known: Sequence[str]) -> TableColumn:
+    """The column with the baselines and those of its rows that are known, compared with none of the paper's."""
+    wanted = column.rows if column.rows is None else {*BASELINES, *column.rows}
+    rows = None if wanted is None else tuple(name for name in known if name in wanted)
+    return replace(column, stands_for=None, rows=rows)
+
+
+def remarks(table: Table) -> list[str]:
+    """What a reader has to know."""
+    algorithms = {row.options["algorithm"] for row in table.rows}
+    missing = [f"{display_name(name)} is left out: {why}." for name, why in LEFT_OUT.items() if name in algorithms]
+    weak = [SVHN] if any("SVHN" in column.name for column in table.columns) else []
+    return [PROTOCOL, *missing, *weak]
+
+
+def without_missing(table: Table, data_root: str | None) -> Table:
+    """At frozen scale, the table without Fashion-MNIST if it is not installed, and a remark that says so."""
+    others = tuple(column for column in table.columns if column.options["data"] != "fashion_mnist")
+    if table.reference is None or not others or len(others) == len(table.columns):
+        return table
+    try:
+        check_available(["fashion_mnist"], data_root)
+    except UserError:
+        remark = f"{table.remark} Fashion-MNIST is skipped: apt-get install dataset-fashion-mnist."
+        return replace(table, columns=others, remark=remark)
+    return table

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vcc_infuse.training.presets import method_options
-
 from .cell import Cell, Options
 
 PaperNumbers = Mapping[str, float | tuple[float, ...]]
 """By column: the error in percent, or one number per metric of the table."""
-WRAPPERS = ("selector", "calibrator")
+OPTIONAL_PARTS = ("selector", "calibrator")
 CORE = ("FixMatch", "FlexMatch", "SimMatch")
 DISPLAY_NAMES = {"PseudoLabel": "Pseudo-Label", "PiModel": "Π-model"}
 
@@ -42,8 +40,6 @@ class TableColumn:
     """The paper's column it is compared with."""
     rows: tuple[str, ...] | None = None
     """The rows that are run, if not all."""
-    preset: str = ""
-    """The preset that has arguments of methods for the dataset."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +59,9 @@ class Table:
         """The run of a row in a column; None if it is not planned."""
         if column.rows is not None and row.name not in column.rows:
             return None
-        missing = {plugin for plugin in WRAPPERS if plugin not in row.options}
-        fitting = {name: v for name, v in column.options.items() if name.partition(".")[0] not in missing}
-        method = str(row.options.get("algorithm"))
-        own = method_options(column.preset, str(column.options.get("data")), method)
-        options = {**fitting, **{f"algorithm.{name}": v for name, v in own.items()}, **row.options, "seed": seed}
+        missing = {part for part in OPTIONAL_PARTS if part not in row.options}
+        shared = {name: value for name, value in column.options.items() if name.partition(".")[0] not in missing}
+        options = {**shared, **row.options, "seed": seed}
         if "selector.keep" in options:
             options["selector.keep"] = round(row.keep_factor * options["selector.keep"], 4)
         if "eval_every" in options and "selector" in options:
@@ -129,9 +123,9 @@ def names(rows: Iterable[Row]) -> tuple[str, ...]:
 
 def vcc_variant(algorithm: str, name: str, paper: PaperNumbers | None = None, **arguments: Any) -> Row:
     """VCC with other arguments, compared with its defaults."""
-    own = {f"calibrator.{key}": value for key, value in arguments.items()}
+    options = {f"calibrator.{key}": value for key, value in arguments.items()}
     base = f"VCC-{display_name(algorithm)}"
-    return Row(f"{base} {name}", {"algorithm": algorithm, "calibrator": "VCC", **own}, base, paper or {})
+    return Row(f"{base} {name}", {"algorithm": algorithm, "calibrator": "VCC", **options}, base, paper or {})
 
 
 def paper_numbers(text: str, columns: tuple[str, ...], width: int = 1) -> dict[str, PaperNumbers]:
@@ -140,6 +134,8 @@ def paper_numbers(text: str, columns: tuple[str, ...], width: int = 1) -> dict[s
     for line in text.strip().splitlines():
         name, *words = line.split()
         groups = [words[i : i + width] for i in range(0, len(words), width)]
-        known = {c: tuple(map(float, g)) for c, g in zip(columns, groups, strict=True) if "-" not in g}
-        papers[name] = {c: g[0] if width == 1 else g for c, g in known.items()}
+        known = {
+            column: tuple(map(float, group)) for column, group in zip(columns, groups, strict=True) if "-" not in group
+        }
+        papers[name] = {column: group[0] if width == 1 else group for column, group in known.items()}
     return papers

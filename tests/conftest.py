@@ -1,6 +1,7 @@
 """Shared fixtures. One thread a process: the tests run beside each other, and tiny tensors gain nothing from more."""
 
 import os
+import resource
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -17,6 +18,24 @@ torch.set_num_threads(1)
 def _own_cache(tmp_path_factory):
     """No test reads or fills the user's cache."""
     os.environ["VCC_INFUSE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _float32():
+    """What `auto` computes in does not depend on the machine that runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+        patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        yield
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Wall time says how busy the machine was, CPU time how much the tests cost."""
+    if hasattr(config, "workerinput"):
+        return
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(part.ru_utime + part.ru_stime for part in usage)
+    terminalreporter.write_line(f"CPU time: {seconds / 60:.1f} minutes, of all processes together")
 
 
 @pytest.fixture(scope="session")

@@ -253,7 +253,7 @@ def test_of_views_the_first_is_predicted(blobs):
     x, truth, y = blobs
     rng = np.random.RandomState(0)
     views = x[:, None] + 0.1 * rng.randn(len(x), 3, 4)
-    model = SSLClassifier(**FAST).fit(views, y)
+    model = SSLClassifier(slots=(1, 1), **FAST).fit(views, y)
     assert isinstance(model.predictor_.model.backbone, Identity)
     assert model.predictor_.views.slots == (1, 1)
     assert model.n_features_in_ == 4

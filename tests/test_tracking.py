@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -16,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.helpers.processes import together
 from vcc_infuse import FixMatch, SmallConv, Softmax, Trainer, UserError
 from vcc_infuse.cli.main import main
 from vcc_infuse.tracking import reliability_image
@@ -207,10 +207,7 @@ def test_an_unknown_tracker_on_the_command_line(capsys):
 
 
 def test_only_the_first_process_tracks(tmp_path):
-    launch = [sys.executable, *"-m torch.distributed.run --nproc_per_node 2 --standalone -m vcc_infuse".split()]
     words = [*WORDS.split(), "--device", "cpu", "--tracker", "tensorboard", "--out", str(tmp_path / "run")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True, timeout=240)
-    assert finished.returncode == 0, finished.stderr[-3000:]
+    together(2, lambda: main(words), tmp_path / "log.txt")
     assert len(list((tmp_path / "run").rglob("events.out.tfevents.*"))) == 1
     assert all(series == [2, 4] for series in steps(events(tmp_path / "run")))

@@ -7,7 +7,7 @@ import time
 import pytest
 from PIL import Image
 
-from tests.tracking.test_tracker import Stopping, lines, numbers, train
+from tests.test_tracking import Stopping, lines, numbers, train
 from vcc_infuse import UserError
 from vcc_infuse.training.signals import Interrupted
 

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from paper.collect import LABELS, better_sign
 from paper.render import interval, precision
 from paper.statistics import Estimate, estimate
-
 from vcc_infuse.utils.io import write_text
 
 ROOT = Path(__file__).parents[1]

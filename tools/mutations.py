@@ -1,10 +1,12 @@
-"""Wrong versions of calibrators, selectors, algorithms and plug-ins, each of which a test must catch.
+"""Wrong versions of calibrators, selectors, algorithms and wrappers, each of which a test must catch.
 
     python tools/mutations.py [--only WORD] [--out results/mutations.md]
+    python tools/mutations.py --check
 
-Works in a temporary copy of the tree: replace one piece of text in one file, run the named tests, put it back. Exits
-with 1 if a mutation survives. A text that is not in its file exactly once, and tests that fail without any mutation
-or cannot be collected with one, are mistakes in this list and end the run.
+Works in a temporary copy of the tree: replace one piece of text in one file, run the named tests of the fast suite,
+put it back. Exits with 1 if a mutation survives. A text that is not in its file exactly once, and tests that fail
+without any mutation or cannot be collected with one, are mistakes in this list and end the run. `--check` only looks
+whether every text is there.
 """
 
 from __future__ import annotations
@@ -19,19 +21,16 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import hypothesis  # noqa: F401  imported once for all forks, like what the package imports
-import paper.grid  # noqa: F401
-import pytest
-import scipy.optimize  # noqa: F401
-import sklearn.datasets  # noqa: F401
-import torch
-
 ROOT = Path(__file__).parents[1]
-PARTS = ("src", "tests", "pyproject.toml", "docs", "README.md", "examples", "tools")
+OURS = ("vcc_infuse", "paper", "benchmarks", "tests")
+PARTS = ("src", "tests", "pyproject.toml", "docs", "README.md", "examples", "tools", "paper", "benchmarks")
 
 
 class Mutation(NamedTuple):
-    """What is broken: `old` becomes `new` in `file` (below src/vcc_infuse); `tests` (below tests) must notice."""
+    """What is broken: `old` becomes `new` in `file`; `tests` (below tests) must notice.
+
+    `file` is below src/vcc_infuse, or begins with paper/.
+    """
 
     what: str
     file: str
@@ -39,12 +38,24 @@ class Mutation(NamedTuple):
     new: str
     tests: str
 
+    def path(self, tree: Path) -> Path:
+        """Where the file is."""
+        return (tree if self.file.startswith("paper/") else tree / "src" / "vcc_infuse") / self.file
+
+    def mistakes(self, tree: Path) -> list[str]:
+        """What is wrong with this entry of the list."""
+        path = self.path(tree)
+        count = path.read_text(encoding="utf-8").count(self.old) if path.exists() else 0
+        wrong = [] if count == 1 else [f"{self.what}: {self.file} has the text {self.old!r} {count} times, not once"]
+        missing = [word for word in self.tests.split() if not (tree / "tests" / word).exists()]
+        return wrong + [f"{self.what}: there is no tests/{word}" for word in missing]
+
 
 VCC, EVIDENCE = "calibrators/vcc", "calibrators/evidence"
 M = Mutation
 MUTATIONS = (
     # The audit's three, which had survived.
-    M("VCC predicts the softmax instead of r", f"{VCC}/calibrator.py",
+    M("VCC predicts the softmax instead of r", f"{VCC}/vcc.py",
       "return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)",
       "return outputs.logits.float().softmax(1).amax(1)", f"{VCC}/test_calibrator.py"),
     M("RobustVCC's reconstruction predicts the softmax", f"{VCC}/robust.py",
@@ -52,12 +63,12 @@ MUTATIONS = (
       f"{VCC}/test_robust.py"),
     M("RobustVCC predicts without its temperature", f"{VCC}/robust.py",
       "self.temperature(outputs.logits.float())", "outputs.logits.float()", f"{VCC}/test_robust.py"),
-    M("the heads are not crossed in the view score", f"{VCC}/consistency.py",
+    M("the heads are not crossed in the view score", f"{VCC}/scores.py",
       "crossed = ema_head(outputs.features.detach())", "crossed = head(outputs.features.detach())",
       f"{VCC}/test_consistency.py"),
     # Calibrators.
     M("the view score compares networks under different statistics", f"{VCC}/score_memory.py",
-      "if outputs is step.evaluated:", "if True:", f"{VCC}/test_score_memory.py"),
+      "if outputs.at_inference:", "if True:", f"{VCC}/test_score_memory.py"),
     M("the fusion adds the confidence, as printed", f"{VCC}/fusion.py",
       '1 - confidence if fusion == "corrected" else confidence', "confidence", f"{VCC}/test_fusion.py"),
     M("the interpolation is upside down", f"{VCC}/fusion.py",
@@ -73,22 +84,22 @@ MUTATIONS = (
       f"{VCC}/test_reconstruction.py"),
     M("z is drawn with the variance as deviation", f"{VCC}/reconstruction.py",
       "(log_var / 2).exp()", "log_var.exp()", f"{VCC}/test_paper.py"),
-    M("the ensemble score is the mean entropy", f"{VCC}/consistency.py",
+    M("the ensemble score is the mean entropy", f"{VCC}/scores.py",
       "return entropy(logits.softmax(-1).mean(1))", "return entropy(logits.softmax(-1)).mean(1)",
       f"{VCC}/test_consistency.py"),
-    M("dropout samples are not scaled", f"{VCC}/consistency.py",
+    M("dropout samples are not scaled", f"{VCC}/scores.py",
       "(kept * head.weight)", "((kept > 0) * head.weight)", f"{VCC}/test_consistency.py"),
     M("z does not reach the decoder", f"{VCC}/reconstruction.py",
       "hidden + F.linear(z, weight[:, -z.shape[1] :])", "hidden", f"{VCC}/test_reconstruction.py"),
-    M("an old visit still counts", f"{VCC}/history.py", "(now - stamp <= self.max_age)", "(now >= stamp)",
+    M("an old visit still counts", "calibrators/history.py", "(now - stamp <= self.max_age)", "(now >= stamp)",
       f"{VCC}/test_history.py"),
-    M("the loss of VCC has no weight", f"{VCC}/base.py",
+    M("the loss of VCC has no weight", f"{VCC}/vcc.py",
       "return confidence, self.weight * loss", "return confidence, loss", f"{VCC}/test_calibrator.py"),
-    M("the loss of RobustVCC and of a joint VCC has no weight", f"{VCC}/base.py",
+    M("the loss of RobustVCC and of a joint VCC has no weight", f"{VCC}/vcc.py",
       "return self.weight * self.network.loss(", "return self.network.loss(", f"{VCC}"),
-    M("the joint loss does not reach the classifier", f"{VCC}/calibrator.py",
+    M("the joint loss does not reach the classifier", f"{VCC}/vcc.py",
       "if not self.joint or self.network is None:", "if True:", f"{VCC}/test_paper.py"),
-    M("matching ignores the class", "calibrators/quantile_matching.py",
+    M("matching ignores the class", "calibrators/scale_matching.py",
       "return labels * _STRIDE + (values.float() * _UNIT).long()", "return (values.float() * _UNIT).long()",
       "calibrators/test_quantile_matching.py"),
     M("temperature multiplies", "calibrators/temperature.py",
@@ -100,17 +111,17 @@ MUTATIONS = (
       "len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / value",
       "len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / (2 * value)", "calibrators/test_mmce.py"),
     # Evidence.
-    M("a head is shown its own fold", f"{EVIDENCE}/folds.py",
+    M("a head is shown its own fold", f"{EVIDENCE}/fold_heads.py",
       "shown = self.fold[ids][:, None] != torch", "shown = self.fold[ids][:, None] >= 0 * torch",
       f"{EVIDENCE}/test_folds.py"),
-    M("the witness learns from pseudo labels", f"{EVIDENCE}/honest.py",
+    M("the witness learns from pseudo labels", f"{EVIDENCE}/out_of_fold.py",
       "step.gather, batch.ids, weak[:0], strong[:0])", "step.gather, batch.ids, weak, strong)",
       f"{EVIDENCE}/test_honest.py"),
-    M("labels are judged by the wrong head", f"{EVIDENCE}/honest.py",
+    M("labels are judged by the wrong head", f"{EVIDENCE}/out_of_fold.py",
       "self.heads.fold[ids]\n", "(self.heads.fold[ids] + 1) % self.heads.folds\n", f"{EVIDENCE}/test_honest.py"),
-    M("old judgments count", f"{EVIDENCE}/honest.py", "recent = self.batch > self.batches - RECENT",
+    M("old judgments count", f"{EVIDENCE}/out_of_fold.py", "recent = self.batch > self.batches - RECENT",
       "recent = self.labels >= 0", f"{EVIDENCE}/test_honest.py"),
-    M("the past holds the present", f"{EVIDENCE}/calibrator.py",
+    M("the past holds the present", f"{EVIDENCE}/evidence.py",
       "            support = self.support(step, probs, features)\n",
       "            self.history.write(step.batch.pool_ids, probs, step.number)\n"
       "            support = self.support(step, probs, features)\n", f"{EVIDENCE}/test_honest.py"),
@@ -119,43 +130,43 @@ MUTATIONS = (
       "own = torch.zeros_like(found, dtype=torch.bool)", f"{EVIDENCE}/test_neighbors.py"),
     M("a labeled image's copy in the pool is its neighbor", f"{EVIDENCE}/neighbors.py",
       "own[:, 0] |= some >= self.pool", "own[:, -1] |= some >= self.pool", f"{EVIDENCE}/test_neighbors.py"),
-    M("equal values have the highest rank", f"{EVIDENCE}/reliability.py",
+    M("equal values have the highest rank", f"{EVIDENCE}/logistic.py",
       "((below + upto) / 2 + 0.5)", "(upto + 0.5)", f"{EVIDENCE}/test_reliability.py"),
-    M("unknown evidence counts as none", f"{EVIDENCE}/reliability.py",
+    M("unknown evidence counts as none", f"{EVIDENCE}/logistic.py",
       "torch.where(scores.isnan(), scores[:1], scores).nan_to_num(0).T", "scores.nan_to_num(0).T",
       f"{EVIDENCE}/test_reliability.py"),
-    M("weights may be negative", f"{EVIDENCE}/reliability.py", "at[:-1].clamp_min(0)", "at[:-1]",
+    M("weights may be negative", f"{EVIDENCE}/logistic.py", "at[:-1].clamp_min(0)", "at[:-1]",
       f"{EVIDENCE}/test_reliability.py"),
-    M("the promise forgets the further example", f"{EVIDENCE}/thresholds.py",
+    M("the promise forgets the further example", f"{EVIDENCE}/risk_control.py",
       "int(max_error * (len(scores) + 1) + 1e-9) - 1", "int(max_error * len(scores) + 1e-9)",
       f"{EVIDENCE}/test_reliability.py"),
-    M("the softmax selects before a promise can be kept", f"{EVIDENCE}/calibrator.py",
+    M("the softmax selects before a promise can be kept", f"{EVIDENCE}/evidence.py",
       "if step.progress < self.warmup_fraction and self.max_label_error is None:",
       "if step.progress < self.warmup_fraction:", f"{EVIDENCE}/test_calibrator.py"),
-    M("judgments that set a threshold had a part in their own score", f"{EVIDENCE}/calibrator.py",
+    M("judgments that set a threshold had a part in their own score", f"{EVIDENCE}/evidence.py",
       "scores = cross_fitted(evidence, labels, right, folds, classes)", "scores = self.reliability(evidence, labels)",
       f"{EVIDENCE}/test_calibrator.py"),
-    M("a cross-fitted model sees the row it scores", f"{EVIDENCE}/reliability.py",
+    M("a cross-fitted model sees the row it scores", f"{EVIDENCE}/logistic.py",
       "model.fit(evidence[~own], labels[~own], right[~own])", "model.fit(evidence, labels, right)",
       f"{EVIDENCE}/test_reliability.py"),
-    M("labels are weighed without regard to their class", f"{EVIDENCE}/calibrator.py",
+    M("labels are weighed without regard to their class", f"{EVIDENCE}/evidence.py",
       "((total + few * common) / (count + few)).clamp_min(TINY)[labels]", "common", f"{EVIDENCE}/test_calibrator.py"),
     M("the weights of a calibrator do not reach the loss", "algorithms/base.py",
       "pseudo.loss(strong.logits, calibrated.sample_weights(batch))", "pseudo.loss(strong.logits, batch.weights)",
       "contract/test_contract.py"),
-    M("the weights of a calibrator do not reach a selector", "selectors/pool_chunk.py",
+    M("the weights of a calibrator do not reach a selector", "selectors/pool.py",
       "weights = pseudo.weights * calibrated.sample_weights(step.batch)", "weights = pseudo.weights",
       "selectors/test_pool.py"),
     # Selectors.
-    M("INFUSE keeps what raises the support loss", "selectors/infuse/selector.py",
+    M("INFUSE keeps what raises the support loss", "selectors/infuse/infuse.py",
       'return -score if self.rank == "corrected" else score', 'return score if self.rank == "corrected" else -score',
       "selectors/infuse/test_selector.py"),
-    M("the influence has no sign", "selectors/infuse/selector.py",
+    M("the influence has no sign", "selectors/infuse/infuse.py",
       "return -alignment(direction, chunk.errors, chunk.outputs.features)",
       "return alignment(direction, chunk.errors, chunk.outputs.features)", "selectors/infuse/test_selector.py"),
-    M("Mixup forgets the partner's label", "selectors/infuse/support.py",
+    M("Mixup forgets the partner's label", "selectors/infuse/influence.py",
       "softmax(1) - mix(truth)", "softmax(1) - truth", "selectors/test_head_gradients.py"),
-    M("the partner's feature gets no gradient", "selectors/infuse/support.py",
+    M("the partner's feature gets no gradient", "selectors/infuse/influence.py",
       "return own.index_add(0, self.partner, (1 - self.lam) * gradient)", "return own",
       "selectors/test_head_gradients.py"),
     M("the bias has no gradient", "selectors/head_gradients.py",
@@ -181,14 +192,14 @@ MUTATIONS = (
     M("AlignedINFUSE forgets the labels", "selectors/infuse/aligned.py",
       "return of_pool + sum_over_classes(labeled.logits.softmax(1) - truth, labeled.features, y)", "return of_pool",
       "selectors/infuse/test_aligned.py"),
-    M("frozen parameters take part in the influence", "selectors/infuse/jvp.py",
+    M("frozen parameters take part in the influence", "selectors/infuse/influence.py",
       "torch.zeros_like(v) if name in frozen else v for", "v for", "selectors/infuse/test_selector.py"),
-    M("the curvature is not damped", "selectors/infuse/curvature.py",
+    M("the curvature is not damped", "selectors/infuse/influence.py",
       "return factor + damping * factor.trace()", "return factor + 0 * factor.trace()",
       "selectors/infuse/test_selector.py"),
-    M("the oracle sees the support set", "reproduce/oracle.py",
+    M("the oracle sees the support set", "paper/oracle.py",
       "return SupportGradient(mean_gradient(errors, features), errors @ weight / len(errors), self._rows(pool))",
-      "return super().support(pool)", "reproduce/test_oracle.py"),
+      "return super().support(pool)", "paper/test_oracle.py"),
     M("RETRIEVE steps by the mean gradient", "selectors/retrieve.py",
       "labeled.step(labeled.weight * atoms.total", "labeled.step(labeled.weight / budget * atoms.total",
       "selectors/test_retrieve.py"),
@@ -235,29 +246,29 @@ MUTATIONS = (
       "F.normalize(teacher * probs[:, labels], p=1, dim=1)", "teacher", "algorithms/test_simmatch.py"),
     M("sharpening multiplies by the temperature", "algorithms/ops.py",
       "return (logs / temperature).softmax(1)", "return (logs * temperature).softmax(1)", "algorithms/test_ops.py"),
-    # Plug-ins for long tails.
-    M("Balance starts before its warm-up ends", "imbalance/balance.py",
-      "if step.progress < self.warmup_fraction:", "if False:", "imbalance/test_balance.py"),
-    M("Balance changes nothing", "imbalance/balance.py",
+    # Wrappers for long tails.
+    M("Balance starts before its warm-up ends", "algorithms/imbalance/balance.py",
+      "if step.progress < self.warmup_fraction:", "if False:", "algorithms/imbalance/test_balance.py"),
+    M("Balance changes nothing", "algorithms/imbalance/balance.py",
       "return calibrated._replace(probs=probs, confidence=probs.amax(1))", "return calibrated",
-      "imbalance/test_balance.py"),
-    M("DARP starts as late as before", "imbalance/darp.py",
-      "start_fraction: float = 0.4", "start_fraction: float = 200 / 256", "imbalance/test_darp.py"),
-    M("DARP weighs all rows alike", "imbalance/darp.py",
+      "algorithms/imbalance/test_balance.py"),
+    M("DARP starts as late as before", "algorithms/imbalance/darp.py",
+      "start_fraction: float = 0.4", "start_fraction: float = 200 / 256", "algorithms/imbalance/test_darp.py"),
+    M("DARP weighs all rows alike", "algorithms/imbalance/darp.py",
       "self.entropy = -(probs * self.logs).sum(1, keepdim=True).clamp(max=-1e-9)",
-      "self.entropy = torch.ones_like(probs[:, :1])", "imbalance/test_darp.py"),
-    M("DebiasPL adds the margin", "imbalance/debiaspl.py",
+      "self.entropy = torch.ones_like(probs[:, :1])", "algorithms/imbalance/test_darp.py"),
+    M("DebiasPL adds the margin", "algorithms/imbalance/debiaspl.py",
       "debiased = (logits - self.margin()).softmax(1)", "debiased = (logits + self.margin()).softmax(1)",
-      "imbalance/test_debiaspl.py"),
-    M("ABC keeps all of the frequent classes", "imbalance/abc.py",
+      "algorithms/imbalance/test_debiaspl.py"),
+    M("ABC keeps all of the frequent classes", "algorithms/imbalance/abc.py",
       "mask = torch.bernoulli(self.keep_rates[batch.y])", "mask = torch.ones_like(self.keep_rates[batch.y])",
-      "imbalance/test_abc.py"),
-    M("Adsh changes the head class's threshold", "imbalance/adsh.py",
+      "algorithms/imbalance/test_abc.py"),
+    M("Adsh changes the head class's threshold", "algorithms/adsh.py",
       "found.where((kept > 0) & others, self.thresholds)", "found.where(kept > 0, self.thresholds)",
-      "imbalance/test_adsh.py"),
-    M("DASO blends the other way round", "imbalance/daso.py",
+      "algorithms/test_adsh.py"),
+    M("DASO blends the other way round", "algorithms/imbalance/daso.py",
       "weight = self.blend()[calibrated.labels][:, None]", "weight = 1 - self.blend()[calibrated.labels][:, None]",
-      "imbalance/test_daso.py"),
+      "algorithms/imbalance/test_daso.py"),
     # What the presets promise.
     M("--preset paper has no joint forward", "training/presets.py",
       '"joint_bn": True,', '"joint_bn": False,', "cli/test_paper_preset.py"),
@@ -270,15 +281,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="mutations with this word in their description or file")
     parser.add_argument("--out", type=Path, help="write the result as Markdown")
+    parser.add_argument("--check", action="store_true", help="only look whether every text is in its file once")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    if wrong := mistakes(ROOT):
+        sys.exit("\n".join(wrong))
+    if options.check:
+        print(f"each of {len(MUTATIONS)} texts is in its file once")
+        return 0
+    import_once()
     # Bytecode is compared by size and time in seconds: a quick change of equal length would go unnoticed.
     sys.dont_write_bytecode = True
     chosen = [m for m in MUTATIONS if options.only in m.what or options.only in m.file]
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(Path(folder))
-        for mutation in chosen:
-            mutated(tree, mutation)  # every mistake in the list, before anything is run
         every = sorted({word for m in chosen for word in m.tests.split()})
         if run_tests(tree, " ".join(every)):
             sys.exit("the tests fail without any mutation; mend them first")
@@ -287,6 +302,24 @@ def main() -> int:
     if options.out:
         options.out.write_text(report(chosen, survivors), encoding="utf-8")
     return bool(survivors)
+
+
+def mistakes(tree: Path) -> list[str]:
+    """Every mistake in the list."""
+    return [wrong for mutation in MUTATIONS for wrong in mutation.mistakes(tree)]
+
+
+def import_once() -> None:
+    """Import for all forks what would take each of them seconds."""
+    import hypothesis  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.optimize  # noqa: F401
+    import sklearn.datasets  # noqa: F401
+    import torch
+
+    import paper.grid  # noqa: F401
+
+    torch.set_num_threads(1)
 
 
 def copy_tree(folder: Path) -> Path:
@@ -300,19 +333,11 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def mutated(tree: Path, mutation: Mutation) -> str:
-    """The broken file."""
-    text = (tree / "src" / "vcc_infuse" / mutation.file).read_text(encoding="utf-8")
-    if (found := text.count(mutation.old)) != 1:
-        sys.exit(f"{mutation.what}: {mutation.file} has the text {mutation.old!r} {found} times, not once")
-    return text.replace(mutation.old, mutation.new)
-
-
 def caught(tree: Path, mutation: Mutation) -> bool:
     """Whether the tests notice the mutation; the file is put back."""
-    path = tree / "src" / "vcc_infuse" / mutation.file
+    path = mutation.path(tree)
     before, began = path.read_text(encoding="utf-8"), time.perf_counter()
-    path.write_text(mutated(tree, mutation), encoding="utf-8")
+    path.write_text(before.replace(mutation.old, mutation.new), encoding="utf-8")
     status = run_tests(tree, mutation.tests)
     path.write_text(before, encoding="utf-8")
     if status not in (0, 1):
@@ -324,18 +349,21 @@ def caught(tree: Path, mutation: Mutation) -> bool:
 
 def run_tests(tree: Path, tests: str) -> int:
     """The exit status of pytest on the copy, in a fork of this process: importing torch each time would take longer."""
+    import pytest
+
     paths = [str(Path("tests") / word) for word in tests.split()]
+    options = ["-q", "-x", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", "--no-cov"]
     if (child := os.fork()) == 0:
         status = 3
         try:
             os.chdir(tree)
-            for name in [name for name in sys.modules if name.partition(".")[0] == "vcc_infuse"]:
+            for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
                 del sys.modules[name]
             sys.path[:0] = [str(tree / "src"), str(tree)]
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)
-            status = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-cov", *paths]))
+            status = int(pytest.main([*options, *paths]))
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

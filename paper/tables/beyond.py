@@ -55,7 +55,7 @@ def columns(scale: Scale) -> tuple[TableColumn, ...]:
 def confidence(scale: Scale) -> Table:
     """Differences are to the softmax."""
     base = NAMES["softmax"]
-    parts = tuple(Row(NAMES[n], WATCHED, base if n != "softmax" else None, part=n) for n in EVIDENCE_PARTS)
+    parts = (Row(NAMES[part], WATCHED, base if part != "softmax" else None, part=part) for part in EVIDENCE_PARTS)
     others = (
         Row(f"Evidence {name}", {**WATCHED, "calibrator.scores": scores}, base, part="Evidence")
         for name, scores in SCORES.items()
@@ -70,19 +70,16 @@ def error(scale: Scale) -> Table:
     """FixMatch alone, with RobustVCC and with Evidence; other methods alone and with Evidence."""
 
     def row(name: str, calibrator: str, base: str = "FixMatch", **options: Any) -> Row:
-        own = {f"calibrator.{key}": value for key, value in options.items()}
-        return Row(name, {"algorithm": base, "calibrator": calibrator, **own}, base)
+        arguments = {f"calibrator.{key}": value for key, value in options.items()}
+        return Row(name, {"algorithm": base, "calibrator": calibrator, **arguments}, base)
 
+    others = ((method(base), row(f"Evidence-{base}, weighed", "Evidence", base, weigh=True)) for base in OTHER_BASES)
     rows = (
         Row("FixMatch", WATCHED),  # trains as FixMatch alone does, and is run for the other table anyway
         row("RobustVCC-FixMatch", "RobustVCC"),
         row("Evidence-FixMatch", "Evidence"),
         *(row(f"Evidence-FixMatch, {part:.0%} promised", "Evidence", max_label_error=part) for part in MAX_ERRORS),
-        *(
-            each
-            for base in OTHER_BASES
-            for each in (method(base), row(f"Evidence-{base}, weighed", "Evidence", base, weigh=True))
-        ),
+        *(row for pair in others for row in pair),
     )
     metrics = ("error", "ece_calibrated", "ece", "pseudo_label_coverage", "pseudo_label_precision", "trusted_and_wrong")
     return Table("beyond-error", "Error with Evidence", rows, columns(scale), metrics, ERROR_REMARK)
@@ -92,10 +89,10 @@ def selection(scale: Scale) -> Table:
     """AlignedINFUSE, the paper's INFUSE, and what needs no scores; differences are to RandomOnline."""
 
     def row(selector: str, algorithm: str = "FixMatch", **more: Any) -> Row:
-        own = coreset.selector_options(selector, scale)
+        options = coreset.selector_options(selector, scale)
         name = "OracleINFUSE" if selector == coreset.ORACLE else selector
         title = coreset.title("Balance-FixMatch" if more else algorithm, name)
-        return Row(title, {"algorithm": algorithm, **own, **more}, None if title == control else control)
+        return Row(title, {"algorithm": algorithm, **options, **more}, None if title == control else control)
 
     control = coreset.title("FixMatch", "RandomOnline")
     balance = {"algorithm": "Balance", "algorithm.base": "FixMatch"}
@@ -105,7 +102,13 @@ def selection(scale: Scale) -> Table:
         row("RandomOnline"), *(row(name) for name in SELECTORS),
         *(row(name, **balance) for name in ("RandomOnline", "AlignedINFUSE")), row(coreset.ORACLE),
     )  # fmt: skip
-    every = (coreset.frozen_column(*pair, keep) for pair in SETTINGS for keep in coreset.KEEPS)
-    found = tuple(replace(one, rows=None) for one in every) if scale == "frozen" else coreset.columns("smoke")
     title = "Error with a part of the unlabeled examples, chosen by AlignedINFUSE"
-    return Table("beyond-selection", title, rows, found, ("error", "passes"), SELECTION_REMARK)
+    return Table("beyond-selection", title, rows, selection_columns(scale), ("error", "passes"), SELECTION_REMARK)
+
+
+def selection_columns(scale: Scale) -> tuple[TableColumn, ...]:
+    """Every setting at every keep ratio, with all rows; or those of the core-set table at smoke scale."""
+    if scale != "frozen":
+        return coreset.columns("smoke")
+    settings = ((*pair, keep) for pair in SETTINGS for keep in coreset.KEEPS)
+    return tuple(replace(coreset.frozen_column(*setting), rows=None) for setting in settings)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..cell import Options
 from ..scales import FROZEN_SETTINGS, Scale, column, column_name
 from ..table import Row, Table, TableColumn, names, paper_numbers
 
@@ -121,10 +120,10 @@ def frozen_column(data: str, labels: int, keep: float) -> TableColumn:
     if (data, labels) not in FROZEN_FULL:
         left_out |= set(rows["FixMatch"]) - {title("FixMatch", name) for name in FEW}
     shown = tuple(name for base in BASES for name in rows[base] if name not in left_out)
-    found = column("frozen", data, labels, keep, shown)
-    return replace(found, options={**found.options, "selector.every": refresh_interval(found.options, keep)})
+    return with_refresh(column("frozen", data, labels, keep, shown), keep)
 
 
-def refresh_interval(options: Options, keep: float) -> int:
-    """Steps between two core sets."""
-    return math.ceil(keep * int(options["steps"]) / SELECTIONS)
+def with_refresh(column: TableColumn, keep: float) -> TableColumn:
+    """The column with the steps between two core sets."""
+    interval = math.ceil(keep * int(column.options["steps"]) / SELECTIONS)
+    return replace(column, options={**column.options, "selector.every": interval})

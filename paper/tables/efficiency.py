@@ -7,7 +7,7 @@ from typing import Any
 
 from ..scales import Scale, column, column_name
 from ..table import Row, Table, TableColumn, method, names, paper_numbers, with_vcc
-from .coreset import LAZY, refresh_interval, selector_options
+from .coreset import LAZY, selector_options, with_refresh
 
 PAPER = paper_numbers(
     """
@@ -35,7 +35,8 @@ FROZEN = (
 def table(scale: Scale) -> Table:
     """Time as a ratio to the base. The paper's ratios are 1.132, 0.516 and, with VCC in both runs, 0.456."""
     rows = (*(method(name, PAPER[name]) for name in OTHERS), *efficient("FlexMatch", scale))
-    column, title = timed_column(scale, "cifar100", 2500), "Error and training time"
+    column = timed_column(scale, "cifar100", 2500)
+    title = "Error and training time"
     if scale != "frozen":
         return Table("efficiency", title, rows, (column,), METRICS)
     fixmatch = efficient("FixMatch", scale)
@@ -48,7 +49,8 @@ def efficient(base: str, scale: Scale) -> tuple[Row, ...]:
     """A method alone, with lazy strong views, with core sets, and with VCC."""
     kept = {"selector.keep": KEEP}
     infuse: dict[str, Any] = {"algorithm": base, **selector_options("INFUSE", scale), **kept}
-    both, name = {**infuse, "calibrator": "VCC"}, f"VCC-INFUSE-{base}"
+    both = {**infuse, "calibrator": "VCC"}
+    name = f"VCC-INFUSE-{base}"
     random = {"algorithm": base, "selector": "RandomOnline", **kept}
     return (
         method(base, PAPER.get(base)),
@@ -63,7 +65,5 @@ def efficient(base: str, scale: Scale) -> tuple[Row, ...]:
 
 def timed_column(scale: Scale, data: str, labels: int) -> TableColumn:
     """A column in which core sets are chosen as often as in the core-set table."""
-    found = column(scale, data, labels)
-    if scale != "frozen":
-        return found
-    return replace(found, options={**found.options, "selector.every": refresh_interval(found.options, KEEP)})
+    plain = column(scale, data, labels)
+    return with_refresh(plain, KEEP) if scale == "frozen" else plain

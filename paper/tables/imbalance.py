@@ -1,4 +1,4 @@
-"""The paper's long-tailed table; beyond it ABC, the controls of VCC, and VCC on top of another plug-in."""
+"""The paper's long-tailed table; beyond it ABC, the controls of VCC, and VCC on top of a wrapper."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ TAILS = {
 
 def table(scale: Scale) -> Table:
     """At frozen scale the largest class has 1,500 images, so 300 labels; γ = 100 leaves three in the smallest."""
-    plugged = (Row(f"FixMatch + {p}", {"algorithm": p}, "FixMatch", PAPER.get(p, {})) for p in WRAPPERS)
-    both = (Row(f"FixMatch + {p} + VCC", {"algorithm": p, "calibrator": "VCC"}, f"FixMatch + {p}") for p in WITH_VCC)
+    wrapped = (Row(f"FixMatch + {name}", {"algorithm": name}, "FixMatch", PAPER.get(name, {})) for name in WRAPPERS)
+    both = (
+        Row(f"FixMatch + {name} + VCC", {"algorithm": name, "calibrator": "VCC"}, f"FixMatch + {name}")
+        for name in WITH_VCC
+    )
     rows = (
         method("Supervised"),
         *(method(name, PAPER[name]) for name in ("FixMatch", "FlexMatch", "SimMatch")),
-        *plugged,
+        *wrapped,
         Row("VCC-FixMatch", {"algorithm": "FixMatch", "calibrator": "VCC"}, "FixMatch", PAPER["VCC"]),
         *controls("FixMatch"),
         *both,

@@ -19,19 +19,20 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .algorithms.baselines import ClosedForm
+from .augment.recipe import Augment
 from .bank.bank import BankConfig
-from .bank.embed import embed_data, head
+from .bank.embed import head
 from .calibrators import Calibrator
 from .calibrators.base import set_top_confidence
 from .data.dataset import Dataset
-from .data.sources.arrays import are_views, as_rows, encode, from_arrays, has_label
+from .data.sources.arrays import as_rows, encode, from_arrays, has_label
 from .data.split import from_given_labels
 from .data.ssl_data import SSLData
 from .errors import UserError, check_choice, check_integer
 from .models import MLP, Backbone, SmallConv, Timm
+from .run import Result, train
 from .selectors import Selector
 from .training.presets import FROZEN
-from .training.trainer import Trainer
 from .utils.seeding import preserve_mode_and_rng
 
 __all__ = ["SSLClassifier"]
@@ -73,8 +74,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         bank: which views are embedded, and whether a linear layer or an MLP is trained; see `BankConfig`.
         cache: folder that keeps embedded images for later fits on the same rows; if not given, they are embedded for
             this fit only.
-        slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D). If not given, floats
-            with values below 0 and V < D are views, the first half of them weak; other (N, V, D) are gray images.
+        slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D); without it such `X` are
+            gray images.
         head_init: "probe" starts the last layer at a logistic regression on the labeled rows, "random" does not; if
             not given, "probe" for views and embedded images.
         steps: optimizer steps.
@@ -83,7 +84,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03.
         flip: whether a mirrored image keeps its class; set it to False for digits and letters.
         augment: how weak and strong views of images are made: natural, gentle, microscopy, satellite, text, none, or
-            lists of operations; see docs/augment.md.
+            operations and their magnitudes; see docs/augment.md.
         lazy: compute strong views only where the pseudo label has weight; see TrainConfig.
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         random_state: seed of the weights, the order of the data and every random draw; 0 if not given.
@@ -126,20 +127,34 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         unlabeled_ratio: int | None = None,
         lr: float | None = None,
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
         lazy: bool = False,
         precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
         random_state: int | np.random.RandomState | None = None,
         out: str | None = None,
         progress: bool = False,
     ) -> None:
-        self.model, self.algorithm, self.calibrator, self.selector = model, algorithm, calibrator, selector
-        self.backbone, self.weights, self.bank, self.cache = backbone, weights, bank, cache
-        self.slots, self.head_init = slots, head_init
-        self.steps, self.batch_size, self.unlabeled_ratio, self.lr = steps, batch_size, unlabeled_ratio, lr
-        self.flip, self.augment, self.lazy, self.precision = flip, augment, lazy, precision
+        self.model = model
+        self.algorithm = algorithm
+        self.calibrator = calibrator
+        self.selector = selector
+        self.backbone = backbone
+        self.weights = weights
+        self.bank = bank
+        self.cache = cache
+        self.slots = slots
+        self.head_init = head_init
+        self.steps = steps
+        self.batch_size = batch_size
+        self.unlabeled_ratio = unlabeled_ratio
+        self.lr = lr
+        self.flip = flip
+        self.augment = augment
+        self.lazy = lazy
+        self.precision = precision
         self.random_state = random_state
-        self.out, self.progress = out, progress
+        self.out = out
+        self.progress = progress
 
     def set_params(self, **params: Any) -> Self:
         """Change options; algorithm__threshold=0.9 changes that of the algorithm, which must be given as an object."""
@@ -156,12 +171,13 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         classes, numbers = encode(labels)
         dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes], slots=self.slots)
         data = SSLData(dataset.augmented(self.augment, self.flip), from_given_labels(numbers))
-        trainer = self._trainer(dataset)
+        self._check()
         with preserve_mode_and_rng(device="cuda" if torch.cuda.is_available() else "cpu"):
-            summary = self._run(trainer, data)
-        self.classes_, self.n_features_in_ = classes, int(np.prod(dataset.shape))
-        self.predictor_ = trainer.predictor()
-        self.summary_ = summary
+            result = self._train(data)
+        self.classes_ = classes
+        self.n_features_in_ = int(np.prod(dataset.shape))
+        self.predictor_ = result.predictor
+        self.summary_ = result.summary
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -200,39 +216,41 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """How scikit-learn validates the training examples."""
         if _axes(X) <= 2:
             return VECTORS
-        return VIEWS if self.slots is not None or are_views(np.asarray(X)) else IMAGES
+        return VIEWS if self.slots is not None else IMAGES
 
-    def _run(self, trainer: Trainer, data: SSLData) -> dict[str, Any]:
-        """Train, on embedded images if there is a backbone; the trained network holds the backbone."""
-        if self.backbone is None:
-            return trainer.fit(data)
-        encoder = Timm(self.backbone, self.weights) if isinstance(self.backbone, str) else self.backbone
+    def _train(self, data: SSLData) -> Result:
+        """Train copies of the objects; also of the selector, which stores its last selection."""
+        embedded = self.backbone is not None or self.slots is not None
+        start = self.head_init or ("probe" if embedded else "random")
+        steps = check_integer("steps", _to_python(self.steps))
+        parts = {"algorithm": self.algorithm, "calibrator": self.calibrator, "selector": self.selector}
+        options: dict[str, Any] = {
+            "preset": "frozen" if embedded else "scratch",
+            "model": self._network(data.dataset, start) if self.model is None else self.model,
+            "steps": steps,
+            "eval_every": math.ceil(steps / EVALUATIONS),
+            "batch_size": _to_python(self.batch_size),
+            "unlabeled_ratio": _to_python(self.unlabeled_ratio),
+            "head_init": start,
+            "lazy": self.lazy,
+            "precision": self.precision,
+            "seed": _seed(self.random_state),
+            "out": self.out,
+            "progress": self.progress,
+            **STARTS[start],
+        }
+        options |= {} if self.lr is None else {"lr": _to_python(self.lr)}
+        options |= {name: copy.deepcopy(part) for name, part in parts.items()}
         # A file that is mapped into memory cannot be deleted everywhere.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-            cache = temporary if self.cache is None else self.cache
-            return trainer.fit(embed_data(data, encoder, self.bank, cache=cache, progress=self.progress))
+            return train(data, bank=self.bank, cache=temporary if self.cache is None else self.cache, **options)
 
-    def _trainer(self, dataset: Dataset) -> Trainer:
-        """A trainer for copies of the objects; also of the selector, which stores its last selection."""
-        self._check()
-        embedded = self.backbone is not None or dataset.slots is not None
-        start = self.head_init or ("probe" if embedded else "random")
-        default, steps = self._network(dataset, start), check_integer("steps", _to_python(self.steps))
-        model, algorithm, calibrator, selector = copy.deepcopy(
-            (default if self.model is None else self.model, self.algorithm, self.calibrator, self.selector)
-        )
-        options = {**STARTS[start], **({} if self.lr is None else {"lr": _to_python(self.lr)})}
-        return Trainer(
-            model, algorithm, calibrator, selector, steps=steps, eval_every=math.ceil(steps / EVALUATIONS),
-            batch_size=_to_python(self.batch_size), unlabeled_ratio=_to_python(self.unlabeled_ratio),
-            precision=self.precision, seed=_seed(self.random_state), out=self.out, progress=self.progress,
-            head_init=start, lazy=self.lazy, **options,
-        )  # fmt: skip
-
-    def _network(self, dataset: Dataset, start: str) -> Backbone:
-        """The network to train if none was given."""
-        if self.backbone is not None or dataset.slots is not None:
-            return head(self.bank)
+    def _network(self, dataset: Dataset, start: str) -> Backbone | None:
+        """The network to train if none was given; the one that embeds if there is a backbone."""
+        if self.backbone is not None:
+            return Timm(self.backbone, weights=self.weights) if isinstance(self.backbone, str) else self.backbone
+        if dataset.slots is not None:
+            return None
         if len(dataset.shape) == 3:
             return SmallConv()
         return head() if start == "probe" or isinstance(self.algorithm, ClosedForm) else MLP()

@@ -1,56 +1,33 @@
-"""The reliability diagram as an RGB array: accuracy per confidence bin, before and after calibration."""
+"""The live view of a run in TensorBoard or Weights & Biases: its metrics and its reliability diagrams."""
 
 from __future__ import annotations
 
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 import yaml
 from accelerate import Accelerator
 from accelerate.utils import LoggerType
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from PIL import Image
 
 from .errors import UserError
 from .utils.io import nan_to_none, write_text
 
-BAR, MARK = "#4c78a8", "#e45756"
+if TYPE_CHECKING:  # matplotlib comes with the extras `track` and `wandb`
+    from matplotlib.axes import Axes
 
-
-def reliability_image(metrics: dict[str, Any]) -> np.ndarray:
-    """Height × width × 3 bytes: the softmax confidence on the left, the calibrated confidence on the right."""
-    # Not pyplot, which keeps every figure in memory and chooses a backend for the whole process.
-    figure = Figure(figsize=(6.4, 3.4), dpi=100, layout="constrained")
-    for axes, suffix in zip(figure.subplots(1, 2), ("", "_calibrated"), strict=True):
-        draw(axes, metrics[f"reliability{suffix}"])
-        axes.set_title(f"{'calibrated' if suffix else 'softmax'}: ECE {metrics[f'ece{suffix}']:.1%}", fontsize=10)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return np.asarray(Image.open(buffer).convert("RGB"))
-
-
-def draw(axes: Axes, diagram: dict[str, list[Any]]) -> None:
-    """One bar per bin, as high as its accuracy, and a dot at its mean confidence; bins without examples stay empty."""
-    bins = len(diagram["count"])
-    filled = [i for i, count in enumerate(diagram["count"]) if count]
-    accuracy, confidence = ([diagram[name][i] for i in filled] for name in ("accuracy", "confidence"))
-    axes.bar([i / bins for i in filled], accuracy, 1 / bins, align="edge", color=BAR, edgecolor="white", linewidth=0.5)
-    axes.plot([0, 1], [0, 1], color="gray", linestyle="--", linewidth=0.8)
-    axes.plot(confidence, accuracy, "o", color=MARK, markersize=3)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
-
-
+BAR = "#4c78a8"
+DOT = "#e45756"
 # `commit`: wandb would otherwise hold back a step until the next one is logged.
 IMAGE_OPTIONS: dict[str, dict[str, Any]] = {"tensorboard": {"dataformats": "NHWC"}, "wandb": {"commit": True}}
 
 
 class Tracker:
-    """The live view of one run; does nothing if the run has no tracker."""
+    """Sends the evaluations of one run to the tracker that its accelerator was made with; does nothing without one."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
@@ -68,10 +45,9 @@ class Tracker:
             self.shown_until = recorded
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log the scalars and the reliability diagram of one evaluation."""
+        """Log the scalars and the reliability diagrams of one evaluation."""
         if not self.accelerator.trackers or step <= self.shown_until:
             return
-
         scalars = {name: value for name, value in nan_to_none(metrics).items() if isinstance(value, int | float)}
         self.accelerator.log(scalars, step)
         # A run without a test set has no diagram.
@@ -92,7 +68,7 @@ def start_wandb(accelerator: Accelerator, folder: Path, config: str) -> None:
     from wandb.errors import Error
 
     options = {
-        "id": run_id(folder),
+        "id": wandb_id(folder),
         "resume": "allow",
         "name": folder.resolve().name,
         "dir": str(folder),
@@ -106,9 +82,39 @@ def start_wandb(accelerator: Accelerator, folder: Path, config: str) -> None:
         raise UserError(f"tracker wandb cannot start ({reason}); {remedy}") from fault
 
 
-def run_id(folder: Path) -> str:
+def wandb_id(folder: Path) -> str:
     """The wandb id stored in the run folder; created at first use."""
     path = folder / "wandb-id.txt"
     if not path.exists():
         write_text(path, uuid4().hex[:8])
     return path.read_text(encoding="utf-8").strip()
+
+
+def reliability_image(metrics: dict[str, Any]) -> np.ndarray:
+    """Draw both reliability diagrams of an evaluation, softmax on the left and calibrated on the right.
+
+    Returns:
+        RGB pixels of shape (height, width, 3).
+    """
+    # Not pyplot, which keeps every figure in memory and chooses a backend for the whole process.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.4), dpi=100, layout="constrained")
+    for axes, suffix in zip(figure.subplots(1, 2), ("", "_calibrated"), strict=True):
+        draw_diagram(axes, metrics[f"reliability{suffix}"])
+        axes.set_title(f"{'calibrated' if suffix else 'softmax'}: ECE {metrics[f'ece{suffix}']:.1%}", fontsize=10)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def draw_diagram(axes: Axes, diagram: dict[str, list[Any]]) -> None:
+    """Draw a bar per bin, as high as its accuracy, with a dot at its mean confidence; empty bins are left out."""
+    bins = len(diagram["count"])
+    filled = [i for i, count in enumerate(diagram["count"]) if count]
+    accuracy = [diagram["accuracy"][i] for i in filled]
+    confidence = [diagram["confidence"][i] for i in filled]
+    axes.bar([i / bins for i in filled], accuracy, 1 / bins, align="edge", color=BAR, edgecolor="white", linewidth=0.5)
+    axes.plot([0, 1], [0, 1], color="gray", linestyle="--", linewidth=0.8)
+    axes.plot(confidence, accuracy, "o", color=DOT, markersize=3)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")

@@ -1,4 +1,4 @@
-"""Operations, drawn plans and the whole strong view against PIL, on noise, photographs and digits."""
+"""Operations, drawn changes and the whole strong view against PIL, on noise, photographs and digits."""
 
 import numpy
 import pytest
@@ -8,8 +8,8 @@ from sklearn.datasets import load_digits, load_sample_image
 
 from vcc_infuse.augment.color import sharpness
 from vcc_infuse.augment.cutout import cut, sample_boxes
-from vcc_infuse.augment.geometry import crop, sample_crops
-from vcc_infuse.augment.randaugment import POOL, Plan, apply_plan, sample_plan
+from vcc_infuse.augment.geometry import crop, fixed_point, sample, sample_crops
+from vcc_infuse.augment.randaugment import POOL, DrawnChanges, apply_changes, draw_changes
 from vcc_infuse.augment.views import ImageViews
 
 CPU = torch.device("cpu")
@@ -36,6 +36,13 @@ PIL_POOL = {
     "translate_x": lambda image, v: affine(image, 1, 0, v * image.width, 0, 1, 0),
     "translate_y": lambda image, v: affine(image, 1, 0, 0, 0, 1, v * image.height),
 }
+
+
+def changed(name, images, magnitudes):
+    operation = POOL[name]
+    if operation.matrix is None:
+        return operation.apply(images, magnitudes)
+    return sample(images, fixed_point(operation.matrix(magnitudes, *images.shape[2:])))
 
 
 def to_pil(image):
@@ -85,7 +92,7 @@ def test_equals_pil_pixel_by_pixel(name, content):
     images, operation = SETS[content](), POOL[name]
     before = images.clone()
     magnitudes = torch.linspace(operation.low, operation.high, len(images)).clamp(max=8 if name == "posterize" else 256)
-    ours = operation.apply(images, magnitudes)
+    ours = changed(name, images, magnitudes)
     theirs = torch.stack(
         [from_pil(PIL_POOL[name](to_pil(x), v)) for x, v in zip(images, magnitudes.tolist(), strict=True)]
     )
@@ -101,7 +108,7 @@ def test_equals_pil_at_many_random_magnitudes(name):
     images, operation = photographs("RGB", 32, 32).repeat(40, 1, 1, 1), POOL[name]
     u = torch.rand(len(images), generator=torch.Generator().manual_seed(1))
     magnitudes = operation.low + (operation.high - operation.low) * u
-    ours = operation.apply(images, magnitudes)
+    ours = changed(name, images, magnitudes)
     theirs = torch.stack(
         [from_pil(PIL_POOL[name](to_pil(x), v)) for x, v in zip(images, magnitudes.tolist(), strict=True)]
     )
@@ -113,14 +120,14 @@ def test_factors_above_one_are_clipped_as_by_pil(name):
     images = photographs("RGB", 32, 32)
     magnitudes = torch.linspace(1, 4, len(images))
     expected = [from_pil(PIL_POOL[name](to_pil(x), v)) for x, v in zip(images, magnitudes.tolist(), strict=True)]
-    assert torch.equal(POOL[name].apply(images, magnitudes), torch.stack(expected))
+    assert torch.equal(changed(name, images, magnitudes), torch.stack(expected))
 
 
 @pytest.mark.parametrize("name", ["rotate", "shear_x", "solarize", "contrast", "sharpness", "posterize"])
 def test_no_magnitude_changes_nothing(name):
     images = noise(3, 16, 24)
     nothing = {"rotate": 0.0, "shear_x": 0.0, "solarize": 256.0, "contrast": 1.0, "sharpness": 1.0, "posterize": 8.0}
-    assert torch.equal(POOL[name].apply(images, torch.full((len(images),), nothing[name])), images)
+    assert torch.equal(changed(name, images, torch.full((len(images),), nothing[name])), images)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5), (5, 2), (3, 3)])
@@ -130,25 +137,25 @@ def test_sharpness_of_tiny_images(shape):
     assert torch.equal(sharpness(images, torch.full((6,), 0.3)), torch.stack(theirs))
 
 
-def pil_plan(image, operations, magnitudes):
+def pil_changes(image, operations, magnitudes):
     picture = to_pil(image)
     for operation, magnitude in zip(operations.tolist(), magnitudes.tolist(), strict=True):
         picture = PIL_POOL[NAMES[operation]](picture, magnitude)
     return from_pil(picture)
 
 
-def one_by_one(images, plan):
-    steps = zip(images, plan.operations.T, plan.magnitudes.T, strict=True)
-    return torch.stack([pil_plan(*step) for step in steps])
+def one_by_one(images, drawn):
+    steps = zip(images, drawn.operations.T, drawn.magnitudes.T, strict=True)
+    return torch.stack([pil_changes(*step) for step in steps])
 
 
 @pytest.mark.parametrize(
     "images", [noise(3, 32, 32, 120), photographs("RGB", 48, 32, 20), digits(100), noise(1, 19, 30, 120)]
 )
-def test_a_plan_equals_pil_one_after_the_other(images):
+def test_drawn_changes_equal_pil_one_after_the_other(images):
     torch.manual_seed(3)
-    plan = sample_plan(len(images))
-    assert torch.equal(apply_plan(images, plan), one_by_one(images, plan))
+    drawn = draw_changes(len(images))
+    assert torch.equal(apply_changes(images, drawn), one_by_one(images, drawn))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -156,27 +163,29 @@ def test_small_batches_and_absent_operations(size):
     torch.manual_seed(0)
     images = noise(3, 16, 16, 8)[-size:]
     for _ in range(40):
-        plan = sample_plan(size)
-        assert torch.equal(apply_plan(images, plan), one_by_one(images, plan))
+        drawn = draw_changes(size)
+        assert torch.equal(apply_changes(images, drawn), one_by_one(images, drawn))
 
 
 def test_order_of_the_draws_counts():
     images = photographs("RGB", 32, 32, 2)
     solarize, rotate = NAMES.index("solarize"), NAMES.index("rotate")
-    plan = Plan(torch.tensor([[solarize, rotate], [rotate, solarize]]), torch.tensor([[0.0, 20.0], [20.0, 0.0]]))
+    drawn = DrawnChanges(
+        torch.tensor([[solarize, rotate], [rotate, solarize]]), torch.tensor([[0.0, 20.0], [20.0, 0.0]])
+    )
     same = images[:1].repeat(2, 1, 1, 1)
-    result = apply_plan(same, plan)
+    result = apply_changes(same, drawn)
     assert not torch.equal(result[0], result[1])
-    assert torch.equal(result, one_by_one(same, plan))
+    assert torch.equal(result, one_by_one(same, drawn))
 
 
-def test_strong_is_crop_then_plan_then_cutout():
+def test_strong_is_crop_then_changes_then_cutout():
     images = photographs("RGB", 40, 32, 24)
     views = ImageViews((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
     torch.manual_seed(5)
     strong = views.strong(images.permute(0, 2, 3, 1).contiguous())
     torch.manual_seed(5)
     moved = crop(images, sample_crops(24, 32, 40, CPU))
-    expected = cut(one_by_one(moved, sample_plan(24)), sample_boxes(24, 32, 40, CPU))
+    expected = cut(one_by_one(moved, draw_changes(24)), sample_boxes(24, 32, 40, CPU))
     mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor([0.2, 0.25, 0.3]).view(3, 1, 1)
     torch.testing.assert_close(strong, (expected / 255 - mean) / std, atol=1e-5, rtol=1e-5)

@@ -16,12 +16,12 @@ from torch import nn
 
 from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, Predictor, SSLData, Trainer
 from vcc_infuse.augment.views import ImageViews
+from vcc_infuse.bank import bank as module
+from vcc_infuse.bank import encoder as encoder_module
+from vcc_infuse.bank import storage
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data
-from vcc_infuse.bank.encoder import Plan
-from vcc_infuse.bank import bank as module
-from vcc_infuse.bank import storage as bank_files
-from vcc_infuse.bank import encoder as frozen_network
+from vcc_infuse.bank.encoder import ForwardOptions
 from vcc_infuse.data.split import balanced
 from vcc_infuse.errors import OptionError, UserError
 from vcc_infuse.models import Timm
@@ -33,7 +33,8 @@ CONFIG = BankConfig(weak=1, strong=2)
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(bank_files, "CHUNK", 8)
+    monkeypatch.setattr(storage, "CHUNK", 8)
+    monkeypatch.setattr(encoder_module, "fast_bf16", lambda device: False)  # whatever this machine can do
 
 
 def make_encoder(seed=0, scale=1.0):
@@ -222,8 +223,8 @@ def test_a_finished_bank_is_not_embedded_again(tmp_path):
 SCRIPT = """
 import sys, time, torch
 sys.path.insert(0, {tests!r})
-from tests.data import test_bank as t
-t.bank_files.CHUNK = 8
+from tests.bank import test_bank as t
+t.storage.CHUNK = 8
 class Slow(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -249,6 +250,7 @@ def start(cache, pause):
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=root)
 
 
+@pytest.mark.slow
 def test_a_killed_process_continues_where_it_was(tmp_path):
     first = start(tmp_path / "a", 0.05)
     begun = [first.stdout.readline().strip() for _ in range(5)]
@@ -285,17 +287,17 @@ def test_processes_share_the_work(tmp_path, world):
         np.testing.assert_array_equal(banks[0].features[part], whole.features[part])
 
 
-def test_processes_that_share_a_bank_follow_one_plan(tmp_path, monkeypatch):
+def test_processes_that_share_a_bank_forward_in_the_same_way(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MEASURED", 1)
-    monkeypatch.setattr(module, "fastest_plan", lambda encoder, images: Plan(5, channels_last=False))
+    monkeypatch.setattr(module, "fastest_options", lambda encoder, images: ForwardOptions(5, channels_last=False))
     one, other = make_bank(tmp_path), make_bank(tmp_path)
-    assert one.network.plan == Plan(5, channels_last=False)
-    monkeypatch.setattr(module, "fastest_plan", lambda encoder, images: Plan(9))
-    assert other.network.plan == one.network.plan
-    assert json.loads((one.folder / "plan.json").read_text()) == one.network.plan._asdict()
+    assert one.network.options == ForwardOptions(5, channels_last=False)
+    monkeypatch.setattr(module, "fastest_options", lambda encoder, images: ForwardOptions(9))
+    assert other.network.options == one.network.options
+    assert json.loads((one.folder / "forward.json").read_text()) == one.network.options._asdict()
 
 
-def test_the_fastest_plan_is_measured():
+def test_the_fastest_options_are_measured():
     class Net(nn.Module):
         """Slow for every batch but those of 16 in channels_last."""
 
@@ -304,9 +306,9 @@ def test_the_fastest_plan_is_measured():
             time.sleep(0.001 * len(x) if good else 0.004 * len(x))
             return x.flatten(1)
 
-    found = frozen_network.fastest_plan(Net(), torch.rand(32, 3, 4, 4))
+    found = encoder_module.fastest_options(Net(), torch.rand(32, 3, 4, 4))
     assert (found.batch_size, found.channels_last) == (16, True)
-    assert frozen_network.fastest_plan(Net(), torch.rand(3, 3, 4, 4)).batch_size >= 3
+    assert encoder_module.fastest_options(Net(), torch.rand(3, 3, 4, 4)).batch_size >= 3
 
 
 # --- damage
@@ -499,7 +501,7 @@ def test_a_run_on_a_bank_takes_images(photos, tmp_path):
 MEMORY = """
 import sys, numpy as np, torch
 sys.path.insert(0, {root!r})
-from tests.data import test_bank as t
+from tests.bank import test_bank as t
 class Mean(torch.nn.Module):
     def forward(self, x):
         return x.mean((2, 3))
@@ -517,9 +519,10 @@ print(peak(), y.nbytes / 2**20)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is counted in other units elsewhere")
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_images(tmp_path):
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    script = MEMORY.format(root=root).replace("class Mean", "t.bank_files.CHUNK = 4096\nclass Mean")
+    script = MEMORY.format(root=root).replace("class Mean", "t.storage.CHUNK = 4096\nclass Mean")
     peaks = []
     for count in (10_000, 150_000):
         words = [sys.executable, "-c", script, str(count), str(tmp_path / str(count))]

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.growth import pool_bytes, state_bytes
 
-from benchmarks import __main__ as bench
-from benchmarks import processes, runs, steps, workloads
+from benchmarks import __main__ as command
+from benchmarks import processes, selection, steps, workloads
+from benchmarks.__main__ import main
+from benchmarks.growth import pool_bytes, state_bytes
 from vcc_infuse import VCC, RobustVCC
 from vcc_infuse.calibrators.history import History
-from vcc_infuse.cli.main import main
 from vcc_infuse.cli.options import read_words
 from vcc_infuse.cli.train import parse
 
@@ -27,10 +27,11 @@ def test_bytes_are_those_of_real_buffers():
     assert state_bytes(VCC(), 1000, 501) - state_bytes(VCC(), 1000, 1) == real + 500 * 8
 
 
+@pytest.mark.slow
 def test_the_command_writes_tables(tmp_path, capsys, monkeypatch):
     tiny = [case for case in workloads.cases(2, 8) if case.name.startswith("SmallConv")]
     monkeypatch.setattr(steps, "cases", lambda batch_size, size: tiny)
-    assert main(["bench", "steps", "--rounds", "1", "--out", str(tmp_path / "new" / "folder")]) == 0
+    assert main(["steps", "--rounds", "1", "--out", str(tmp_path / "new" / "folder")]) == 0
     found = json.loads((tmp_path / "new" / "folder" / "steps.json").read_text())["comparisons"][0]
     assert found["base"] == "reference"
     assert {"ours", "ours, lazy, 5 %", "VCC", "RobustVCC"} <= found["seconds"].keys()
@@ -49,7 +50,7 @@ def test_one_network_of_the_steps(monkeypatch):
 
 
 def test_enlarged_digits_are_the_digits():
-    small, large = runs.digits(), runs.digits(enlarge=4)
+    small, large = selection.digits(), selection.digits(enlarge=4)
     assert large.dataset.shape == (32, 32, 3)
     for corner in range(4):
         assert (large.dataset.train.x[:, corner::4, corner::4] == small.dataset.train.x).all()
@@ -58,8 +59,8 @@ def test_enlarged_digits_are_the_digits():
 
 def test_a_run_of_the_reference_has_as_many_steps(monkeypatch):
     taken = []
-    monkeypatch.setattr(runs, "reference_step", lambda case, data: lambda: taken.append)
-    work = runs.reference_run(None, None, 3)()
+    monkeypatch.setattr(selection, "reference_step", lambda case, data: lambda: taken.append)
+    work = selection.reference_run(None, None, 3)()
     work(0)
     work(1)
     assert taken == [0, 1, 2, 3, 4, 5]
@@ -88,7 +89,7 @@ def test_the_command_of_two_processes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", [["step"], ["steps", "--rounds", "0"], ["steps", "--sizes", "3"]])
 def test_mistakes_cost_one_line(words, capsys):
-    assert main(["bench", *words]) == 2
+    assert main(words) == 2
     line = capsys.readouterr().err
     assert words[-2 if len(words) > 1 else 0] in line
     assert line.count("\n") == 1
@@ -96,7 +97,21 @@ def test_mistakes_cost_one_line(words, capsys):
 
 def test_all_means_every_part(monkeypatch, tmp_path, capsys):
     called = []
-    monkeypatch.setattr(bench, "PARTS", {name: lambda options, name=name: called.append(name) for name in bench.PARTS})
-    monkeypatch.setattr(bench, "write", lambda part, folder, command: "")
-    assert main(["bench", "all", "--out", str(tmp_path)]) == 0
-    assert called == list(bench.PARTS)
+    monkeypatch.setattr(
+        command, "PARTS", {name: lambda options, name=name: called.append(name) for name in command.PARTS}
+    )
+    monkeypatch.setattr(command, "write", lambda part, folder, command: "")
+    assert main(["all", "--out", str(tmp_path)]) == 0
+    assert called == list(command.PARTS)
+
+
+@pytest.mark.parametrize("name", command.STUDIES)
+def test_every_study_has_help_and_refuses_unknown_options_in_one_line(name, capsys):
+    with pytest.raises(SystemExit) as leave:
+        main([name, "--help"])
+    assert leave.value.code == 0
+    assert f"usage: python -m benchmarks {name}" in capsys.readouterr().out
+    assert main([name, "--nonsense", "1"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("python -m benchmarks: ")
+    assert line.count("\n") == 1

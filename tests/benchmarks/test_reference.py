@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks.reference import Reference, out_of_place, plain, reference_step
-from benchmarks.workloads import Case, our_step, random_images, random_vectors
 from tests.helpers.tiny import make_step
 from torch import nn
 
 from benchmarks import pil
+from benchmarks.reference import Reference, out_of_place, plain, reference_step
+from benchmarks.workloads import Case, our_step, random_images, random_vectors
 from vcc_infuse import FlexMatch, SmallConv, WideResNet
 from vcc_infuse.models import Classifier, Identity
 from vcc_infuse.types import Calibrated

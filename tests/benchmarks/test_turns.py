@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+
 from benchmarks.page import Part, Table, markdown, write
 from benchmarks.turns import Comparison, take_turns
 

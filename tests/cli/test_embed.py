@@ -1,8 +1,6 @@
 """`vcc-infuse embed`: in one process, in two, on a Ray cluster, and with mistakes."""
 
-import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.helpers.processes import together
 
-from vcc_infuse.cli.main import main
 from vcc_infuse.bank import bank as module
+from vcc_infuse.cli.main import main
 from vcc_infuse.utils import progress
 
 SMALL = ["--model.name", "test_resnet", "--model.weights", "none", "--model.input_size", "16", "--device", "cpu",
@@ -95,13 +94,11 @@ def test_off_a_terminal_there_is_a_line_from_time_to_time(photos, tmp_path, caps
 
 
 def test_two_processes_share_the_work(photos, tmp_path, expected):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-               "-m", "vcc_infuse", "embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("104 views of 40 images") == 1
-    assert done.stdout.count("bank: ") == 1
+    words = ["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]
+    together(2, lambda: main(words), tmp_path / "log.txt")
+    said = (tmp_path / "log.txt").read_text()
+    assert said.count("104 views of 40 images") == 1
+    assert said.count("bank: ") == 1
     assert same(arrays(tmp_path), expected)
 
 

@@ -64,7 +64,7 @@ def test_an_edited_option_is_named_and_can_be_forced(half, capsys):
     assert "config: lr was 0.03, is 0.5" in refused(capsys, "train", "--resume", half)
     assert main(["train", "--resume", str(half), "--force"]) == 0
     assert "lr was 0.03, is 0.5; going on because of --force" in capsys.readouterr().err
-    assert json.loads((half / "model.json").read_text())["identity"]["config"]["lr"] == 0.5
+    assert json.loads((half / "model.json").read_text())["fingerprint"]["config"]["lr"] == 0.5
     assert main(["evaluate", str(half)]) == 0
 
 
@@ -86,7 +86,7 @@ def test_added_and_changed_images_are_counted(half, photos, capsys):
 def test_another_number_of_processes_is_named(half, capsys):
     for record in (half / "checkpoints").glob("*.json"):
         content = json.loads(record.read_text())
-        content["identity"]["processes"] = 2
+        content["fingerprint"]["processes"] = 2
         record.write_text(json.dumps(content))
     assert "processes: was 2, is 1" in refused(capsys, "train", "--resume", half)
     assert main(["train", "--resume", str(half), "--force"]) == 0

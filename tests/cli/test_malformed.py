@@ -39,7 +39,7 @@ def run(finished, tmp_path, monkeypatch):
 def one_line(words, capsys, hint):
     capsys.readouterr()
     assert main(words) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning: ")]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vcc-infuse: ")]
     assert len(lines) == 1, lines
     assert hint in lines[0] or re.search(hint, lines[0]), lines[0]
 
@@ -49,7 +49,7 @@ CONFIGS = {
     "compile: maybe": "--compile must be true or false, got 'maybe' (in options.yaml)",
     "ema: abc": "--ema is not an option; did you mean --ema_decay",
     "selector: none": "--selector none is unknown",
-    "algorithm: null": "--algorithm must be a class, got null; choose one, such as FixMatch (in options.yaml)",
+    "algorithm: null": "--algorithm must be a class, got None; choose one, such as FixMatch (in options.yaml)",
     "algorithm: {class_path: null}": "--algorithm must be the name of a class, got None (in options.yaml)",
     "1: 2": "--1 is not an option",
     "lr: null": "--lr must be a number, got None (in options.yaml)",
@@ -58,7 +58,7 @@ CONFIGS = {
     "cache: 3": "--cache must be a string, got 3 (in options.yaml)",
     "label_file: {}": "--label_file must be a string, got {} (in options.yaml)",
     "report: {}": "--report must be true or false, got {} (in options.yaml)",
-    "a.b: 3": "--a.b is not an option",
+    "a.b: 3": "--a is not an option",
     "preset: [1]": "--preset must be",
     "resume: x": "--resume belongs on the command line; remove it from options.yaml",
     "config: x": "--config belongs on the command line",
@@ -288,10 +288,10 @@ def test_a_class_folder_whose_name_is_not_utf8_trains_predicts_and_resumes(tmp_p
 
 def test_ctrl_c_before_training_is_one_line_and_status_130(tmp_path):
     code = (
-        "import signal, sys, vcc_infuse.cli.train as t\n"
+        "import signal, sys, vcc_infuse.run as r\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores the signal
         "def wait(*a, **k):\n    import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(60)\n"
-        "t.load_data = wait\nfrom vcc_infuse.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+        "r.load_ssl = wait\nfrom vcc_infuse.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run([sys.executable, "-c", code, *QUICK], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 128 + signal.SIGINT

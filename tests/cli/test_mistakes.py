@@ -21,6 +21,12 @@ def folder(root, classes=("cat", "dog"), images=3):
     return root
 
 
+def one_line(capsys):
+    """The only line about a mistake, after those that say what is being done."""
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vcc-infuse: ")]
+    return line
+
+
 TRAIN = ["train", "--data", "digits", "--labels", "40"]
 DARP = [*TRAIN, "--algorithm", "DARP", "--algorithm.base"]
 TAIL = ["train", "--data", "digits", "--long_tail.first"]
@@ -57,7 +63,7 @@ CASES = [
     ([*TRAIN, "--selector", "vcc_infuse.Selector"], "must be a concrete class derived from Selector"),
     ([*TRAIN, "--selector", "VCC"], "--selector VCC must be a concrete class derived from Selector"),
     ([*TRAIN, "--selector.keep", "0.5"], "choose the class with --selector"),
-    ([*TRAIN, "--model", "null"], "--model must be a class, got null"),
+    ([*TRAIN, "--model", "null"], "--model must be a class, got 'null'; choose one, such as SmallConv"),
     ([*DARP, "FlexMach"], "--algorithm.base FlexMach is unknown; did you mean FlexMatch"),
     ([*DARP, "VAT"], "--algorithm.base VAT must be a concrete class derived from PseudoLabeling"),
     ([*DARP, "FixMatch", "--algorithm.base.threshold", "5"], "--algorithm.base.threshold must be a number in [0, 1]"),
@@ -112,8 +118,7 @@ CASES = [
 def test_one_line_and_status_two(words, hint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
-    error = capsys.readouterr().err.strip()
-    assert len(error.splitlines()) == 1, error
+    error = one_line(capsys)
     assert hint in error
     assert list(tmp_path.iterdir()) == []
 
@@ -140,8 +145,7 @@ def test_a_wrong_configuration_costs_one_line(text, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     (tmp_path / "options.yaml").write_text(text)
     assert main([*TRAIN, "--config", "options.yaml"]) == 2
-    error = capsys.readouterr().err.strip()
-    assert len(error.splitlines()) == 1, error
+    error = one_line(capsys)
     assert CONFIGS[text] in error
     assert [path.name for path in tmp_path.iterdir()] == ["options.yaml"]
 
@@ -172,8 +176,7 @@ def test_faulty_folders(spoil, hint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     spoil(folder(tmp_path / "data"))
     assert main(["train", "--data", "data", "--labels", "2", "--preset", "scratch", "--out", "run"]) == 2
-    error = capsys.readouterr().err.strip()
-    assert len(error.splitlines()) == 1, error
+    error = one_line(capsys)
     assert hint in error
     assert not (tmp_path / "run").exists()
 
@@ -240,7 +243,7 @@ def test_broken_images_are_skipped_counted_and_listed(tmp_path, monkeypatch):
     ("answer", "said"),
     [
         ("stop", "vcc-infuse: the loss is not finite in step 1 (labeled nan, unlabeled nan): the learning rate is too"),
-        ("skip", "; 3 batches in a row were left out in vain"),
+        ("skip", "leaving out 3 batches did not help"),
         ("rollback", "or clip_grad 1, also with lr × 0.03125"),
     ],
 )

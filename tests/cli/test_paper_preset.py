@@ -7,9 +7,9 @@ FM: Sohn et al., "FixMatch", NeurIPS 2020, which VI names as its setting: sectio
 
 import pytest
 import yaml
+
 from paper.scales import column, run_options
 from paper.table import Row, Table
-
 from vcc_infuse.cli.main import main
 
 EVERYWHERE = {

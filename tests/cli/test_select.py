@@ -2,7 +2,6 @@
 
 import csv
 import shutil
-import tempfile
 import zipfile
 
 import numpy as np
@@ -17,7 +16,6 @@ from vcc_infuse import INFUSE, MLP, FixMatch, Predictor, RandomOnline, SmallConv
 from vcc_infuse.cli import select
 from vcc_infuse.cli.main import main
 from vcc_infuse.data.images.store import open_store
-from vcc_infuse.selectors.out_of_core import DiskNames
 from vcc_infuse.utils.manifest import publish
 from vcc_infuse.utils.seeding import seed_chunk
 
@@ -223,10 +221,9 @@ def test_ranking_leaves_random_state_and_model_as_they_were(run, pool):
     predictor = Predictor.load(run)
     predictor.model.train()
     state, random = {k: v.clone() for k, v in predictor.model.state_dict().items()}, torch.get_rng_state()
-    with open_store(pool) as store, tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as names:
-        table = select.DiskTable(file)
-        select.scan(predictor, store, table, DiskNames(names), 0.0)
-        assert (table.count, table.selected) == (IMAGES, IMAGES)
+    with open_store(pool) as store:
+        names, table = select.scan(predictor, store, 0.0)
+    assert len(names) == len(table.ids) == table.selected.sum() == IMAGES
     assert torch.equal(random, torch.get_rng_state())
     assert predictor.model.training
     assert all(torch.equal(value, state[name]) for name, value in predictor.model.state_dict().items())

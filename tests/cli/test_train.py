@@ -1,16 +1,13 @@
 """`vcc-infuse train`: where options come from, what config.yaml holds, resuming, several processes."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import yaml
 from safetensors.torch import load_file
+from tests.helpers.processes import together
 
 from vcc_infuse.cli.main import main
-from vcc_infuse.cli.options import flatten
 from vcc_infuse.training.trainer import Trainer
 
 DATA = "train --data digits --labels 40"
@@ -153,11 +150,6 @@ def test_a_printed_configuration_prints_itself(words, tmp_path, capsys):
     assert printed(f"train --config {tmp_path}/once.yaml", capsys) == config
 
 
-def test_nested_options_as_dotted_names():
-    nested = {"a": 1, "b": {"class_path": "B", "init_args": {"c": {"class_path": "C"}, "d": 2}}, "e": {"f": None}}
-    assert dict(flatten(nested)) == {"a": 1, "b": "B", "b.c": "C", "b.d": 2, "e.f": None}
-
-
 def test_a_finished_run_is_not_resumed(run, capsys):
     assert main(["train", "--resume", str(run)]) == 2
     assert "finished" in capsys.readouterr().err
@@ -190,11 +182,6 @@ def test_an_interrupted_run_continues_as_if_nothing_had_happened(run, tmp_path, 
 
 def test_two_processes_write_one_run(tmp_path):
     out = tmp_path / "run"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    finished = subprocess.run(
-        [*launcher, "-m", "vcc_infuse", *f"{DATA} {QUICK} --out {out}".split()],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert (out / "summary.json").exists(), finished.stderr[-3000:]
-    assert finished.stdout.count("run folder:") == 1
+    together(2, lambda: main(f"{DATA} {QUICK} --out {out}".split()), tmp_path / "log.txt")
+    assert (tmp_path / "log.txt").read_text().count("run folder:") == 1
     assert json.loads((out / "summary.json").read_text())["processes"] == 2

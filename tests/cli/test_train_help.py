@@ -7,15 +7,15 @@ import pytest
 
 from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.cli.main import main
-from vcc_infuse.cli.options import CLASSES, DATA_OPTIONS, TOP, types_of
+from vcc_infuse.cli.parser import COMMAND_LINE, DATA_OPTIONS, OPTIONS, types_of
 from vcc_infuse.cli.registry import ABSTRACT, KINDS, choices
-from vcc_infuse.cli.train_help import COMMON, class_options, descriptions, known
+from vcc_infuse.cli.train_help import COMMON, arguments, descriptions
+from vcc_infuse.run_config import PARTS
 from vcc_infuse.training.config import TrainConfig
 
 HIDDEN = {kind.__name__ for kind in ABSTRACT}
-VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 EVERY = [(option, kind) for _, module, base in KINDS for kind in choices(module, base)
-         for option, root in CLASSES.items() if issubclass(kind, root)]  # fmt: skip
+         for option, root in PARTS.items() if issubclass(kind, root)]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_the_short_help_fits_a_screen(capsys):
     text = shown("--help", capsys)
     assert len(text.splitlines()) < 80
     assert max(map(len, text.splitlines())) <= 85  # an example is not broken
-    assert options_in(text) == [name for names in COMMON.values() for name in names if known(name)]
+    assert options_in(text) == [name for names in COMMON.values() for name in names]
     assert text == shown("-h", capsys)
     assert "--help_all" in text
 
@@ -44,12 +44,13 @@ def test_the_short_help_fits_a_screen(capsys):
 def test_the_long_help_has_every_option_once(capsys):
     text = shown("--help_all", capsys)
     found = options_in(text)
-    expected = {*TOP, "print_config", "import", *(f"bank.{name}" for name in types_of(BankConfig))} - {"bank"}
+    bank = {f"bank.{name}" for name in types_of(BankConfig)}
+    expected = {*OPTIONS, *COMMAND_LINE, "import", *bank} - {"bank"}
     assert set(found) == expected
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize("words", ["--help", "--help_all", *(f"--{option}.help" for option in CLASSES)])
+@pytest.mark.parametrize("words", ["--help", "--help_all", *(f"--{option}.help" for option in PARTS)])
 def test_abstract_classes_are_never_offered(words, capsys):
     assert not HIDDEN & set(re.findall(r"\w+", shown(words, capsys)))
 
@@ -57,8 +58,8 @@ def test_abstract_classes_are_never_offered(words, capsys):
 @pytest.mark.parametrize(("option", "kind"), EVERY, ids=[kind.__name__ for _, kind in EVERY])
 def test_every_class_describes_its_options(option, kind, capsys):
     text = shown(f"--{option}.help {kind.__name__}", capsys)
-    assert text.startswith(f"--{option} {kind.__name__}\n")
-    parameters = [p.name for p in inspect.signature(kind).parameters.values() if p.kind not in VARIADIC]
+    assert text.startswith(f"usage: vcc-infuse train --{option} {kind.__name__}\n")
+    parameters = [p.name for p in inspect.signature(kind).parameters.values() if p.kind is not p.VAR_KEYWORD]
     assert options_in(text) == [f"{option}.{name}" for name in parameters]
     assert not HIDDEN & set(re.findall(r"\w+", text))
 
@@ -85,7 +86,7 @@ def test_the_rest_of_the_help(capsys):
     assert "--bank.weak" in shown("--bank.help", capsys)
     assert "--algorithm.base.threshold" in shown("--algorithm DARP --algorithm.base.help FlexMatch", capsys)
     assert "FlexMatch" in shown("--algorithm.help", capsys)
-    assert class_options("selector", CLASSES["selector"])["selector.keep"].startswith("fraction of the pool to keep")
+    assert arguments("selector", PARTS["selector"])["selector.keep"].startswith("fraction of the pool to keep")
 
 
 MISTAKES = [
@@ -98,10 +99,10 @@ MISTAKES = [
     ("bank: 3", "--bank must hold options"),
     ("bank: {waek: 3}", "--bank.waek is not an option of BankConfig; did you mean --bank.weak"),
     ("selector: none", "--selector none is unknown; leave the option out, or write null"),
-    ("model: [1]", "--model [1] is unknown"),
+    ("model: [1]", "--model must be the name of a class, got [1]"),
     ("algorithm: {class_path: FixMatch, init_arg: {threshold: 0.9}}",
-     "--algorithm.init_arg is not a key beside class_path; did you mean init_args? (in "),
-    ("algorithm: {class_path: FixMatch, init_args: 3}", "--algorithm.init_args must hold options"),
+     "--algorithm.init_arg is not an option; did you mean --algorithm.init_args"),
+    ("algorithm: {class_path: FixMatch, init_args: 3}", "--algorithm must hold options, one `name: value` per lin"),
     ("algorithm: {class_path: FixMatch, init_args: {thresold: 1}}", "--algorithm.thresold is not an option of"),
     ("algorithm: {class_path: FixMatch, init_args: {threshold: x}}", "--algorithm.threshold must be a number, got 'x'"),
     ("algorithm: {class_path: DARP, init_args: {base: {class_path: FlexMach}}}", "--algorithm.base FlexMach is un"),

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -12,28 +13,45 @@ import pytest
 import vcc_infuse
 
 ROOT = Path(vcc_infuse.__file__).parent
+HOME = ROOT.parents[1]
 FILES = sorted(ROOT.rglob("*.py"))
 # A room may import rooms of lower layers, and itself.
 LAYERS = [
-    {"errors", "types"},
-    {"validation", "utils"},
-    {"memory", "models", "data", "metrics"},
+    {"errors", "types", "utils"},
+    {"models", "augment", "data", "metrics"},
+    {"bank"},
     {"algorithms", "calibrators"},
-    {"imbalance"},
-    {"selectors"},
-    {"evaluation"},
-    {"trained_model"},
-    {"predictor"},
-    {"export"},
-    {"training"},
-    {"benchmarking"},
-    {"estimator", "reproduce"},
+    {"selectors", "pool_audit"},
+    {"functional"},
+    {"inference", "training"},
+    {"run_config"},
+    {"run"},
+    {"estimator", "label"},
     {"cli"},
     {"__init__", "__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
-# These read and write folders, know no method, and may be used by any room above the second layer.
+# Rooms of one layer stay apart, except for these: (importer, imported).
+BESIDE = {
+    ("types", "errors"),
+    ("types", "utils"),
+    ("utils", "errors"),
+    ("data", "augment"),
+    ("algorithms", "calibrators"),
+    ("training", "inference"),
+}
+# These read and write folders, know no method, and may be used from inference and training upward.
 FOLDERS = {"runs", "report", "tracking"}
+KNOWN_TO_FOLDERS = FOLDERS | {"errors", "types", "utils"}
+
+
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+def short(path):
+    return str(path.relative_to(ROOT))
 
 
 def room_of(path):
@@ -43,7 +61,7 @@ def room_of(path):
 def imports(path):
     """(module path within the package, imported name) of every import from the package, wherever in the file."""
     package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1]
             module = (*base, *(node.module or "").split(".")) if node.module else base
@@ -55,48 +73,83 @@ def imports(path):
             assert not any(name.split(".")[0] == "vcc_infuse" for name in names), f"{path}: import relatively"
 
 
+def outside_imports(path):
+    """(statement, top-level name) of every absolute import."""
+    for node in ast.walk(tree_of(path)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for name in names:
+            yield node, name.split(".")[0]
+
+
 def rooms_imported(path):
     return {module[0] if module else name for module, name in imports(path)} - {"__version__"}
 
 
-every_file = pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
-
-
 def test_every_module_has_a_place():
-    assert {room_of(path) for path in FILES} == LEVEL.keys() | FOLDERS
+    assert {room_of(path) for path in FILES} <= LEVEL.keys() | FOLDERS
     assert len(list(ROOT.glob("*.py"))) <= 12
 
 
-@every_file
-def test_imports_point_down(path):
-    own = room_of(path)
-    for room in rooms_imported(path) - {own}:
-        if own in FOLDERS:
-            assert room in FOLDERS | {"errors", "types", "utils"}, f"{own} must know no method, but imports {room}"
-        elif room in FOLDERS:
-            assert LEVEL[own] >= LEVEL["training"], f"{own} must not import {room}"
-        else:
-            assert LEVEL[room] < LEVEL[own], f"{own} must not import {room}"
+def allowed(room, imported):
+    if room in FOLDERS:
+        return imported in KNOWN_TO_FOLDERS or (room, imported) == ("runs", "data")
+    if imported in FOLDERS:
+        return LEVEL[room] >= LEVEL["training"]
+    return LEVEL[imported] < LEVEL[room] or (room, imported) in BESIDE
 
 
-@every_file
-def test_no_private_name_crosses_a_module(path):
-    crossing = [f"{'.'.join(module)}.{name}" for module, name in imports(path) if re.match(r"_[^_]", name)]
+def test_imports_point_down():
+    crossings = {(room_of(path), room, short(path)) for path in FILES for room in rooms_imported(path)}
+    upward = [
+        f"{path} imports {imported}"
+        for room, imported, path in sorted(crossings)
+        if room != imported and not allowed(room, imported)
+    ]
+    assert upward == []
+
+
+def test_the_package_does_not_know_the_paper_and_the_benchmarks():
+    """Both import the package; the other way round, an installed package would miss them."""
+    named = {(short(path), name) for path in FILES for _, name in outside_imports(path)}
+    assert [use for use in sorted(named) if use[1] in ("paper", "benchmarks", "tests", "tools")] == []
+    users = {home: list((HOME / home).rglob("*.py")) for home in ("paper", "benchmarks")}
+    for home, paths in users.items():
+        assert any("vcc_infuse" in {name for _, name in outside_imports(path)} for path in paths), home
+
+
+@pytest.mark.xfail(reason="the rooms are still being rewritten", strict=False)
+def test_the_package_stays_within_its_budget():
+    lines = sum(len(path.read_text().splitlines()) for path in FILES)
+    print(f"{len(FILES)} files, {lines} lines")
+    assert len(FILES) <= 185, f"{len(FILES)} files"
+    assert lines <= 19_000, f"{lines} lines"
+
+
+def test_no_private_name_crosses_a_module():
+    crossing = [
+        f"{short(path)}: {'.'.join(module)}.{name}"
+        for path in FILES
+        for module, name in imports(path)
+        if re.match(r"_[^_]", name)
+    ]
     assert crossing == []
 
 
-@every_file
-def test_no_private_method_of_another_object_is_called(path):
+def test_no_private_method_of_another_object_is_called():
     """`self._x` and `cls._x` are one's own; `super()._x` is the parent's; module functions `_x` are local."""
-    foreign = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    assert [f"{short(path)}: {ast.unparse(node)}" for path in FILES for node in foreign_names(path)] == []
+
+
+def foreign_names(path):
+    """Private attributes of other objects."""
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Attribute) and re.match(r"_[^_]", node.attr) and node.attr not in NAMED_TUPLE:
             owner = node.value
             own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
             parent = isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
             if not (own or parent or ast.unparse(owner).split(".")[0] in THIRD_PARTY):
-                foreign.append(ast.unparse(node))
-    assert foreign == []
+                yield node
 
 
 # torch and accelerate have no public name for what is used of these; each use is explained where it stands.
@@ -107,7 +160,7 @@ LAZY = {"tracking/plots.py"}
 
 
 def declared():
-    project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     core = {normalized(name) for name in project["dependencies"]}
     optional = {normalized(name) for extra, names in extras.items() if extra != "dev" for name in names}
@@ -118,18 +171,16 @@ def normalized(requirement):
     return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
 
 
-@pytest.mark.skipif(not (ROOT.parents[1] / "pyproject.toml").exists(), reason="not a source checkout")
-@every_file
-def test_every_imported_package_is_declared(path):
+@pytest.mark.skipif(not (HOME / "pyproject.toml").exists(), reason="not a source checkout")
+def test_every_imported_package_is_declared():
     """At the top of a module only the core dependencies; inside functions also those of the extras."""
-    tree, (core, optional) = ast.parse(path.read_text()), declared()
+    core, optional = declared()
     providers = packages_distributions()
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-        for name in (name.split(".")[0] for name in names):
-            if name not in sys.stdlib_module_names:
-                top = node in tree.body and str(path.relative_to(ROOT)) not in LAZY
-                known = core if top else core | optional
-                provided = {normalized(package) for package in providers.get(name, [name])}
-                assert provided & known, f"{name} is imported but not declared"
+    missing = []
+    for path in FILES:
+        for node, name in outside_imports(path):
+            top = node in tree_of(path).body and short(path) not in LAZY
+            provided = {normalized(package) for package in providers.get(name, [name])}
+            if name not in sys.stdlib_module_names and not provided & (core if top else core | optional):
+                missing.append(f"{short(path)}: {name}")
+    assert missing == []

@@ -264,7 +264,7 @@ def test_arrays_of_every_type_and_shape():
         assert np.array_equal(data.train.x, gray)
         assert data.train.y.dtype == np.int64
         assert data.classes == ("0", "1")
-    assert from_arrays(images(3, 5), y, images(2, 5), [0, 1], ["ant", "bee"]).classes == ("ant", "bee")
+    assert from_arrays(images(3, 5), y, images(2, 5), [0, 1], classes=["ant", "bee"]).classes == ("ant", "bee")
 
 
 def test_vectors_get_mean_and_std_per_feature():

@@ -32,8 +32,15 @@ LIVELY: dict[type, dict[str, Any]] = {
     Selector: dict(every=2, keep=0.5, first_interval="score"),
 }
 RUN: dict[str, Any] = dict(
-    steps=6, eval_every=6, batch_size=4, unlabeled_ratio=2, precision="fp32", device="cpu", progress=False
-)  # fmt: skip
+    steps=6,
+    eval_every=6,
+    batch_size=4,
+    unlabeled_ratio=2,
+    precision="fp32",
+    device="cpu",
+    progress=False,
+    report=False,
+)
 
 
 def exported(base: type) -> list[type]:

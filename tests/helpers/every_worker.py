@@ -1,12 +1,9 @@
-"""One of several processes, or the only one: runs every case for a few steps and writes its final state.
-
-Started by test_every_processes.py as `python -m torch.distributed.run … -m tests.helpers.every_worker FOLDER`.
-"""
+"""One of several processes, or the only one: runs cases for a few steps and writes their final states."""
 
 from __future__ import annotations
 
 import copy
-import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
@@ -16,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import vcc_infuse.training.trainer
-from tests.helpers.every import cases, few_digits, flat, trainer
+from tests.helpers.every import cases, flat, trainer
 from vcc_infuse import SmallConv, SSLData, Trainer
 from vcc_infuse.augment.views import ImageViews
 from vcc_infuse.utils.seeding import seed_step
@@ -74,7 +71,7 @@ def run(key: str, data: SSLData, *, fixed: bool = False, shift: int = 0) -> dict
         job = trainer(model, case, Recording, steps=4)
         job.fit(data)
     # Only the first process evaluates.
-    state = {key: part for key, part in job.state_.state_dict().items() if key not in ("best_error", "train_seconds")}
+    state = {key: part for key, part in job.state_.state_dict().items() if key != "counters"}
     return flat({**state, "coresets": job.coresets, "world": job.state_.world})
 
 
@@ -85,16 +82,9 @@ def write_run_folder(folder: Path, data: SSLData) -> None:
     torch.save(job.batch_ids, folder / f"batch-ids-{dist.get_rank()}.pt")
 
 
-def main(folder: Path) -> None:
-    data = few_digits(600)
+def write_states(keys: Iterable[str], folder: Path, data: SSLData) -> None:
+    """The final states of cases, with random views and with fixed ones."""
     for fixed in (False, True):
-        for key in CASES:
+        for key in keys:
             state = run(key, data, fixed=fixed)
             torch.save(state, folder / f"{key}-{'fixed' if fixed else 'random'}-{dist.get_rank()}.pt")
-    write_run_folder(folder, data)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]))

@@ -59,7 +59,13 @@ PREDICTORS = {
 }
 
 
-@pytest.fixture(scope="module", params=PREDICTORS)
+QUICK = ("timm", "bank_mlp")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PREDICTORS],
+)
 def exported(request, tmp_path_factory):
     """A predictor, and what answers for it: two files from one tracing, which takes seconds."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -142,6 +148,7 @@ def vectors(**options):
     return x.astype(np.float32), trained(MLP((8,)), SSLData.from_arrays(x.astype(np.float32), y), **options)
 
 
+@pytest.mark.slow
 def test_a_program_of_vectors_needs_no_vcc_infuse(tmp_path):
     x, predictor = vectors()
     assert export_model(predictor, tmp_path / "model.pt2") == tmp_path / "model.pt2"

@@ -1,4 +1,4 @@
-"""Every method with every calibrator, selector and plug-in: two steps of finite loss, or one clear sentence."""
+"""Every method with every calibrator, selector and wrapper: two steps of finite loss, or one clear sentence."""
 
 import copy
 import math
@@ -14,11 +14,14 @@ from tests.helpers.every import ALGORITHMS, CALIBRATORS, RUN, SELECTORS, WRAPPER
 from vcc_infuse import (
     MLP,
     MMCE,
+    MPL,
     VCC,
+    CoMatch,
     EnsembleTS,
     FixMatch,
     FlexMatch,
     PseudoLabel,
+    SoftMatch,
     Softmax,
     TemperatureScaling,
     Trainer,
@@ -35,9 +38,14 @@ def data():
     return few_digits(test=20)
 
 
-def pairs(first, second):
-    found = list(product(first, second))
-    return pytest.mark.parametrize(("kind", "other"), found, ids=[f"{name(a)}-{name(b)}" for a, b in found])
+def pairs(first, second, quick, works):
+    """Two steps of each pair that works; those in which nothing new meets are slow."""
+    cases = [
+        pytest.param(*pair, id="-".join(map(name, pair)), marks=() if quick(*pair) else pytest.mark.slow)
+        for pair in product(first, second)
+        if works(*pair)
+    ]
+    return pytest.mark.parametrize(("kind", "other"), cases)
 
 
 class Watching(Trainer):
@@ -88,46 +96,75 @@ def check_sentence(refusal, *kinds):
     assert any(word in said for word in ("choose", "leave it out")), said
 
 
-@pairs(ALGORITHMS, CALIBRATORS)
+def calibrates(algorithm, calibrator):
+    return calibrator is Softmax or lively(algorithm).uses_confidence
+
+
+def selects(algorithm, selector):
+    return bool(lively(algorithm).views) or not (selector.restricts or issubclass(algorithm, ClosedForm))
+
+
+def wraps(wrapper, base):
+    return issubclass(base, PseudoLabeling) and ("strong" in lively(base).views or not wrapper.needs_strong)
+
+
+# A fixed threshold, counts of the pool, weights by confidence, labels from neighbors.
+BY_CONFIDENCE = (FixMatch, FlexMatch, SoftMatch, CoMatch)
+
+
+@pairs(ALGORITHMS, CALIBRATORS, lambda algorithm, _: algorithm in BY_CONFIDENCE, calibrates)
 def test_an_algorithm_with_a_calibrator(kind, other, data):
-    algorithm, calibrator = lively(kind), lively(other)
-    if other is Softmax or algorithm.uses_confidence:
-        check_run(data, algorithm, calibrator)
-        return
-    with pytest.raises(UserError, match="selects nothing by confidence") as refusal:
-        Trainer(MLP((16,)), algorithm, calibrator, **TWO)
-    check_sentence(refusal, kind, other)
+    check_run(data, lively(kind), lively(other))
 
 
-@pairs(ALGORITHMS, SELECTORS)
+# Two views, counts that follow the core set, one view, two networks.
+BY_POOL = (FixMatch, FlexMatch, PseudoLabel, MPL)
+
+
+@pairs(ALGORITHMS, SELECTORS, lambda algorithm, _: algorithm in BY_POOL, selects)
 def test_an_algorithm_with_a_selector(kind, other, data):
-    algorithm, selector = lively(kind), lively(other)
-    if algorithm.views or not (selector.restricts or isinstance(algorithm, ClosedForm)):
-        trainer = check_run(data, algorithm, None, selector)
-        chosen = trainer.state_.coreset_scheduler.coreset
-        assert trainer.looks == (0 if not selector.restricts else 1 if selector.static else 2)
-        assert (chosen is not None) == selector.restricts
-        assert chosen is None or len(chosen.ids) == round(selector.keep * len(data.split.pool))
-        return
-    with pytest.raises(UserError, match="uses no unlabeled images|has no training steps") as refusal:
-        Trainer(MLP((16,)), algorithm, None, selector, **TWO)
+    selector = lively(other)
+    trainer = check_run(data, lively(kind), None, selector)
+    chosen = trainer.state_.coreset_scheduler.coreset
+    assert trainer.looks == (0 if not selector.restricts else 1 if selector.static else 2)
+    assert (chosen is not None) == selector.restricts
+    assert chosen is None or len(chosen.ids) == round(selector.keep * len(data.split.pool))
+
+
+@pairs(WRAPPERS, ALGORITHMS, lambda _, base: base in (FixMatch, CoMatch), wraps)
+def test_a_wrapper_around_a_base(kind, other, data):
+    check_run(data, lively(kind, base=lively(other)))
+
+
+def test_other_pairs_are_refused_in_one_sentence():
+    refused = 0
+    for kind, other in product(ALGORITHMS, CALIBRATORS):
+        if not calibrates(kind, other):
+            check_refused("selects nothing by confidence", kind, other, lively(kind), lively(other))
+            refused += 1
+    for kind, other in product(ALGORITHMS, SELECTORS):
+        if not selects(kind, other):
+            said = "uses no unlabeled images|has no training steps"
+            check_refused(said, kind, other, lively(kind), None, lively(other))
+            refused += 1
+    for kind, other in product(WRAPPERS, ALGORITHMS):
+        if not wraps(kind, other):
+            with pytest.raises(UserError, match=", but .* has no") as refusal:
+                kind(lively(other))
+            check_sentence(refusal, kind, other)
+            refused += 1
+    assert refused > 50
+
+
+def check_refused(said, kind, other, *parts):
+    with pytest.raises(UserError, match=said) as refusal:
+        Trainer(MLP((16,)), *parts, **TWO)
     check_sentence(refusal, kind, other)
 
 
 @pytest.mark.parametrize("kind", SELECTORS, ids=name)
 def test_a_selection_leaves_the_memories_of_a_calibrator_alone(kind, data):
     check_run(data, lively(FlexMatch), lively(VCC), lively(kind))
-
-
-@pairs(WRAPPERS, ALGORITHMS)
-def test_a_plug_in_around_a_base(kind, other, data):
-    base = lively(other)
-    if isinstance(base, PseudoLabeling) and ("strong" in base.views or not kind.needs_strong):
-        check_run(data, lively(kind, base=base))
-        return
-    with pytest.raises(UserError, match=", but .* has no") as refusal:
-        kind(base)
-    check_sentence(refusal, kind, other)
 
 
 @pytest.mark.parametrize("kind", [TemperatureScaling, EnsembleTS, MMCE], ids=name)

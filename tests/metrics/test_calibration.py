@@ -78,9 +78,9 @@ def test_agrees_with_a_slow_loop_on_the_edges(closed, bins):
     rows = slow_table(confidence, correct, bins, closed)
     gaps = [abs(a - c) for _, a, c in rows]
     weighted = sum(n * g for (n, _, _), g in zip(rows, gaps, strict=True)) / len(confidence)
-    assert metrics.ece(confidence, correct, bins, closed) == pytest.approx(weighted)
-    assert metrics.mce(confidence, correct, bins, closed) == pytest.approx(max(gaps))
-    assert metrics.average_ce(confidence, correct, bins, closed) == pytest.approx(sum(gaps) / len(gaps))
+    assert metrics.ece(confidence, correct, bins, closed=closed) == pytest.approx(weighted)
+    assert metrics.mce(confidence, correct, bins, closed=closed) == pytest.approx(max(gaps))
+    assert metrics.average_ce(confidence, correct, bins, closed=closed) == pytest.approx(sum(gaps) / len(gaps))
 
 
 def test_sides_of_an_edge():
@@ -182,15 +182,15 @@ VALUES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_siz
 @given(VALUES, st.integers(1, 30), st.sampled_from(["left", "right"]), st.randoms())
 def test_bounds_and_permutation(pairs, bins, closed, random):
     confidence, correct = zip(*pairs, strict=True)
-    first = metrics.ece(confidence, correct, bins, closed), metrics.ace(confidence, correct, bins)
-    worst = metrics.mce(confidence, correct, bins, closed)
+    first = metrics.ece(confidence, correct, bins, closed=closed), metrics.ace(confidence, correct, bins)
+    worst = metrics.mce(confidence, correct, bins, closed=closed)
     assert 0 <= first[0] <= worst + 1e-12 <= 1 + 1e-9
-    assert metrics.average_ce(confidence, correct, bins, closed) <= worst + 1e-12
+    assert metrics.average_ce(confidence, correct, bins, closed=closed) <= worst + 1e-12
     assert 0 <= first[1] <= 1
     assert metrics.reliability(confidence, correct, bins, closed=closed).count.sum() == len(pairs)
     random.shuffle(pairs)
     confidence, correct = zip(*pairs, strict=True)
-    again = metrics.ece(confidence, correct, bins, closed), metrics.ace(confidence, correct, bins)
+    again = metrics.ece(confidence, correct, bins, closed=closed), metrics.ace(confidence, correct, bins)
     assert again == pytest.approx(first, abs=1e-12)
 
 

@@ -90,7 +90,7 @@ def act(x):
 )
 def test_block_step_by_step(before, width, stride, activate):
     torch.manual_seed(0)
-    block = Block(before, width, stride, activate, 0.001, 0.0)
+    block = Block(before, width, stride=stride, activate=activate, bn_momentum=0.001, dropout=0.0)
     for p in block.parameters():
         torch.nn.init.normal_(p, 0.5, 0.2)
     x = torch.randn(4, before, 8, 8)

@@ -6,16 +6,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from paper.cell import build_trainer, fit, load_data
+from sklearn.metrics import roc_auc_score
+from torchmetrics.functional.classification import binary_calibration_error
+
+from paper import Cell, run_grid
 from paper.collect import collect, trusted_and_wrong
 from paper.confidences import CONFIDENCES, EVIDENCE_PARTS, MOMENTS, SCORES, WatchedSoftmax, measure
 from paper.scales import run_options
 from paper.tables import beyond, tables
 from paper.tables.confidence import WATCHED
-from sklearn.metrics import roc_auc_score
-from torchmetrics.functional.classification import binary_calibration_error
-
-from paper import Cell, run_grid
+from paper.train import fit
+from vcc_infuse.run import prepare
 
 
 def test_metrics_are_those_of_other_libraries() -> None:
@@ -42,17 +43,16 @@ def options() -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def watched(options: dict[str, object]) -> tuple[WatchedSoftmax, dict[str, float]]:
-    trainer = build_trainer({**options, **WATCHED, "progress": False})
-    summary = fit(trainer, load_data(options, trainer))
-    return trainer.state_.calibrator, summary
+    run = prepare(Cell({**options, **WATCHED}).config())
+    summary = fit(run)
+    return run.trainer.state_.calibrator, summary
 
 
 def test_measuring_does_not_change_the_run(
     options: dict[str, object], watched: tuple[WatchedSoftmax, dict[str, float]]
 ) -> None:
     """Compared with another calibrator that selects by the softmax and draws the same views."""
-    trainer = build_trainer({**options, "algorithm": "FixMatch", "calibrator": "HardViewTemperature"})
-    plain = trainer.fit(load_data(options, trainer))
+    plain = fit(prepare(Cell({**options, "algorithm": "FixMatch", "calibrator": "HardViewTemperature"}).config()))
     for name in ("error", "nll", "ece", "pseudo_label_coverage", "loss_unlabeled"):
         assert watched[1].get(name) == pytest.approx(plain.get(name), rel=1e-5), name
 
@@ -76,7 +76,7 @@ def test_every_confidence_is_measured_at_every_moment(watched: tuple[WatchedSoft
 def test_rows_whose_label_the_method_saw_do_not_count(
     options: dict[str, object], watched: tuple[WatchedSoftmax, dict[str, float]]
 ) -> None:
-    data = load_data(options, build_trainer({**options, **WATCHED}))
+    data = prepare(Cell({**options, **WATCHED}).config()).data
     seen = np.isin(data.split.pool, data.split.labeled)
     assert seen.any()
     assert watched[0].kept[:, 0, torch.from_numpy(seen)].isnan().all()
@@ -116,11 +116,8 @@ def test_rows_of_the_table_share_one_run(tmp_path: Path) -> None:
 
 
 def test_measuring_evidence_trains_as_fixmatch_alone(options: dict[str, object]) -> None:
-    runs = []
-    for row in (beyond.WATCHED, {"algorithm": "FixMatch"}):
-        trainer = build_trainer({**options, **row, "progress": False})
-        runs.append(fit(trainer, load_data(options, trainer)))
-    watched, plain = runs
+    rows = (beyond.WATCHED, {"algorithm": "FixMatch"})
+    watched, plain = (fit(prepare(Cell({**options, **row}).config())) for row in rows)
     for name in ("error", "nll", "ece", "pseudo_label_coverage", "loss_unlabeled"):
         assert watched.get(name) == pytest.approx(plain.get(name), rel=1e-5), name
     assert tuple(watched["parts"]) == EVIDENCE_PARTS

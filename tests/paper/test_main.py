@@ -1,19 +1,25 @@
-"""`vcc-infuse reproduce` as a user calls it."""
+"""`python -m paper` as a user calls it."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from vcc_infuse.cli.main import main
+from paper.__main__ import main
 
 
-def reproduce(*words: str, where: Path) -> int:
-    return main(["reproduce", *words, "--cells", str(where / "cells"), "--out", str(where)])
+def paper(*words: str, where: Path) -> int:
+    return main([*words, "--cells", str(where / "cells"), "--out", str(where)])
 
 
-def test_all_tables_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce("all", "--scale", "smoke", "--seeds", "1", where=tmp_path) == 0
+SOME_ROWS = ("--rows", "VCC-F", "--rows", "OracleINFUSE", "--rows", "softmax")
+
+
+@pytest.mark.parametrize(
+    "rows", [pytest.param((), marks=pytest.mark.slow, id="all"), pytest.param(SOME_ROWS, id="some")]
+)
+def test_all_tables_at_smoke_scale(rows: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper("all", "--scale", "smoke", "--seeds", "1", *rows, where=tmp_path) == 0
     names = {path.name for path in tmp_path.glob("*-smoke.*")}
     stems = (
         "main", "stl10", "calibration", "coreset", "efficiency", "calibrators", "ablation-scores", "ablation-vae",
@@ -34,15 +40,15 @@ def test_all_tables_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_shards_together_are_the_whole(tmp_path: Path) -> None:
     command = ("ablation-vae", "--scale", "smoke", "--seeds", "1")
     for shard in ("1/3", "2/3"):
-        reproduce(*command, "--shard", shard, where=tmp_path)
+        paper(*command, "--shard", shard, where=tmp_path)
     text = (tmp_path / "ablation-vae-smoke.md").read_text()
     assert "4 of 5 runs are finished" in text
-    reproduce(*command, "--shard", "3/3", where=tmp_path)
+    paper(*command, "--shard", "3/3", where=tmp_path)
     assert "5 of 5 runs are finished" in (tmp_path / "ablation-vae-smoke.md").read_text()
 
 
 def test_dry_run_lists_cells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce("ablation-vae", "--scale", "smoke", "--seeds", "2", "--dry-run", where=tmp_path) == 0
+    assert paper("ablation-vae", "--scale", "smoke", "--seeds", "2", "--dry-run", where=tmp_path) == 0
     *cells, total = capsys.readouterr().out.splitlines()
     assert len(cells) == 10
     assert total.startswith("10 of 10 cells to run; about")
@@ -51,10 +57,10 @@ def test_dry_run_lists_cells_and_writes_nothing(tmp_path: Path, capsys: pytest.C
 
 def test_seeds_start_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("ablation-vae", "--scale", "smoke", "--seeds", "2", "--first-seed", "5", "--rows", "MLP")
-    assert reproduce(*command, "--dry-run", where=tmp_path) == 0
+    assert paper(*command, "--dry-run", where=tmp_path) == 0
     *cells, _ = capsys.readouterr().out.splitlines()
     assert [cell.split("-")[-2] for cell in cells] == ["s5", "s6"]
-    assert reproduce(*command, where=tmp_path) == 0
+    assert paper(*command, where=tmp_path) == 0
     (written,) = tmp_path.rglob("ablation-vae-smoke.md")
     assert "over seeds 5 to 6; differences are paired" in written.read_text()
     assert "2 of 2 runs are finished" in written.read_text()
@@ -63,7 +69,7 @@ def test_seeds_start_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = ("coreset", "--seeds", "1", "--dry-run", "--columns", "STL-10, 40 labels, 10 % kept")
     (tmp_path / "stl10").mkdir()
-    assert reproduce(*asked, "--data-root", str(tmp_path), where=tmp_path) == 0
+    assert paper(*asked, "--data-root", str(tmp_path), where=tmp_path) == 0
     *cells, _ = capsys.readouterr().out.splitlines()
     assert len(cells) == 3 + 2 + 9 + 2  # baselines, the full pool plain and lazy, selectors, lazy short and oracle
     assert all("stl10-40-" in cell for cell in cells)
@@ -75,14 +81,14 @@ def test_rows_run_a_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     (tmp_path / "cifar10").mkdir()
     # A whole name is that row alone, although others, such as "FixMatch + INFUSE, as printed", contain it.
     rows = ("--rows", "RandomOnline", "--rows", "FixMatch + INFUSE")
-    assert reproduce(*asked, *rows, "--data-root", str(tmp_path), where=tmp_path) == 0
+    assert paper(*asked, *rows, "--data-root", str(tmp_path), where=tmp_path) == 0
     *cells, _ = capsys.readouterr().out.splitlines()
     kinds = sorted("-".join(cell.split("cifar10-250-")[1].split("-")[:2]) for cell in cells)
     assert kinds == ["FixMatch-INFUSE"] * 2 + ["FixMatch-RandomOnline"] * 2 + ["FlexMatch-RandomOnline"] * 2
 
 
 def test_a_row_without_the_row_it_is_compared_with(tmp_path: Path) -> None:
-    assert reproduce("ablation-vae", "--scale", "smoke", "--seeds", "1", "--rows", "MLP", where=tmp_path) == 0
+    assert paper("ablation-vae", "--scale", "smoke", "--seeds", "1", "--rows", "MLP", where=tmp_path) == 0
     (text,) = (path.read_text() for path in tmp_path.rglob("ablation-vae-smoke.md"))
     assert "MLP" in text
 
@@ -111,7 +117,7 @@ def test_mistakes_cost_one_line(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [str(tmp_path) if word == "EMPTY" else word for word in words]
-    assert main(["reproduce", *words]) == 2
+    assert main(words) == 2
     line = capsys.readouterr().err
     assert said in line
     assert line.count("\n") == 1

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from paper.cell import build_part
-from paper.oracle import OracleINFUSE
 
 import vcc_infuse
+from paper.cell import Cell
+from paper.oracle import OracleINFUSE
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, UserError
 from vcc_infuse.models import Identity
 from vcc_infuse.selectors.pool import Pool
@@ -33,7 +33,8 @@ def make_pool(kind, data):
     state = trainer.state_
     for part in (state.model, state.algorithm, state.calibrator):
         part.eval()
-    return Pool.of(trainer.batches_, state.model, state.model, state.algorithm, state.calibrator, state.task, 3)
+    parts = {name: getattr(state, name) for name in ("model", "algorithm", "calibrator", "task")}
+    return Pool(batches=trainer.batches_, ema=state.model, number=3, **parts)
 
 
 def loss_on_test(model, dataset):
@@ -50,9 +51,9 @@ def loss_on_test(model, dataset):
 @pytest.mark.parametrize("kind", ["images", "bank"])
 def test_scores_are_those_of_the_gradient_on_the_test_set(kind, params):
     data = make_data(kind)
-    pool, selector = make_pool(kind, data), OracleINFUSE(0.5, params=params)
+    pool, selector = make_pool(kind, data), OracleINFUSE(keep=0.5, params=params)
     selector.attach(data.dataset)
-    columns, chunks = selector.score(pool), []
+    columns, chunks = selector.score_pool(pool), []
     parameters = list((pool.model.head if params == "head" else pool.model).parameters())
     true = torch.autograd.grad(loss_on_test(pool.model, data.dataset), parameters)
     pool.scan(lambda chunk: chunks.append(chunk) or example_columns(chunk))
@@ -66,7 +67,7 @@ def test_scores_are_those_of_the_gradient_on_the_test_set(kind, params):
 
 
 def test_a_run_selects_by_it_and_its_copy_shares_the_test_examples():
-    data, selector = make_data("bank"), OracleINFUSE(0.5, every=2, first_interval="score")
+    data, selector = make_data("bank"), OracleINFUSE(keep=0.5, every=2, first_interval="score")
     selector.attach(data.dataset)
     trainer = Trainer(Identity(), FixMatch(threshold=0.3), selector=selector, **OPTIONS)
     trainer.fit(data)
@@ -79,15 +80,16 @@ def test_a_run_selects_by_it_and_its_copy_shares_the_test_examples():
 def test_without_test_examples_it_says_so():
     data = make_data("bank")
     with pytest.raises(UserError, match="^OracleINFUSE has no test examples; call its attach before fit$"):
-        OracleINFUSE(0.5).score(make_pool("bank", data))
+        OracleINFUSE(keep=0.5).score_pool(make_pool("bank", data))
     alone = SSLData.from_arrays(data.dataset.train.x, data.dataset.train.y, slots=(1, 2))
     with pytest.raises(UserError, match="^OracleINFUSE needs a test set, and .* has none; choose another selector$"):
-        OracleINFUSE(0.5).attach(alone.dataset)
+        OracleINFUSE(keep=0.5).attach(alone.dataset)
 
 
 def test_it_is_no_method_of_the_package_but_a_cell_can_name_it():
     assert "OracleINFUSE" not in vcc_infuse.__all__
     path = "paper.oracle.OracleINFUSE"
-    selector = build_part({"selector": path, "selector.keep": 0.2, "selector.params": "all"}, "selector")
+    cell = Cell({"data": "digits", "selector": path, "selector.keep": 0.2, "selector.params": "all"})
+    selector = cell.config().build("selector")
     assert (type(selector), selector.keep, selector.params) == (OracleINFUSE, 0.2, "all")
     assert to_config(selector)["class_path"] == path

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from paper.collect import Entry, collect
+
+from paper.collect import Entry, collect, paired
 from paper.render import OVERALL_HEAD, markdown, overall, page, write_table
-from paper.statistics import paired
 from paper.table import Row, Table, TableColumn
 
 BASE = Row("FixMatch", {"algorithm": "FixMatch"}, None, {"paper": 5.0})

@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from paper.statistics import estimate, paired
 from scipy import stats
+
+from paper.collect import estimate, paired
 
 
 def test_interval_is_students_t() -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paper.cell import BANK_OPTIONS, DATA_OPTIONS, Cell, build_part, build_trainer, load_data
+
+from paper.cell import Cell
 from paper.scales import SCALES
 from paper.table import Row, Table, TableColumn
 from paper.tables import TABLES, tables
-
 from vcc_infuse.errors import UserError
+from vcc_infuse.run import prepare
+from vcc_infuse.run_config import PARTS
+from vcc_infuse.training.trainer import Trainer
 
 EVERY = [(name, scale) for name in TABLES for scale in SCALES]
 
@@ -28,40 +31,53 @@ def test_rows_compare_with_rows_that_exist(name: str, scale: str) -> None:
         assert any(table.cell(row, column, 0) for row in table.rows)
 
 
+def make_trainer(cell: Cell) -> Trainer:
+    config = cell.config()
+    return Trainer(*(config.build(part) for part in PARTS), config.train_config())
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_options_of_every_cell_build_a_run(scale: str) -> None:
     cells = list(dict.fromkeys(cell for table in tables("all", scale) for cell in table.cells(1)))
     assert len(cells) > 50
     for cell in cells:
-        options, trainer = cell.options, build_trainer(cell.options)
-        for part in ("model", "algorithm", "calibrator", "selector"):
-            if part in options and not (part == "model" and scale == "frozen"):
-                assert type(getattr(trainer, part)).__name__ == options[part].rpartition(".")[2]
-        if scale == "frozen":  # the model is the frozen network; what is trained is a linear head
-            assert type(trainer.model).__name__ == "Identity"
-            assert type(build_part(options, "model")).__name__ == options["model"]
-        for name, value in options.items():
+        config = cell.config()
+        trainer = make_trainer(cell)
+        assert cell.on_bank == (scale == "frozen")
+        for name, value in cell.options.items():
             part, dot, argument = name.partition(".")
-            if part in BANK_OPTIONS:
-                assert scale == "frozen", name
-            elif dot and part != "long_tail":
-                owner = build_part(options, part) if part == "model" else getattr(trainer, part)
-                stored = attrgetter(argument)(owner)
+            if part in PARTS and not dot:
+                assert type(getattr(trainer, part)).__name__ == value.rpartition(".")[2]
+            elif part in PARTS:
+                stored = attrgetter(argument)(getattr(trainer, part))
                 if argument == "base":
                     stored = type(stored).__name__
                 assert stored == (tuple(value) if isinstance(value, list) else value), name
+            elif dot and part != "subset":
+                owner = config.bank if part == "bank" else config.data.long_tail
+                assert getattr(owner, argument) == value, name
             elif hasattr(trainer.config, name):
                 assert getattr(trainer.config, name) == value, name
-            else:
-                assert part in {"model", "algorithm", "calibrator", "selector"} | DATA_OPTIONS, name
+            elif not dot:
+                assert getattr(config.data, name) == value, name
+
+
+def test_protocols_follow_the_dataset_wherever_its_files_are(tmp_path: Path) -> None:
+    (table,) = tables("main", "paper")
+    (tmp_path / "svhn.zip").touch()
+    column = next(column for column in table.columns if column.options["data"] == "svhn")
+    row = next(row for row in table.rows if row.name == "MixMatch")
+    config = table.cell(row, column, 0).config(str(tmp_path))
+    assert config.data.data == str(tmp_path / "svhn.zip")
+    assert config.data.flip is False
+    assert config.build("algorithm").weight == 250  # of the authors, for SVHN
+    assert config.train["joint_bn"]
 
 
 def test_every_split_of_the_smoke_scale_loads() -> None:
-    splits = {}
-    for cell in (cell for table in tables("all", "smoke") for cell in table.cells(1)):
-        data = tuple((name, value) for name, value in cell.options.items() if name.partition(".")[0] in DATA_OPTIONS)
-        splits.setdefault(data, cell.options)
-    balanced, tail = (load_data(options, build_trainer(options)) for options in splits.values())
+    cells = [cell for table in tables("all", "smoke") for cell in table.cells(1)]
+    splits = {repr(cell.config().data): cell for cell in cells}
+    balanced, tail = (prepare(cell.config()).data for cell in splits.values())
     assert np.bincount(balanced.labeled_y).tolist() == [4] * 10
     counts = np.bincount(tail.labeled_y)
     assert (counts.max(), counts.min()) == (20, 5)  # first=20, gamma=4
@@ -70,7 +86,7 @@ def test_every_split_of_the_smoke_scale_loads() -> None:
 def test_every_cell_of_a_column_is_evaluated_equally_often() -> None:
     (table,) = tables("coreset", "frozen")
     for cell in table.cells(1):
-        trainer = build_trainer(cell.options)
+        trainer = make_trainer(cell)
         if trainer.steps:  # LinearProbe has none
             assert math.ceil(trainer.steps / trainer.config.eval_every) == 1, cell.name
 
@@ -91,7 +107,7 @@ def test_vcc_stands_beside_its_controls(base: str) -> None:
     five = [base, f"VCC-{base}", f"{base} + temperature", f"{base} + balance", f"RobustVCC-{base}"]
     assert all(rows[name].base == base for name in five[1:])
     column = next(column for column in table.columns if column.options["data"] == "stl10")
-    parts = [build_trainer(table.cell(rows[name], column, 0).options) for name in five]
+    parts = [make_trainer(table.cell(rows[name], column, 0)) for name in five]
     assert [type(part.calibrator).__name__ for part in parts] == [
         "Softmax", "VCC", "HardViewTemperature", "Softmax", "RobustVCC"
     ]  # fmt: skip
@@ -113,7 +129,7 @@ def test_lazy_strong_views_take_more_steps_for_the_same_cost() -> None:
     (table,) = tables("coreset", "frozen")
     rows = {row.name: row for row in table.rows}
     column = next(column for column in table.columns if column.name == "CIFAR-10, 250 labels, 40 % kept")
-    short, lazy = (build_trainer(table.cell(rows[f"FixMatch + {name}"], column, 0).options)
+    short, lazy = (make_trainer(table.cell(rows[f"FixMatch + {name}"], column, 0))
                    for name in ("FullShort", "FullShort, lazy, 4/3 of the steps"))  # fmt: skip
     assert (short.steps, lazy.steps) == (240, 320)
     assert lazy.config.lazy
@@ -124,7 +140,7 @@ def test_paper_scale_has_the_papers_columns() -> None:
     (main,) = tables("main", "paper")
     assert len(main.columns) == 9
     assert len(tables("coreset", "paper")[0].columns) == 14
-    widths = [c.options["model.width"] for c in main.columns]
+    widths = [Cell({**column.options, "seed": 0}).config().build("model").width for column in main.columns]
     assert widths == [2, 2, 2, 8, 8, 8, 2, 2, 2]
     assert {c.options["eval_every"] for c in main.columns} == {5 * 1024}
     assert {c.options["steps"] for c in main.columns} == {2**20}

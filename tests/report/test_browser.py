@@ -100,7 +100,7 @@ def test_a_class_named_script_is_shown_as_text(page):
     assert ticks == [name if len(name) <= 14 else f"{name[:7]}…{name[-6:]}" for name in NASTY]
     assert page.locator("main script, main img[onerror]").count() == 0
     titles = page.locator("#gallery figure").evaluate_all("all => all.map(f => f.title)")
-    assert "<script>alert(3)</script>.png" in titles
+    assert any("<script>alert(3)</script>.png" in title for title in titles)
 
 
 @on_single

@@ -114,6 +114,36 @@ def test_an_unfinished_run_says_so(tmp_path):
     assert "No evaluation was recorded yet." in text
 
 
+def add_to_summary(folder, **metrics):
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | metrics))
+    return folder
+
+
+@pytest.mark.parametrize(("probe", "warned"), [(0.1, True), (0.3, False), (0.9, False), (None, False)])
+def test_a_run_that_ends_above_its_probe_says_so(tmp_path, probe, warned):
+    folder = add_to_summary(make_run(tmp_path / "run"), error=0.3, error_probe=probe)
+    text = " ".join(read([folder], tmp_path / "p.html").text)
+    assert ("This run ends above its linear probe: error 30.00 %, probe 10.00 %; try more labels" in text) is warned
+
+
+@pytest.mark.parametrize("names", [["one"], ["one", "two"]], ids=len)
+def test_the_error_is_the_last_one_not_the_best_on_the_test_set(tmp_path, names):
+    folders = [add_to_summary(make_run(tmp_path / n), error=0.3, error_best=0.1234, evaluated_images=50) for n in names]
+    page = read(folders, tmp_path / "p.html")
+    assert "30.00 %" in page.text
+    assert not any("12.34" in text for text in page.text)
+    assert ("at the end, on 50 images" in page.text) is (len(names) == 1)
+
+
+def test_class_names_in_the_gallery_are_whole(tmp_path):
+    name = "a long name of a class that nobody would want to see cut"
+    page = read([make_run(tmp_path / "run", classes=[name, "b"])], tmp_path / "p.html")
+    assert page.text.count(name) >= 3
+    titles = [attributes.get("title", "") for tag, attributes in page.tags if tag == "figure"]
+    assert any(f"pseudo label {name}, true class {name}" in title for title in titles)
+
+
 def test_a_comparison_marks_the_best(tmp_path):
     folders = [make_run(tmp_path / name, evaluations=n) for name, n in (("short", 2), ("long", 5))]
     page = read(folders, tmp_path / "p.html")

@@ -74,17 +74,17 @@ def make_task(pool, steps, batch_size=64, unlabeled_batch_size=448):
 @pytest.mark.parametrize("every", [None, 0])
 def test_a_long_run_has_the_papers_interval(every):
     paper = make_task(50_000, round(0.4 * 2**20))
-    assert INFUSE(0.4, every).interval(paper) == 16_384  # 40/1024 of the run
+    assert INFUSE(keep=0.4, every=every).interval(paper) == 16_384  # 40/1024 of the run
 
 
 @pytest.mark.parametrize("steps", [1, 240, 2**20])
 def test_every_counts_optimizer_steps(steps):
-    assert INFUSE(0.4, every=7).interval(make_task(1437, steps)) == 7
+    assert INFUSE(keep=0.4, every=7).interval(make_task(1437, steps)) == 7
 
 
 def scan_cost(pool, steps, batch, unlabeled):
     """The cost of all scans as a fraction of the training, in forward passes counted by hand, and their number."""
-    interval = INFUSE(0.4).interval(make_task(pool, steps, batch, unlabeled))
+    interval = INFUSE(keep=0.4).interval(make_task(pool, steps, batch, unlabeled))
     scans = len(range(0, steps, interval)) - 1  # the first core set is drawn without a scan
     step = 3 * (batch + unlabeled) + unlabeled  # labeled and strong views forward and backward, weak views forward
     return scans * 2 * pool / (steps * step), interval
@@ -100,24 +100,24 @@ def test_a_short_run_scans_as_often_as_it_can_afford(pool, steps):
 
 @pytest.mark.parametrize("steps", [3, 60, 240])
 def test_a_run_that_cannot_afford_it_scans_once_halfway(steps):
-    assert INFUSE(0.4).interval(make_task(60_000, steps, 32, 160)) == -(-steps // 2)
+    assert INFUSE(keep=0.4).interval(make_task(60_000, steps, 32, 160)) == -(-steps // 2)
 
 
 def test_a_run_of_one_step_has_an_interval():
-    assert INFUSE(0.4).interval(make_task(1437, 1)) == 1
+    assert INFUSE(keep=0.4).interval(make_task(1437, 1)) == 1
 
 
 def test_the_first_core_set_needs_no_model():
-    first = INFUSE(0.1).first_coreset(300, 30, seed=1)
+    first = INFUSE(keep=0.1).first_coreset(300, 30, seed=1)
     assert len(first.ids.unique()) == 30
-    assert torch.equal(first.ids, INFUSE(0.1).first_coreset(300, 30, seed=1).ids)
-    assert not torch.equal(first.ids, INFUSE(0.1).first_coreset(300, 30, seed=2).ids)
-    assert INFUSE(0.1, first_interval="full").first_coreset(300, 30, seed=1) is None
-    assert Random(0.1).first_interval == "score"
+    assert torch.equal(first.ids, INFUSE(keep=0.1).first_coreset(300, 30, seed=1).ids)
+    assert not torch.equal(first.ids, INFUSE(keep=0.1).first_coreset(300, 30, seed=2).ids)
+    assert INFUSE(keep=0.1, first_interval="full").first_coreset(300, 30, seed=1) is None
+    assert Random(keep=0.1).first_interval == "score"
 
 
 def test_without_selected_examples_confidence_decides(make_pool):
-    for selector in (INFUSE(0.1), EL2N(0.1), RETRIEVE(0.1), GradMatch(0.1)):
+    for selector in (INFUSE(keep=0.1), EL2N(keep=0.1), RETRIEVE(keep=0.1), GradMatch(keep=0.1)):
         kept = selector.select(make_pool(FixMatch(threshold=1.0)), 30).ids.numpy()
         rows = selector.selection_.rows
         assert not rows.selected.any()

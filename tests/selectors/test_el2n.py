@@ -9,7 +9,7 @@ from vcc_infuse.selectors import EL2N, Random
 
 def test_the_score_is_the_distance_of_the_strong_view_to_the_weak_views_label(make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    selector = EL2N(0.1)
+    selector = EL2N(keep=0.1)
     core = selector.select(pool, 30)
     rows, chunks = selector.selection_.rows, []
     pool.scan(lambda chunk: chunks.append(chunk) or {"n": chunk.weights})
@@ -24,10 +24,10 @@ def test_the_score_is_the_distance_of_the_strong_view_to_the_weak_views_label(ma
 
 
 def test_the_ranking_is_neither_random_nor_low_confidence_nor_by_class(make_pool):
-    selector = EL2N(0.3)
+    selector = EL2N(keep=0.3)
     kept = selector.select(make_pool(), 90).ids.numpy()
     rows = selector.selection_.rows
-    assert set(kept) != set(Random(0.3).select(make_pool(), 90).ids.tolist())
+    assert set(kept) != set(Random(keep=0.3).select(make_pool(), 90).ids.tolist())
     assert rows.selected[kept].all()  # examples without weight would have the largest errors
     least = np.argsort(np.where(rows.selected, rows.confidence, 2))[:90]
     assert len(set(kept) & set(least)) < 80
@@ -41,10 +41,10 @@ def test_scores_are_averaged_over_refreshes(make_pool):
     pools = [make_pool(number=n) for n in (1, 2)]
     single = []
     for pool in pools:
-        selector = EL2N(0.2, score_momentum=0)
+        selector = EL2N(keep=0.2, score_momentum=0)
         selector.select(pool, 60)
         single.append(selector.selection_.rows)
-    selector = EL2N(0.2, score_momentum=0.25)
+    selector = EL2N(keep=0.2, score_momentum=0.25)
     for pool in pools:
         selector.select(pool, 60)
     both = single[0].selected & single[1].selected

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from vcc_infuse.types import PseudoLabels
 
 # The defaults of every selector are covered by tests/integration/test_every_*.py.
 VARIANTS = {
-    "INFUSE": INFUSE, "all": lambda k: INFUSE(k, params="all"), "batch": lambda k: GradMatch(k, granularity="batch"),
-    "curvature": lambda k: INFUSE(k, curvature="gauss_newton", score_with="ema"),
-}  # fmt: skip
+    "INFUSE": INFUSE,
+    "all": partial(INFUSE, params="all"),
+    "batch": partial(GradMatch, granularity="batch"),
+    "curvature": partial(INFUSE, curvature="gauss_newton", score_with="ema"),
+}
 variants = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())
 
 
@@ -87,10 +90,10 @@ def test_a_selection_changes_no_state_and_is_repeatable(make, make_pool):
     optimizer.step()
     torch.manual_seed(5)
     before = everything(pool, optimizer)
-    first = make(0.3).select(pool, 90)
+    first = make(keep=0.3).select(pool, 90)
     same(before, everything(pool, optimizer))
     torch.manual_seed(6)  # the caller's random state must not matter
-    again = make(0.3).select(pool, 90)
+    again = make(keep=0.3).select(pool, 90)
     assert torch.equal(first.ids, again.ids)
     assert torch.equal(first.weights, again.weights)
 
@@ -103,7 +106,7 @@ def test_modes_and_random_states_are_restored_after_an_exception(make_pool):
     pool = make_pool(Broken())
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="broken"):
-        INFUSE(0.3).select(pool, 10)
+        INFUSE(keep=0.3).select(pool, 10)
     assert pool.model.training
     assert pool.algorithm.training
     assert torch.equal(state, torch.get_rng_state())
@@ -187,7 +190,7 @@ def test_soft_targets_and_weights_reach_the_errors(make_pool, eval_mode):
 @pytest.mark.parametrize("world", [2, 3])
 @variants
 def test_several_processes_select_what_one_selects(make, world, make_pool):
-    expected = make(0.3).select(make_pool(), 90)
+    expected = make(keep=0.3).select(make_pool(), 90)
 
     def partial(rank):
         """What one process sends: its own rows of every column."""
@@ -198,7 +201,7 @@ def test_several_processes_select_what_one_selects(make, world, make_pool):
             return tensor
 
         pool = make_pool(rank=rank, world=world, gather=record)
-        make(0.3).select(pool, 90)
+        make(keep=0.3).select(pool, 90)
         return sent
 
     others = [partial(rank) for rank in range(1, world)]
@@ -208,7 +211,7 @@ def test_several_processes_select_what_one_selects(make, world, make_pool):
         call = next(calls)
         return torch.cat([tensor, *(sent[call] for sent in others)])
 
-    found = make(0.3).select(make_pool(rank=0, world=world, gather=gather), 90)
+    found = make(keep=0.3).select(make_pool(rank=0, world=world, gather=gather), 90)
     assert torch.equal(found.ids, expected.ids)
     assert torch.equal(found.weights, expected.weights)
 
@@ -230,10 +233,10 @@ def test_scoring_with_the_averaged_weights(make_pool):
     pool = make_pool()
     with torch.no_grad():
         pool.ema.head.weight.add_(torch.randn_like(pool.ema.head.weight))
-    online, ema = (INFUSE(0.3, score_with=w) for w in ("online", "ema"))
+    online, ema = (INFUSE(keep=0.3, score_with=w) for w in ("online", "ema"))
     online.select(pool, 90), ema.select(pool, 90)
     assert not np.allclose(online.selection_.rows.scores, ema.selection_.rows.scores)
     swapped = make_pool(model=copy.deepcopy(pool.ema))
-    again = INFUSE(0.3)
+    again = INFUSE(keep=0.3)
     again.select(swapped, 90)
     np.testing.assert_array_equal(again.selection_.rows.scores, ema.selection_.rows.scores)

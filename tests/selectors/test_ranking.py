@@ -1,11 +1,28 @@
-"""The order in which examples are kept, and class quotas, against slow loops."""
+"""The order in which examples are kept, and class quotas, against slow loops; the statistics of a refresh."""
+
+import json
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.scored_rows import make_table, slow_order
 
-from vcc_infuse.selectors.ranking import best, equal, order, proportional, rows_from_state, rows_to_state
+from vcc_infuse.selectors import Random, RobustINFUSE
+from vcc_infuse.selectors.ranking import (
+    Scored,
+    Selection,
+    best,
+    describe_selection,
+    equal,
+    order,
+    proportional,
+    rows_from_state,
+    rows_to_state,
+)
+from vcc_infuse.types import Coreset
+from vcc_infuse.utils.io import save_npz
 
 
 def test_order_equals_a_python_sort_and_puts_the_unselected_last():
@@ -65,3 +82,74 @@ def test_rows_survive_a_checkpoint():
     for column, again in zip(rows, rows_from_state(rows_to_state(rows)), strict=True):
         np.testing.assert_array_equal(column, again)
     assert rows_from_state({}) is None
+
+
+def small_selection():
+    rows = Scored(np.arange(6), np.array([0.5, 0.1, -0.2, 0.0, 0.3, 0.9], np.float32),
+                  np.array([1, 1, 1, 0, 0, 1], bool), np.full(6, 0.9), np.array([0, 1, 1, 2, 0, 2]))  # fmt: skip
+    return Selection(Coreset(torch.tensor([0, 1, 5, 4]), torch.tensor([2.0, 1.0, 0.5, 0.5])), rows)
+
+
+def test_statistics_computed_small_selection():
+    statistics = describe_selection(
+        small_selection(),
+        classes=3,
+        pool_size=6,
+        previous=Coreset(torch.tensor([1, 2, 5]), torch.ones(3)),
+        truth=np.array([0, 0, 1, 2, 1, -1]),
+        bins=4,
+    )
+    assert statistics["kept"] == 4
+    assert statistics["kept_share"] == pytest.approx(4 / 6)
+    assert statistics["overlap"] == 0.5
+    assert statistics["weight_largest"] == 2
+    assert statistics["kept_share_per_class"] == [0.5, 0.25, 0.25]
+    assert statistics["kept_share_per_true_class"] == pytest.approx([2 / 3, 1 / 3, 0])
+    assert statistics["selected_share_of_kept"] == 0.75
+    assert statistics["precision_of_kept"] == 0.5  # of 0 and 1; the truth of 5 is unknown, 4 is not selected
+    assert statistics["precision_of_pool"] == pytest.approx(2 / 3)
+    histogram = statistics["score_histogram"]
+    assert sum(histogram["all"]) == 4
+    assert sum(histogram["kept"]) == 3
+    assert len(histogram["edges"]) == 5
+    json.dumps(statistics)
+
+
+def test_without_scores_or_truth(make_pool):
+    selector = Random(keep=0.1)
+    selector.select(make_pool(), 30)
+    statistics = describe_selection(selector.selection_, classes=10, pool_size=300)
+    assert statistics["overlap"] is None
+    assert "precision_of_kept" not in statistics
+    json.dumps(statistics)
+
+
+def test_precision_of_kept_labels_is_measured_against_the_hidden_truth(make_pool, truth):
+    selector = RobustINFUSE(keep=0.2)  # it keeps unselected examples too, which must not count
+    kept = selector.select(make_pool(), 60).ids.numpy()
+    statistics = describe_selection(selector.selection_, classes=10, pool_size=300, truth=truth)
+    rows = selector.selection_.rows
+    used = kept[rows.selected[kept]]
+    assert 0 < len(used) < len(kept)
+    assert statistics["precision_of_kept"] == pytest.approx((rows.labels[used] == truth[used]).mean())
+
+
+def test_file_comes_back_and_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "coreset" / "step-7.npz"
+    save_npz(path, small_selection().columns())
+    with np.load(path, allow_pickle=False) as saved:
+        assert saved["ids"].tolist() == [0, 1, 5, 4]
+        assert saved["weights"].tolist() == [2, 1, 0.5, 0.5]
+        np.testing.assert_array_equal(saved["scores"], small_selection().rows.scores)
+        assert saved["labels"].tolist() == [0, 1, 1, 2, 0, 2]
+    before = path.read_bytes()
+
+    def fail(handle, **columns):
+        handle.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_npz(path, small_selection().columns())
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["step-7.npz"]

@@ -100,7 +100,7 @@ def test_any_budget_ends_and_is_met_exactly(problem, budget, rounds):
 
 def test_without_a_step_it_is_the_top_of_the_inner_products(make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    core = RETRIEVE(0.1, lr=0.0).select(pool, 30)
+    core = RETRIEVE(keep=0.1, lr=0.0).select(pool, 30)
     outputs, y = pool.labeled_features()
     head = pool.model.head
     direction = torch.autograd.grad(F.cross_entropy(head(outputs.features), y), list(head.parameters()))
@@ -118,7 +118,7 @@ def test_without_a_step_it_is_the_top_of_the_inner_products(make_pool, eval_mode
 @pytest.mark.parametrize("granularity", ["example", "batch"])
 @pytest.mark.parametrize(("threshold", "budget"), [(0.6, 7), (0.6, 50), (0.6, 299), (0.97, 200), (1.0, 20)])
 def test_budget_is_distinct_examples_selected_ones_first(granularity, threshold, budget, make_pool):
-    selector = RETRIEVE(0.5, granularity=granularity)
+    selector = RETRIEVE(keep=0.5, granularity=granularity)
     core = selector.select(make_pool(FixMatch(threshold=threshold)), budget)
     assert len(core.ids) == len(core.ids.unique()) == budget
     assert (core.weights == 1).all()

@@ -21,9 +21,9 @@ def drawn(batches, start, steps=30):
 
 
 @pytest.mark.parametrize(("selector", "due"), [
-    (INFUSE(0.3, every=20), [0, 20, 40]), (Random(0.3, every=20), [0]),
-    (RandomOnline(0.3, every=7), [0, 7, 14, 21, 28, 35, 42, 49]), (EarlyStop(0.3, every=10), []),
-    (INFUSE(1.0, every=10), []), (None, []),
+    (INFUSE(keep=0.3, every=20), [0, 20, 40]), (Random(keep=0.3, every=20), [0]),
+    (RandomOnline(keep=0.3, every=7), [0, 7, 14, 21, 28, 35, 42, 49]), (EarlyStop(keep=0.3, every=10), []),
+    (INFUSE(keep=1.0, every=10), []), (None, []),
 ])  # fmt: skip
 def test_refreshes_are_due_every_so_many_steps(selector, due, make_pool):
     scheduler = CoresetScheduler(selector, make_pool().task, 0)
@@ -35,7 +35,10 @@ FIRST = [("random", 60, "first interval (random)"), ("full", 300, "first interva
 
 @pytest.mark.parametrize(("first_interval", "count", "by"), FIRST)
 def test_the_first_interval_trains_on_what_the_option_says(first_interval, count, by, make_pool, batches, truth):
-    scheduler, source = CoresetScheduler(INFUSE(0.2, first_interval=first_interval), make_pool().task, 0), batches()
+    scheduler, source = (
+        CoresetScheduler(INFUSE(keep=0.2, first_interval=first_interval), make_pool().task, 0),
+        batches(),
+    )
     selection, statistics = scheduler.refresh(make_pool(number=0), source, truth)
     assert (statistics["kept"], statistics["chosen_by"], statistics["overlap"]) == (count, by, None)
     assert drawn(source, 0) == set(selection.coreset.ids.tolist())
@@ -46,7 +49,7 @@ def test_the_first_interval_trains_on_what_the_option_says(first_interval, count
 
 
 def test_core_set_weights_reach_the_batch(make_pool, batches):
-    scheduler, source = CoresetScheduler(GradMatch(0.2, first_interval="score"), make_pool().task, 0), batches()
+    scheduler, source = CoresetScheduler(GradMatch(keep=0.2, first_interval="score"), make_pool().task, 0), batches()
     selection, _ = scheduler.refresh(make_pool(number=10), source)
     batch = source.at(11)
     expected = dict(zip(selection.coreset.ids.tolist(), selection.coreset.weights.tolist(), strict=True))
@@ -57,7 +60,7 @@ def test_core_set_weights_reach_the_batch(make_pool, batches):
 def test_the_algorithm_counts_only_the_core_set(make_pool, batches):
     pool = make_pool(FlexMatch(), number=10)
     pool.algorithm.selected[:100] = 3
-    scheduler = CoresetScheduler(INFUSE(0.2), pool.task, 0)
+    scheduler = CoresetScheduler(INFUSE(keep=0.2), pool.task, 0)
     selection, _ = scheduler.refresh(pool, batches())
     inside = (selection.coreset.ids < 100).sum()
     assert pool.algorithm.counts[3] == inside
@@ -65,13 +68,13 @@ def test_the_algorithm_counts_only_the_core_set(make_pool, batches):
 
 
 def test_resuming_inside_an_interval(make_pool, batches, tmp_path):
-    straight, source = CoresetScheduler(EL2N(0.2), make_pool().task, 0), batches()
+    straight, source = CoresetScheduler(EL2N(keep=0.2), make_pool().task, 0), batches()
     for number in (0, 10, 20):
         straight.refresh(make_pool(number=number), source)
         if number == 10:
             torch.save(straight.state_dict(), tmp_path / "state.pt")
             middle = source.at(14).pool_ids
-    again, fresh = CoresetScheduler(EL2N(0.2), make_pool().task, 0), batches()
+    again, fresh = CoresetScheduler(EL2N(keep=0.2), make_pool().task, 0), batches()
     again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     again.resume(fresh)
     assert torch.equal(fresh.at(14).pool_ids, middle)
@@ -82,7 +85,7 @@ def test_resuming_inside_an_interval(make_pool, batches, tmp_path):
 
 
 def test_the_users_selector_is_not_changed(make_pool, batches):
-    mine = EL2N(0.2, first_interval="score")
+    mine = EL2N(keep=0.2, first_interval="score")
     CoresetScheduler(mine, make_pool().task, 0).refresh(make_pool(number=10), batches())
     assert mine.state_dict() == {}
     assert mine.selection_ is None
@@ -104,7 +107,7 @@ def run_steps(scheduler, make_pool, source, numbers):
 
 def test_a_core_set_is_resampled_after_each_pass_with_the_same_scores(make_pool, batches):
     scheduler, source = (
-        CoresetScheduler(RobustINFUSE(0.3, every=10, resample_each_pass=True), make_pool().task, 0),
+        CoresetScheduler(RobustINFUSE(keep=0.3, every=10, resample_each_pass=True), make_pool().task, 0),
         batches(),
     )
     found = run_steps(scheduler, make_pool, source, range(20))  # 90 examples of 300 are three batches of 40
@@ -125,20 +128,20 @@ def test_a_core_set_is_resampled_after_each_pass_with_the_same_scores(make_pool,
     [{}, {"resample_each_pass": True, "strategy": "top"}, {"resample_each_pass": True, "first_interval": "full"}],
 )
 def test_without_a_random_draw_nothing_is_resampled(options, make_pool, batches):
-    scheduler = CoresetScheduler(RobustINFUSE(0.3, every=10, **options), make_pool().task, 0)
+    scheduler = CoresetScheduler(RobustINFUSE(keep=0.3, every=10, **options), make_pool().task, 0)
     scheduler.refresh(make_pool(number=0), batches())
     assert not any(scheduler.resample_due(number) for number in range(1, 10))
 
 
 def test_with_resampling_the_algorithm_counts_the_whole_pool(make_pool, batches):
     pool = make_pool(FlexMatch(), number=10)
-    CoresetScheduler(RobustINFUSE(0.2, resample_each_pass=True), pool.task, 0).refresh(pool, batches())
+    CoresetScheduler(RobustINFUSE(keep=0.2, resample_each_pass=True), pool.task, 0).refresh(pool, batches())
     assert pool.algorithm.counts.sum() == 300
 
 
 @pytest.mark.parametrize("stop", [4, 14])
 def test_resampling_continues_after_a_resume(stop, make_pool, batches, tmp_path):
-    selector, task = RobustINFUSE(0.3, every=10, resample_each_pass=True), make_pool().task
+    selector, task = RobustINFUSE(keep=0.3, every=10, resample_each_pass=True), make_pool().task
     straight = run_steps(CoresetScheduler(selector, task, 0), make_pool, batches(), range(20))
     cut, fresh = CoresetScheduler(selector, task, 0), CoresetScheduler(selector, task, 0)
     before = run_steps(cut, make_pool, batches(), range(stop))

@@ -35,8 +35,8 @@ def test_a_lost_process_is_one_line_from_every_process(monkeypatch, capsys):
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(dist, "all_reduce", lost)
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr("benchmarks.__main__.run", lambda words: average_([torch.zeros(2)]))
-    assert main(["bench"]) == 2
+    monkeypatch.setattr("vcc_infuse.cli.evaluate.run", lambda words: average_([torch.zeros(2)]))
+    assert main(["evaluate"]) == 2
     said = capsys.readouterr().err
     assert "another process of this run has ended ([gloo/transport/tcp/pair.cc] Connection closed by peer" in said
     assert said.count("\n") == 1

@@ -4,14 +4,13 @@ import copy
 import math
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.helpers.every import ALGORITHMS, lively, name
 from tests.helpers.images import striped
+from tests.helpers.processes import together
 
 from vcc_infuse import VCC, FixMatch, RandomOnline, SmallConv, Supervised, Timm, Trainer
 from vcc_infuse.algorithms import PseudoLabeling
@@ -292,28 +291,14 @@ def test_an_interrupted_run_ends_bit_identical(data, tmp_path):
     assert all(torch.equal(moments[0][k]["exp_avg"], moments[1][k]["exp_avg"]) for k in moments[0])
 
 
-WORKER = """
-import sys, torch, torch.distributed as dist
-from tests.helpers.every import lively
-from tests.helpers.images import striped
-from tests.training.test_finetune import RECIPE, RUN, resnet
-from vcc_infuse import FixMatch, Trainer
-torch.set_num_threads(1)
-trainer = Trainer(resnet(), lively(FixMatch), **{**RUN, **RECIPE, "micro_batch": 2})
-trainer.fit(striped())
-torch.save(trainer.state_.model.state_dict(), f"{sys.argv[1]}/{dist.get_rank()}.pt")
-dist.destroy_process_group()
-"""
+def train_and_save(folder):
+    trainer = Trainer(resnet(), lively(FixMatch), **{**RUN, **RECIPE, "micro_batch": 2})
+    trainer.fit(striped())
+    torch.save(trainer.state_.model.state_dict(), folder / f"{dist.get_rank()}.pt")
 
 
 def test_two_processes_hold_the_same_weights(tmp_path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    done = subprocess.run([*command, str(tmp_path)], cwd=root, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    together(2, lambda: train_and_save(tmp_path), tmp_path / "log.txt")
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     assert all(torch.equal(one[key], other[key]) for key in one)
     start = prepared(striped(), resnet()).state_.model.state_dict()

@@ -3,7 +3,7 @@ from collections import deque
 import pytest
 import torch
 
-from vcc_infuse.utils.ring_buffer import ClassMemory
+from vcc_infuse.utils.ring_buffer import ClassMemory, RingBuffer
 
 
 def columns():

@@ -4,7 +4,7 @@
 
 The checksums of a changed run are made to fit: a case that they stop would show nothing, and counts as a failure.
 Each case runs in a process of its own, forked after the library is loaded. An audit hook watches what Python opens,
-starts and connects to; a payload that runs creates a file. RingBuffer is the peak of a case above that of a harmless one.
+starts and connects to; a payload that runs creates a file. Memory is the peak of a case above that of a harmless one.
 """
 
 import argparse

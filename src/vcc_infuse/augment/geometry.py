@@ -1,9 +1,8 @@
-"""Warps of RandAugment and random crops, on uint8 images B,C,H,W.
+"""Warps of RandAugment, random crops and quarter turns, on uint8 images B,C,H,W.
 
-A warp is affine with nearest-neighbor sampling and black outside, with one magnitude per image.
-
-A matrix holds the six numbers a, b, c, d, e, f of PIL's ``Image.transform``: the output at (x, y) shows the input at
-(ax + by + c, dx + ey + f), both measured at pixel centers.
+A warp is affine with nearest-neighbor sampling and black outside, with one magnitude per image. Its matrix holds the
+six numbers a, b, c, d, e, f of PIL's `Image.transform`: the output at (x, y) shows the input at (ax + by + c,
+dx + ey + f), both measured at pixel centers.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ from ..utils.device import to_float64
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
     """Matrices B,6 that turn counter-clockwise about the center."""
     angle = torch.deg2rad(-(to_float64(degrees) % 360.0))
-    cos, sin = angle.cos(), angle.sin()
-    x, y = width / 2, height / 2
+    cos = angle.cos()
+    sin = angle.sin()
+    x = width / 2
+    y = height / 2
     return torch.stack([cos, sin, -cos * x - sin * y + x, -sin, cos, sin * x - cos * y + y], dim=-1)
 
 
@@ -53,11 +54,6 @@ def _displaced(place: int, values: Tensor) -> Tensor:
     return matrix
 
 
-def warp(images: Tensor, matrix: Tensor) -> Tensor:
-    """Show the images through matrices B,6."""
-    return sample(images, fixed_point(matrix))
-
-
 def fixed_point(matrix: Tensor) -> Tensor:
     """Matrices …,6 as the whole numbers of PIL's 16.16 fixed point, from pixels instead of their centers: …,2,3."""
     numbers = to_float64(matrix).clone().view(*matrix.shape[:-1], 2, 3)
@@ -83,31 +79,6 @@ def pick(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
     position = row * images.shape[3] + column
     source = position.flatten(1).long().unsqueeze(1).expand(-1, images.shape[1], -1)
     return images.flatten(2).gather(2, source).view(*images.shape[:2], *position.shape[1:])
-
-
-def rotate(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Rotate by ``magnitude`` degrees."""
-    return warp(images, rotation(magnitude, *images.shape[2:]))
-
-
-def shear_x(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Shear along x by the slope ``magnitude``."""
-    return warp(images, slope_x(magnitude, *images.shape[2:]))
-
-
-def shear_y(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Shear along y by the slope ``magnitude``."""
-    return warp(images, slope_y(magnitude, *images.shape[2:]))
-
-
-def translate_x(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Shift along x by ``magnitude`` widths."""
-    return warp(images, shift_x(magnitude, *images.shape[2:]))
-
-
-def translate_y(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Shift along y by ``magnitude`` heights."""
-    return warp(images, shift_y(magnitude, *images.shape[2:]))
 
 
 class Crops(NamedTuple):
@@ -140,9 +111,8 @@ def crop(images: Tensor, crops: Crops) -> Tensor:
 
 def sample_turns(batch: int, height: int, width: int, device: torch.device) -> Tensor:
     """Quarter turns 0…3; an image that is not square would change its shape, so it is only turned upside down."""
-    return (
-        torch.randint(4, (batch,), device=device) if height == width else 2 * torch.randint(2, (batch,), device=device)
-    )
+    steps = 1 if height == width else 2
+    return steps * torch.randint(4 // steps, (batch,), device=device)
 
 
 def turn(images: Tensor, quarters: Tensor) -> Tensor:
@@ -151,11 +121,12 @@ def turn(images: Tensor, quarters: Tensor) -> Tensor:
     y = torch.arange(height, device=images.device, dtype=torch.int32).view(1, -1, 1)
     x = torch.arange(width, device=images.device, dtype=torch.int32).view(1, 1, -1)
     quarters = quarters.view(-1, 1, 1)
-    odd, back = quarters % 2 == 1, quarters >= 2
-    row, column = torch.where(odd, x, y), torch.where(odd, width - 1 - y, x)
-    return pick(
-        images, torch.where(back, height - 1 - row, row), torch.where(back, width - 1 - column, column)
-    )  # fmt: skip
+    odd = quarters % 2 == 1
+    back = quarters >= 2
+    row = torch.where(odd, x, y)
+    column = torch.where(odd, width - 1 - y, x)
+    row = torch.where(back, height - 1 - row, row)
+    return pick(images, row, torch.where(back, width - 1 - column, column))
 
 
 def _reflected(offset: Tensor, side: int) -> Tensor:

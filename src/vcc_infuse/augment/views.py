@@ -1,12 +1,14 @@
 """The views of a raw batch, normalized: plain (evaluation), weak and strong.
 
 A strong view can be made later, and for some rows only. What is random about each image, and which slot of a bank is
-read, is drawn for all rows at once: a row looks the same whichever others are made. Noise is drawn with the rows.
+read, is drawn for all rows at once, so that a row looks the same whichever others are made. Noise is drawn with the
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +19,22 @@ from ..errors import UserError
 from ..utils.device import send, unit_features
 from .cutout import Boxes, cut, sample_boxes
 from .geometry import Crops, crop, sample_crops, sample_turns, turn
-from .kernels import one_thread
-from .randaugment import Plan, apply_plan, sample_plan
-from .recipe import Recipe, read_augment
+from .randaugment import DrawnChanges, apply_changes, draw_changes
+from .recipe import Augment, Recipe, read_augment
 
 Rows = Tensor | slice
 MakeRows = Callable[[Rows], Tensor]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's CPU kernels on the calling thread only; work on other devices is not affected."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Views:
@@ -34,7 +46,7 @@ class _Views:
         self.std = torch.where(std > 0, std, 1.0)  # a constant feature has nothing to scale
 
     def __call__(self, name: str, raw: Tensor) -> Tensor:
-        """The view called ``name``; a suffix such as _2 only names another random draw (weak_2)."""
+        """The view called `name`; a suffix such as _2 only names another random draw (weak_2)."""
         kind = name.split("_")[0]
         if kind not in ("plain", "weak", "strong"):
             raise UserError(f"view {name!r} is unknown: use plain, weak, strong, or a numbered one like weak_2")
@@ -42,11 +54,12 @@ class _Views:
         return view
 
     def strong_later(self, raw: Tensor) -> MakeRows:
-        """What makes rows of a strong view when they are wanted."""
+        """A function that makes rows of the strong view when they are wanted."""
         return lambda rows: self("strong", raw[rows])
 
     def _follow(self, raw: Tensor) -> None:
-        self.mean, self.std = self.mean.to(raw.device), self.std.to(raw.device)
+        self.mean = self.mean.to(raw.device)
+        self.std = self.std.to(raw.device)
 
 
 class Draws(NamedTuple):
@@ -54,36 +67,40 @@ class Draws(NamedTuple):
 
     crops: Crops
     turns: Tensor | None
-    plan: Plan | None
+    changes: DrawnChanges | None
     boxes: Boxes | None
 
     @classmethod
     def sample(cls, raw: Tensor, recipe: Recipe, flip: bool) -> Draws:
         """Draw for raw images."""
-        batch, height, width, device = *raw.shape[:3], raw.device
+        batch, height, width = raw.shape[:3]
+        device = raw.device
         return cls(
             sample_crops(batch, height, width, device, flip and recipe.flip, recipe.crop),
             sample_turns(batch, height, width, device) if recipe.turns else None,
-            sample_plan(batch, recipe.draws, recipe.changes) if recipe.changes else None,
+            draw_changes(batch, recipe.draws, recipe.changes) if recipe.changes else None,
             sample_boxes(batch, height, width, device, recipe.cutout) if recipe.cutout else None,
         )
 
     def at(self, rows: Rows) -> Draws:
         """Those of some images."""
-        planned = rows if isinstance(rows, slice) else rows.cpu()  # a plan stays on the CPU
+        on_cpu = rows if isinstance(rows, slice) else rows.cpu()  # where the drawn changes stay
         return Draws(
-            Crops(*(each[rows] for each in self.crops)),
+            Crops(*(values[rows] for values in self.crops)),
             None if self.turns is None else self.turns[rows],
-            None if self.plan is None else Plan(*(each[:, planned] for each in self.plan)),
-            None if self.boxes is None else Boxes(*(each[rows] for each in self.boxes)),
+            None if self.changes is None else DrawnChanges(*(values[:, on_cpu] for values in self.changes)),
+            None if self.boxes is None else Boxes(*(edges[rows] for edges in self.boxes)),
         )
 
 
 class ImageViews(_Views):
-    """Views of uint8 images B,H,W,C; ``mean`` and ``std`` per channel for values in 0…1.
+    """Views of uint8 images `(batch, height, width, channels)`, as floats `(batch, channels, height, width)`.
 
-    ``augment`` says what weak and strong views are made of (see ``read_augment``). Without ``flip`` no image is
-    mirrored, whatever it says.
+    Args:
+        mean: mean per channel, of values in 0…1.
+        std: standard deviation per channel.
+        flip: whether images may be mirrored; without it none is, whatever `augment` says.
+        augment: what weak and strong views are made of; see `read_augment`.
     """
 
     def __init__(
@@ -91,10 +108,12 @@ class ImageViews(_Views):
         mean: Sequence[float] | Tensor,
         std: Sequence[float] | Tensor,
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
     ) -> None:
         super().__init__(mean, std)
-        self.flip, self.augment, self.recipes = flip, augment, read_augment(augment)
+        self.flip = flip
+        self.augment = augment
+        self.recipes = read_augment(augment)
 
     @one_thread()
     def plain(self, raw: Tensor) -> Tensor:
@@ -110,7 +129,7 @@ class ImageViews(_Views):
         return self.strong_later(raw)(slice(None))
 
     def strong_later(self, raw: Tensor) -> MakeRows:
-        """What makes strong views of some of the images when they are wanted."""
+        """A function that makes strong views of some of the images when they are wanted."""
         return self._later(raw, self.recipes.strong)
 
     def _later(self, raw: Tensor, recipe: Recipe) -> MakeRows:
@@ -122,20 +141,29 @@ class ImageViews(_Views):
     def _made(self, raw: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
         images = crop(_planes(raw, len(self.mean)), draws.crops)
         images = images if draws.turns is None else turn(images, draws.turns)
-        images = images if draws.plan is None else apply_plan(images, draws.plan, recipe.changes)
+        images = images if draws.changes is None else apply_changes(images, draws.changes, recipe.changes)
         return self._normalized(images if draws.boxes is None else cut(images, draws.boxes))
 
     def _normalized(self, images: Tensor) -> Tensor:
         self._follow(images)
         batch, channels, height, width = images.shape
-        scale, shift = 1 / (255 * self.std), -self.mean / self.std
+        scale = 1 / (255 * self.std)
+        shift = -self.mean / self.std
         rows = torch.stack(images.unbind(1), dim=-1).view(-1, width * channels).float()
         rows.mul_(scale.repeat(width)).add_(shift.repeat(width))  # whole rows: loops over 3 channels are slow
         return rows.view(batch, height, width, channels).permute(0, 3, 1, 2)
 
 
 class VectorViews(_Views):
-    """Views of float vectors B,D: noise for weak, more noise and missing features for strong."""
+    """Views of float vectors `(batch, features)`: noise for weak, more noise and missing features for strong.
+
+    Args:
+        mean: mean per feature.
+        std: standard deviation per feature.
+        weak_noise: Gaussian noise of weak views, in standard deviations.
+        strong_noise: the same of strong views.
+        dropout: share of the features of a strong view that is replaced by the mean.
+    """
 
     def __init__(
         self,
@@ -146,7 +174,9 @@ class VectorViews(_Views):
         dropout: float = 0.2,
     ) -> None:
         super().__init__(mean, std)
-        self.weak_noise, self.strong_noise, self.dropout = weak_noise, strong_noise, dropout
+        self.weak_noise = weak_noise
+        self.strong_noise = strong_noise
+        self.dropout = dropout
 
     def plain(self, raw: Tensor) -> Tensor:
         """The standardized vectors."""
@@ -169,7 +199,9 @@ class SlotRows:
     """Rows of a bank, of which a view reads only the slot that it draws."""
 
     def __init__(self, x: np.ndarray, rows: np.ndarray, device: torch.device) -> None:
-        self.x, self.rows, self.device = x, rows, device
+        self.x = x
+        self.rows = rows
+        self.device = device
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -183,9 +215,13 @@ class SlotRows:
 
 
 class BankViews(_Views):
-    """Views drawn from the slots of a bank, B,V,D: one plain view, then weak ones, then strong ones.
+    """Views drawn from the slots of a bank, `(batch, slots, features)`: one plain view, then weak, then strong ones.
 
-    `noise` is Gaussian, in standard deviations of each feature, and added to weak and strong views.
+    Args:
+        mean: mean per feature.
+        std: standard deviation per feature.
+        slots: numbers of weak and strong views.
+        noise: Gaussian noise added to weak and strong views, in standard deviations of each feature.
     """
 
     def __init__(
@@ -196,7 +232,8 @@ class BankViews(_Views):
         noise: float = 0.0,
     ) -> None:
         super().__init__(mean, std)
-        self.slots, self.noise = slots, noise
+        self.slots = slots
+        self.noise = noise
 
     def plain(self, raw: Tensor | SlotRows) -> Tensor:
         """The features of the image as it is."""
@@ -213,15 +250,14 @@ class BankViews(_Views):
         return self.strong_later(raw)(slice(None))
 
     def strong_later(self, raw: Tensor | SlotRows) -> MakeRows:
-        """What reads strong slots of some rows when they are wanted."""
+        """A function that reads strong slots of some rows when they are wanted."""
         weak, strong = self.slots
         slots = self._slots(len(raw), 1 + weak, strong) if strong else self._slots(len(raw), 1, weak)
         return lambda rows: self._drawn(raw[rows], slots[rows if isinstance(rows, slice) else rows.cpu()])
 
     def _slots(self, rows: int, first: int, count: int) -> Tensor:
         """A random one of `count` slots from `first` on; the plain one where there is none."""
-        first, count = (first, count) if count else (0, 1)
-        return first + torch.randint(count, (rows,))
+        return (first if count else 0) + torch.randint(count or 1, (rows,))
 
     def _drawn(self, raw: Tensor | SlotRows, slots: Tensor) -> Tensor:
         if isinstance(raw, SlotRows):

@@ -2,8 +2,7 @@
 
 Features are float16 in memory-mapped files of the cache folder, under a key made from the images, the network's
 weights, the views and the seed. Work is done in chunks, each from a seed of its own: a killed process continues
-where it was, and several processes share the chunks. Every chunk has a checksum, which is compared when the bank is
-opened: damaged chunks are embedded again.
+where it was, and several processes share the chunks.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch import Tensor, nn
 
 from ..augment.recipe import read_augment
@@ -29,12 +29,13 @@ from ..errors import check_choice, check_integer, check_range
 from ..utils.io import read_json
 from ..utils.progress import Progress
 from . import storage
-from .encoder import FrozenNetwork, Plan, fastest_plan
+from .encoder import ForwardOptions, FrozenNetwork, fastest_options
 from .storage import StoredViews, write_once
 
 FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
 BLOCK = 2**22  # bytes of images that are read at a time for the key
 MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
+FORWARD = "forward.json"
 NATURAL = read_augment("natural")
 Part = Literal["train", "test"]
 Run = Callable[..., Iterable[Any]]
@@ -89,7 +90,7 @@ class Job(NamedTuple):
 
 
 class Bank:
-    """Features of a dataset's images by slot: N × (1 + weak + strong) × D for training, M × 1 × D for the test set.
+    """Features of a dataset's images: `(images, 1 + weak + strong, features)` for training, one slot for the test set.
 
     Images need not be an array: `shape`, `dtype` and indexing by row numbers are enough.
 
@@ -101,6 +102,10 @@ class Bank:
         seed: seed of the augmentation.
         cache: cache folder; see `cache_folder`.
         device: where the network computes.
+
+    Attributes:
+        features: the features of "train" and "test", as they are on the disk.
+        seconds: time that this process has spent on embedding.
     """
 
     def __init__(
@@ -114,9 +119,12 @@ class Bank:
         cache: str | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.source, self.views, self.config, self.seed = dataset, views, config or BankConfig(), seed
+        self.source = dataset
+        self.views = views
+        self.config = config or BankConfig()
+        self.seed = seed
         self.device = torch.device(device)
-        self.seconds = 0.0  # spent on embedding by this process
+        self.seconds = 0.0
         self.encoder = encoder.to(self.device).eval()
         self.images: dict[Part, np.ndarray] = {"train": dataset.train.x}
         if dataset.test is not None and dataset.validation is None:
@@ -126,20 +134,31 @@ class Bank:
         self.stored = {part: self._stored(part, width) for part in self.images}
         self.features = {part: stored.features for part, stored in self.stored.items()}
 
+    def embed_all(self, rows: np.ndarray, *, progress: bool = True) -> None:
+        """Embed what is missing together with the other processes of this run, and wait for them.
+
+        Args:
+            rows: training rows that need all views now; a lazy bank embeds the plain view of the others.
+            progress: show a progress bar.
+        """
+        state = PartialState(cpu=self.device.type == "cpu")
+        began = time.perf_counter()
+        self.build(rank=state.process_index, world=state.num_processes, progress=progress and state.is_main_process)
+        state.wait_for_everyone()
+        self.ensure(rows)
+        self.seconds = time.perf_counter() - began
+
     # --- what is still to be done, and doing it
 
     def jobs(self, part: Part, rank: int = 0, world: int = 1) -> Iterator[Job]:
         """Chunks that are not embedded yet and belong to process `rank`; of a lazy bank only the plain views."""
-        for number in self._missing(part, rank, world):
-            yield Job(part, number, self.stored[part].chunk(number), self._names(part))
+        for number in self.stored[part].missing():
+            if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
+                yield Job(part, number, self.stored[part].chunk(number), self._names(part))
 
     def missing(self, rank: int = 0, world: int = 1) -> int:
         """Views that process `rank` has to embed."""
         return sum(job.views for part in self.images for job in self.jobs(part, rank, world))
-
-    def _missing(self, part: Part, rank: int, world: int) -> list[int]:
-        # By the number of the chunk, because others may be finished while a process looks for its own.
-        return [number for number in self.stored[part].missing() if number % world == rank]
 
     def build(self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map) -> Bank:
         """Embed what is missing; process `rank` of `world` takes every world-th chunk.
@@ -154,14 +173,15 @@ class Bank:
         return self
 
     def embed(self, job: Job) -> tuple[Job, np.ndarray]:
-        """Features of one job, rows × slots × D."""
-        return job, self.network.embed(*self.task(job), self.device)
+        """Features of one job, `(rows, slots, features)`."""
+        return job, self.network.embed(self.device, *self.task(job))
 
     def task(self, job: Job) -> tuple[np.ndarray, tuple[str, ...], tuple[int, ...], np.ndarray | None]:
         """What the network needs to know of a job: raw images of the chunk, views, seed, rows in the chunk."""
         chunk = self.stored[job.part].chunk(job.number)
         key = (self.seed, ("train", "test").index(job.part), job.number)
-        return self._raw(job.part, chunk), job.names, key, None if len(job.rows) == len(chunk) else job.rows - chunk[0]
+        rows = None if len(job.rows) == len(chunk) else job.rows - chunk[0]
+        return self._raw(job.part, chunk), job.names, key, rows
 
     def store(self, job: Job, features: np.ndarray) -> None:
         """Write the features of one job."""
@@ -170,21 +190,22 @@ class Bank:
     def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
         """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet.
 
-        The plain views must be there (`build`).
-        Several processes that ask for the same rows share them: each starts at another chunk and skips what is done.
+        The plain views must have been embedded (`build`). Several processes that ask for the same rows share them: each
+        starts at another chunk and skips what is done.
         """
         if not self.config.lazy:
             return
-        began, stored = time.perf_counter(), self.stored["train"]
+        began = time.perf_counter()
+        stored = self.stored["train"]
         missing = np.unique(stored.missing_rows(rows))
         pieces = np.split(missing, np.flatnonzero(np.diff(missing // storage.CHUNK)) + 1) if len(missing) else []
         first = rank * len(pieces) // world
-        further = self.config.names[1:]  # the plain view is there, and took nothing from the random stream
-        with Progress("embedding", len(missing) * len(further), "views", progress) as shown:
+        names = self.config.names[1:]  # making the plain view drew no random number
+        with Progress("embedding", len(missing) * len(names), "views", progress) as shown:
             for piece in (*pieces[first:], *pieces[:first]):
                 piece = stored.missing_rows(piece)
                 if len(piece):
-                    job, features = self.embed(Job("train", int(piece[0]) // storage.CHUNK, piece, further))
+                    job, features = self.embed(Job("train", int(piece[0]) // storage.CHUNK, piece, names))
                     stored.store_rows(piece, features)
                     shown.advance(job.views)
         self.seconds += time.perf_counter() - began
@@ -193,7 +214,8 @@ class Bank:
         """The bank as a dataset whose rows are slots of views, with the mean and deviation of the plain features."""
         mean, std = channel_mean_std(self.features["train"][:, 0])
         train = replace(self.source.train, x=self.features["train"])
-        test, rows = self.source.test, self.source.validation
+        test = self.source.test
+        rows = self.source.validation
         if test is not None:  # images for validation are embedded as training images
             test = replace(test, x=self.features["test"] if rows is None else self.features["train"][rows, :1])
         slots = (self.config.weak, self.config.strong)
@@ -203,28 +225,30 @@ class Bank:
 
     @cached_property
     def network(self) -> FrozenNetwork:
-        """The frozen network with the plan of this bank: processes that continue or share the work follow it, too."""
-        if self.config.batch_size is not None:
-            return FrozenNetwork(self.encoder, self.views, Plan.default(self.device, self.config.batch_size))
-        path = self.folder / "plan.json"
-        found = read_json(path)
-        if found is None:
-            write_once(path, json.dumps(self._measured()._asdict()))
-            found = read_json(path)
-        return FrozenNetwork(self.encoder, self.views, Plan(**(found or {})))
+        """The frozen network; all processes that continue or share the work forward batches in the same way."""
+        return FrozenNetwork(self.encoder, self.views, self._forward_options())
 
-    def _measured(self) -> Plan:
-        """Measured where there is enough to embed, so that measuring costs a few percent at most."""
-        few = self.missing() < MEASURED
-        return Plan.default(self.device) if few else fastest_plan(self.encoder, self._plain(storage.CHUNK))
+    def _forward_options(self) -> ForwardOptions:
+        if self.config.batch_size is not None:
+            return ForwardOptions.default(self.device, self.config.batch_size)
+        path = self.folder / FORWARD
+        if read_json(path) is None:
+            # Measured only where there is enough to embed, so that measuring costs a few percent at most.
+            few = self.missing() < MEASURED
+            default = ForwardOptions.default(self.device)
+            chosen = default if few else fastest_options(self.encoder, self._plain(storage.CHUNK))
+            write_once(path, json.dumps(chosen._asdict()))
+        return ForwardOptions(**(read_json(path) or {}))
 
     def seconds_per_view(self) -> float:
         """Time of a few images of the first chunk in all their views, augmentation included."""
-        rows, times = self.stored["train"].chunk(0)[: 2 * self.network.plan.batch_size], []
-        raw, names = self._raw("train", rows), self._names("train")
+        rows = self.stored["train"].chunk(0)[: 2 * self.network.options.batch_size]
+        raw = self._raw("train", rows)
+        names = self._names("train")
+        times = []
         for _ in range(2):  # the first call warms up
             began = time.perf_counter()
-            self.network.embed(raw, names, (self.seed,), None, self.device)
+            self.network.embed(self.device, raw, names, (self.seed,), None)
             times.append(time.perf_counter() - began)
         return min(times) / (len(rows) * len(names))
 
@@ -238,7 +262,7 @@ class Bank:
 
     def _key(self) -> str:
         recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, storage.CHUNK, self.views.flip]
-        recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]  # by what it means, however written
+        recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]
         options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
         # Its layers, not its own repr, which names the file of the weights.
         layers = [type(self.encoder).__name__, *self.encoder.children()]

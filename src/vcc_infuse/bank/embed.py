@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import time
 from dataclasses import replace
 
 import torch
-from accelerate import PartialState
 
 from ..augment.views import ImageViews
 from ..data.ssl_data import SSLData
@@ -17,7 +15,8 @@ from ..models.classifier import set_up
 from ..utils.device import resolve_device
 from .bank import Bank, BankConfig
 
-SMALL, MEDIUM = 96, 160
+SMALL = 96  # pixels
+MEDIUM = 160
 
 
 def embed_data(
@@ -29,7 +28,7 @@ def embed_data(
     device: str = "auto",
     progress: bool = True,
 ) -> SSLData:
-    """The same data as a bank of views embedded by `encoder`, built in the cache folder unless it is there already.
+    """The same data as a bank of views embedded by `encoder`, which is built in the cache folder if it is not there.
 
     Train a head on it with `Trainer(head(config), …, head_init="probe")`; the run is saved with the encoder and takes
     images. Several processes share the work.
@@ -38,18 +37,41 @@ def embed_data(
         data: images.
         encoder: a pretrained network, such as Timm("tf_efficientnet_lite0").
         config: which views; see BankConfig.
-        cache: folder of the bank; see the option of `load`.
+        cache: folder of the bank; see the option of `load_ssl`.
         device: where the encoder computes.
         progress: show a progress bar.
+
+    Returns:
+        Data whose rows are slots of views, `(images, 1 + weak + strong, features)`.
     """
+    encoder, _ = make_encoder(encoder, data.dataset.shape)
     bank = open_bank(data, encoder, config, cache=cache, device=device)
-    state = PartialState(cpu=bank.device.type == "cpu")
-    began = time.perf_counter()
-    bank.build(rank=state.process_index, world=state.num_processes, progress=progress and state.is_main_process)
-    state.wait_for_everyone()
-    bank.ensure(data.split.labeled)
-    bank.seconds = time.perf_counter() - began
+    bank.embed_all(data.split.labeled, progress=progress)
     return replace(data, dataset=bank.dataset())
+
+
+def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) -> tuple[Backbone, str | None]:
+    """A copy of a network, built for images of `shape` (height, width, channels) and with its pretrained weights.
+
+    Args:
+        encoder: the network; a Timm without an input size gets one that suits the images.
+        shape: shape of one image, as in `Dataset.shape`.
+        seed: seed of random weights, so that they are the same in every process and every run.
+
+    Returns:
+        The frozen network, and where its weights come from; None if they are random.
+    """
+    if len(shape) != 3:
+        raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
+    height, width, channels = shape
+    encoder = copy.deepcopy(encoder)
+    if isinstance(encoder, Timm) and encoder.input_size is None:
+        encoder.input_size = input_size(min(height, width))
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        set_up(encoder, (channels, height, width))
+    source = encoder.load_pretrained()
+    return encoder.requires_grad_(False), source
 
 
 def open_bank(
@@ -61,22 +83,20 @@ def open_bank(
     device: str = "auto",
     seed: int = 0,
 ) -> Bank:
-    """The bank of the data, with whatever is embedded already; `seed` is that of the augmentation."""
-    shape = data.dataset.shape
-    if len(shape) != 3:
-        raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
-    encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm) and encoder.input_size is None:
-        encoder.input_size = input_size(min(shape[:2]))
-    with torch.random.fork_rng([]):  # a network with random weights is the same in every process and every run
-        torch.manual_seed(seed)
-        set_up(encoder, (shape[2], shape[0], shape[1]))
-    encoder.load_pretrained()
-    expects, dataset = encoder.preprocessing(), data.dataset
-    mean, std = (expects.mean, expects.std) if expects else (dataset.mean, dataset.std)
-    views = ImageViews(mean, std, dataset.flip, dataset.augment)
-    where = resolve_device(device)
-    return Bank(dataset, encoder.requires_grad_(False), views, config, seed=seed, cache=cache, device=where)
+    """The bank of the data, with whatever is embedded already.
+
+    Args:
+        data: images.
+        encoder: a network from `make_encoder`.
+        config: which views; see BankConfig.
+        cache: folder of the bank; see the option of `load_ssl`.
+        device: where the encoder computes.
+        seed: seed of the augmentation.
+    """
+    dataset = data.dataset
+    expects = encoder.preprocessing() or dataset
+    views = ImageViews(expects.mean, expects.std, dataset.flip, dataset.augment)
+    return Bank(dataset, encoder, views, config, seed=seed, cache=cache, device=resolve_device(device))
 
 
 def input_size(side: int) -> int:

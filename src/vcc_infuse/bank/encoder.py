@@ -16,14 +16,13 @@ from ..augment.views import ImageViews
 from ..utils.device import fast_bf16
 from ..utils.seeding import seed_chunk
 
-HALF = 65504.0
-"""The largest float16 number."""
-CPU_SIZES, GPU_SIZES = (8, 16, 32, 64), (64, 128, 256)
-"""Batch sizes that are tried."""
+LARGEST_HALF = 65504.0  # of float16
+CPU_SIZES = (8, 16, 32, 64)  # batch sizes to try
+GPU_SIZES = (64, 128, 256)
 ROUNDS = 3
 
 
-class Plan(NamedTuple):
+class ForwardOptions(NamedTuple):
     """How batches go through the network. Features depend on it in their last digits."""
 
     batch_size: int
@@ -31,24 +30,24 @@ class Plan(NamedTuple):
     bf16: bool = False
 
     @classmethod
-    def default(cls, device: torch.device, batch_size: int | None = None) -> Plan:
+    def default(cls, device: torch.device, batch_size: int | None = None) -> ForwardOptions:
         """What is good for most networks. On CPUs a small batch stays in the processor's cache."""
         return cls(batch_size or (16 if device.type == "cpu" else 256), bf16=fast_bf16(device))
 
-
-def layout(plan: Plan) -> torch.memory_format:
-    """The order of a batch's numbers in memory."""
-    return torch.channels_last if plan.channels_last else torch.contiguous_format
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """The order of a batch's numbers in memory."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
 
 
 @torch.no_grad()
-def features(encoder: nn.Module, images: Tensor, plan: Plan) -> Tensor:
-    """Features of normalized images as float16; larger numbers are cut to its range."""
+def features(encoder: nn.Module, images: Tensor, options: ForwardOptions) -> Tensor:
+    """Features `(images, features)` of normalized images as float16; larger numbers are clipped to its range."""
     rows = []
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=plan.bf16):
-        for piece in torch.split(images, plan.batch_size):
-            rows.append(encoder(piece.contiguous(memory_format=layout(plan))))
-    return torch.cat(rows).float().clamp_(-HALF, HALF).half()
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=options.bf16):
+        for batch in torch.split(images, options.batch_size):
+            rows.append(encoder(batch.contiguous(memory_format=options.memory_format)))
+    return torch.cat(rows).float().clamp_(-LARGEST_HALF, LARGEST_HALF).half()
 
 
 @dataclass
@@ -57,48 +56,49 @@ class FrozenNetwork:
 
     encoder: nn.Module
     views: ImageViews
-    plan: Plan
+    options: ForwardOptions
 
     def __post_init__(self) -> None:
-        self.encoder = self.encoder.eval().to(memory_format=layout(self.plan))
+        self.encoder = self.encoder.eval().to(memory_format=self.options.memory_format)
 
     def embed(
-        self, raw: np.ndarray, names: Sequence[str], key: tuple[int, ...], rows: np.ndarray | None, device: torch.device
+        self, device: torch.device, raw: np.ndarray, names: Sequence[str], key: tuple[int, ...], rows: np.ndarray | None
     ) -> np.ndarray:
-        """Features of the views of raw images, images × views × D; the random state stays as it was.
+        """Features of the views of raw images, `(images, views, features)`; the random state stays as it was.
 
         Views are drawn for all images from the seed `key`, but only `rows` of them go through the network, so that an
         image has the same views whichever others are wanted. The next view is made while the network is busy.
         """
-        slots, wanted = [], slice(None) if rows is None else torch.from_numpy(rows).to(device)
+        slots = []
+        wanted = slice(None) if rows is None else torch.from_numpy(rows).to(device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), ThreadPoolExecutor(1) as ahead:
             seed_chunk(*key)
             images = torch.from_numpy(np.ascontiguousarray(raw)).to(device)
-            made = ahead.submit(self.views, names[0], images)
+            pending = ahead.submit(self.views, names[0], images)
             for name in (*names[1:], None):
-                view = made.result()
+                view = pending.result()
                 if name is not None:
-                    made = ahead.submit(self.views, name, images)
-                slots.append(features(self.encoder, view[wanted], self.plan).cpu())
+                    pending = ahead.submit(self.views, name, images)
+                slots.append(features(self.encoder, view[wanted], self.options).cpu())
         return torch.stack(slots, 1).numpy()
 
 
-def fastest_plan(encoder: nn.Module, images: Tensor) -> Plan:
+def fastest_options(encoder: nn.Module, images: Tensor) -> ForwardOptions:
     """The fastest batch size and memory layout for normalized images, by the best of a few alternating rounds."""
     sizes = CPU_SIZES if images.device.type == "cpu" else GPU_SIZES
     images = images[: max(sizes)]
-    plans = [Plan.default(images.device, size) for size in sizes if size <= len(images)]
-    best = _fastest(plans, encoder, images) if plans else Plan.default(images.device)
+    candidates = [ForwardOptions.default(images.device, size) for size in sizes if size <= len(images)]
+    best = _fastest(candidates, encoder, images) if candidates else ForwardOptions.default(images.device)
     return _fastest([best, best._replace(channels_last=False)], encoder, images)
 
 
-def _fastest(plans: Sequence[Plan], encoder: nn.Module, images: Tensor) -> Plan:
-    best = dict.fromkeys(plans, float("inf"))
+def _fastest(candidates: Sequence[ForwardOptions], encoder: nn.Module, images: Tensor) -> ForwardOptions:
+    seconds = dict.fromkeys(candidates, float("inf"))
     for number in range(ROUNDS):
-        for plan in plans:
-            network = encoder.to(memory_format=layout(plan))
+        for options in candidates:
+            network = encoder.to(memory_format=options.memory_format)
             began = time.perf_counter()
-            features(network, images, plan).cpu()  # a copy waits for the device
+            features(network, images, options).cpu()  # a copy waits for the device
             if number:  # the first round warms up
-                best[plan] = min(best[plan], time.perf_counter() - began)
-    return min(best, key=lambda plan: best[plan])
+                seconds[options] = min(seconds[options], time.perf_counter() - began)
+    return min(seconds, key=lambda options: seconds[options])

@@ -14,8 +14,7 @@ from ..errors import OptionError
 from .bank import Bank, Job
 from .encoder import FrozenNetwork
 
-WAITING = 2
-"""Tasks per processor that are on their way at a time, so that memory stays bounded."""
+WAITING = 2  # tasks per processor that are on their way at a time, so that memory stays bounded
 
 
 def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[tuple[Job, np.ndarray]]]:
@@ -23,14 +22,14 @@ def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[t
     ray = _connect(workers)
     gpus = 1 if bank.device.type == "cuda" else 0
     kind = "GPU" if gpus else "CPU"
-    network = ray.put(FrozenNetwork(copy.deepcopy(bank.encoder).cpu(), bank.views, bank.network.plan))
+    network = ray.put(FrozenNetwork(copy.deepcopy(bank.encoder).cpu(), bank.views, bank.network.options))
     remote = ray.remote(num_cpus=1, num_gpus=gpus)(_embed)
 
     def run(_: object, jobs: Iterable[Job]) -> Iterator[tuple[Job, np.ndarray]]:
         slots = max(1, int(ray.cluster_resources().get(kind, 1)))
         pending: dict[Any, Job] = {}
         for job in jobs:
-            pending[remote.remote(network, bank.device.type, *bank.task(job))] = job
+            pending[remote.remote(network, torch.device(bank.device.type), *bank.task(job))] = job
             if len(pending) >= WAITING * slots:
                 yield _next(ray, pending)
         while pending:
@@ -44,13 +43,9 @@ def _next(ray: Any, pending: dict[Any, Job]) -> tuple[Job, np.ndarray]:
     return pending.pop(ready), ray.get(ready)
 
 
-def _embed(
-    network: FrozenNetwork, device: str, raw: np.ndarray, names: tuple[str, ...], key: tuple[int, ...],
-    rows: np.ndarray | None,
-) -> np.ndarray:  # fmt: skip
-    where = torch.device(device)
-    moved = FrozenNetwork(network.encoder.to(where), network.views, network.plan)
-    return moved.embed(raw, names, key, rows, where)
+def _embed(network: FrozenNetwork, device: torch.device, *task: Any) -> np.ndarray:
+    moved = FrozenNetwork(network.encoder.to(device), network.views, network.options)
+    return moved.embed(device, *task)
 
 
 def _connect(workers: int | None) -> Any:

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from accelerate import PartialState
 
 from ..bank.bank import Bank, BankConfig
-from ..bank.embed import open_bank
+from ..bank.embed import make_encoder, open_bank
 from ..data.loading import load
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
-from ..errors import OptionError, UserError
+from ..errors import UserError, option_prefix
 from ..models import Timm
 from ..training.signals import Interrupted
 from ..utils.device import resolve_device
 from ..utils.progress import duration
-from .parsing import Parser, add_device, add_limits, integer, limits_of, one_of
+from .parser import Parser, add_device, add_limits, integer, limits_of, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
 with --preset frozen and the same options finds the bank in the cache and takes seconds. An interrupted command
@@ -104,15 +104,14 @@ def make_bank(options: Namespace) -> Bank:
         limits=limits_of(options),
     )  # fmt: skip
     dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
-    encoder = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
+    network = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
     config = BankConfig(
         chosen["bank.weak"], chosen["bank.strong"], lazy=chosen["bank.lazy"], batch_size=chosen["bank.batch_size"]
     )
     data = SSLData(dataset, from_given_labels(dataset.train.y))
-    try:
-        return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
-    except OptionError as fault:
-        raise UserError(f"--model.{fault.option} {fault.problem}") from fault
+    with option_prefix("model"):
+        encoder, _ = make_encoder(network, dataset.shape, seed=options.seed)
+    return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
 
 
 def announce(bank: Bank, missing: int, world: int) -> None:

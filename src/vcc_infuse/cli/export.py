@@ -10,7 +10,7 @@ from ..errors import UserError
 from ..inference.export import FORMATS, export_model, largest_difference, path_format
 from ..inference.predictor import Predictor
 from .finished_run import add_output, check_output
-from .parsing import Parser, add_device, one_of
+from .parser import Parser, add_device, one_of
 from .trust import add_trust
 
 LARGE = 1e-3

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-import yaml
 
 from ..data.dataset import Dataset, Examples
 from ..data.images.store import Limits
@@ -20,35 +19,9 @@ from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..runs.fingerprint import changed_options, find_rows, options_of, overlap, refuse, same_rows
 from ..runs.folder import RunFolder
-from ..utils.io import in_words, write_atomic
+from ..utils.io import read_yaml, write_atomic
 from ..utils.manifest import NAME, check_links, listed
-from .parsing import Parser
-
-LARGEST = 10**6  # characters of a configuration file
-
-
-def read_config(path: str | Path, option: str = "") -> dict[str, Any]:
-    """A YAML configuration as a dict; `option` precedes the path in an error."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(LARGEST + 1)
-        config = yaml.safe_load(text) if len(text) <= LARGEST else None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as fault:
-        raise UserError(f"{option}{path} cannot be read: {in_words(fault)}") from fault
-    if not isinstance(config, dict) or not within(config, LARGEST // 100):
-        raise UserError(f"{option}{path} must hold options, one `name: value` per line, and not too many")
-    return config
-
-
-def within(tree: Any, most: int) -> bool:
-    """Whether nested lists and dicts hold at most so many values. Aliases in YAML can make a few lines endless."""
-    left = [tree]
-    for _ in range(most):
-        if not left:
-            return True
-        here = left.pop()
-        left += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
-    return not left
+from .parser import Parser
 
 
 def image_predictor(run: str, device: str, trust_code: bool) -> Predictor:
@@ -98,7 +71,7 @@ def labels_as_test(dataset: Dataset) -> Dataset:
 def own_config(run: str | Path) -> dict[str, Any]:
     """The config.yaml in a run folder, which somebody else may have filled."""
     check_links(Path(run), ["config.yaml"])
-    return read_config(Path(run) / "config.yaml")
+    return read_yaml(Path(run) / "config.yaml")
 
 
 def config_of(run: str, data: str | None) -> dict[str, Any]:
@@ -111,10 +84,10 @@ def config_of(run: str, data: str | None) -> dict[str, Any]:
 def check_config(predictor: Predictor, run: str, force: bool) -> None:
     """Refuse a config.yaml that is no longer the one the model was trained by; `force` only says what differs."""
     path = Path(run) / "config.yaml"
-    if predictor.identity is None or not path.is_file():
+    if predictor.fingerprint is None or not path.is_file():
         return
     now = options_of(own_config(run))
-    said = refuse(changed_options(predictor.identity["config"], now), path, force, "put it back, or add --force")
+    said = refuse(changed_options(predictor.fingerprint["config"], now), path, force, "put it back, or add --force")
     if said:
         print(said, file=sys.stderr)
 

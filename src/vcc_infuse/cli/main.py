@@ -9,10 +9,12 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import OptionError, UserError
+from ..utils.allocator import keep_freed_memory
+from ..utils.suggest import did_you_mean
 from .trust import import_file, split_imports
 
 COMMANDS = {
@@ -26,54 +28,65 @@ COMMANDS = {
     "report": "write a web page about one run, or a comparison of several",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }
+MODULES = {"list": "registry"}  # a command is the module of its name, but for these
+SLOW_START = ("train", "embed")
 DISK = {
     (errno.ENOSPC, errno.EDQUOT): "free some space",
     (errno.EROFS, errno.EACCES, errno.EPERM): "make it writable or choose another place",
     (errno.EIO, errno.ESTALE, errno.ENODEV): "check the disk",
 }
-# What has to be done after the disk is well again.
-AGAIN = {
+NEXT = {
     "train": "continue with --resume, or start again if there is no checkpoint yet",
     "embed": "run the command again; finished chunks are kept",
 }
+"""What to do once the disk can be written again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    return run_guarded(dispatch, list(sys.argv[1:] if argv is None else argv), "vcc-infuse")
+
+
+def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: str) -> int:
+    """Run a command so that whatever goes wrong costs the user one line.
+
+    Args:
+        run: the command; it gets the words without `--debug` and `--import FILE`, which work with every command.
+        words: the words of the command line.
+        prog: how the command is called, which the line begins with.
+
+    Returns:
+        The exit status: 2 after a mistake, 128 + its number after a signal.
+    """
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-    if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
-        sys.stdout.reconfigure(errors="backslashreplace")
+    prepare_process()
     try:
         words, files = split_imports(words)
         for file in files:
             import_file(file)
-        return dispatch(words)
-    except (UserError, OSError) as fault:
-        if debug or (isinstance(fault, OSError) and fault.errno is None):
+        return run(words) or 0
+    except SystemExit as leave:  # how argparse leaves after --help
+        return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+    except BaseException as fault:
+        answer = None if debug else explain(fault, words)
+        if answer is None:
             raise
-        return complain(one_line(fault, words), 2, type(fault).__name__ == "ProcessLost")
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        begun = "; --resume RUN continues a run that has begun" if words[:1] == ["train"] else ""
-        return complain(f"interrupted{begun}", 130)
-    except Exception as fault:
-        if not debug and out_of_memory(fault):
-            return complain("there is not enough memory; a smaller --size, --batch_size or model needs less", 2)
-        found = ((cause, foreign_frame(cause)) for cause in causes(None if debug else fault))
-        cause, own = next((pair for pair in found if pair[1] is not None), (fault, None))
-        if own is None:
-            raise
-        from ..utils.io import in_words
-
-        problem = f"{own.filename}, line {own.lineno}: {in_words(cause)}"
-        return complain(f"{problem}; correct that file (--debug shows the traceback)", 2)
+        line, status = answer
+        if getattr(fault, "every_process", False) or is_first_process():
+            print(f"{prog}: {' '.join(line.splitlines())}", file=sys.stderr)  # a file name may hold line breaks
+        return status
 
 
-def dispatch(words: list[str]) -> int:
+def prepare_process() -> None:
+    """Settings of the process that every command needs."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")
+    keep_freed_memory()
+
+
+def dispatch(words: list[str]) -> int | None:
     """Import the command and run it with the other words."""
     for word in words:
         if "\0" in word:
@@ -86,26 +99,49 @@ def dispatch(words: list[str]) -> int:
 
         print(f"vcc-infuse {__version__}")
         return 0
-    if words[0] not in COMMANDS:
-        from ..utils.suggest import did_you_mean
+    name = words[0]
+    if name not in COMMANDS:
+        raise UserError(f"{name} is not a command{did_you_mean(name, COMMANDS)}; choose one of {', '.join(COMMANDS)}")
+    announce(words)
+    module = importlib.import_module(f".{MODULES.get(name, name)}", __package__)
+    status: int | None = module.run(words[1:])
+    return status
 
-        nearest = did_you_mean(words[0], COMMANDS)
-        raise UserError(f"{words[0]} is not a command{nearest}; choose one of {', '.join(COMMANDS)}")
-    return run_command(*words)
+
+def announce(words: list[str]) -> None:
+    """Say that something happens, before importing torch takes seconds."""
+    line = " ".join(words).replace("=", " ")
+    quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
+    if words[0] in SLOW_START and not quiet and "torch" not in sys.modules and is_first_process():
+        print(f"vcc-infuse {words[0]}: loading PyTorch", file=sys.stderr, flush=True)
 
 
-def run_command(name: str, *words: str) -> int:
-    """The exit status of one command. Its module, and with it torch, is imported only now."""
-    from ..training.signals import Interrupted
-    from ..utils.allocator import keep_freed_memory
+def is_first_process() -> bool:
+    """Whether this is the only process of the run, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"
 
-    keep_freed_memory()
-    try:
-        return importlib.import_module(f".{name}", __package__).run(words) or 0
-    except SystemExit as leave:  # argparse leaves in this way after --help, jsonargparse after --print_config
-        return leave.code if isinstance(leave.code, int) else complain(str(leave.code), 1) if leave.code else 0
-    except Interrupted as stop:
-        return complain(str(stop), 128 + stop.signal)
+
+def explain(fault: BaseException, words: Sequence[str]) -> tuple[str, int] | None:
+    """One line about what went wrong, and the exit status; None for a defect of this package."""
+    if isinstance(fault, UserError) or (isinstance(fault, OSError) and fault.errno is not None):
+        return one_line(fault, words), 2
+    if isinstance(fault, KeyboardInterrupt):
+        begun = "; --resume RUN continues a run that has begun" if words[:1] == ["train"] else ""
+        return f"interrupted{begun}", 130
+    if not isinstance(fault, Exception) or isinstance(fault, OSError):
+        return None
+    from ..training.signals import Interrupted  # not before: it imports torch
+    from ..utils.io import in_words
+
+    if isinstance(fault, Interrupted):
+        return str(fault), 128 + fault.signal
+    if out_of_memory(fault):
+        return "there is not enough memory; a smaller --size, --batch_size or model needs less", 2
+    for cause in causes(fault):
+        if (frame := foreign_frame(cause)) is not None:
+            problem = f"{frame.filename}, line {frame.lineno}: {in_words(cause)}"
+            return f"{problem}; correct that file (--debug shows the traceback)", 2
+    return None
 
 
 def out_of_memory(fault: BaseException) -> bool:
@@ -121,13 +157,14 @@ def foreign_frame(fault: BaseException) -> traceback.FrameSummary | None:
     return next((frame for frame in reversed(frames) if not frame.filename.startswith(tuple(ours))), None)
 
 
-def causes(fault: BaseException | None) -> Iterator[BaseException]:
+def causes(fault: BaseException) -> Iterator[BaseException]:
     """An exception and those it was raised from, or while handling."""
-    seen: list[BaseException] = []
-    while fault is not None and fault not in seen:
-        seen.append(fault)
-        yield fault
-        fault = fault.__cause__ or fault.__context__
+    chain: list[BaseException] = []
+    cause: BaseException | None = fault
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
@@ -138,15 +175,8 @@ def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
         return str(fault)
     where = f": {fault.filename}" if fault.filename else ""
     cure = next((text for numbers, text in DISK.items() if fault.errno in numbers), None)
-    again = AGAIN.get(words[0] if words else "", "run the command again; it has left nothing half-written")
+    again = NEXT.get(words[0] if words else "", "run the command again; it has left nothing half-written")
     return f"{fault.strerror}{where}" + (f"; {cure}, then {again}" if cure else "")
-
-
-def complain(line: str, status: int, every: bool = False) -> int:
-    """Print one line to stderr, from the first process only unless `every` one has something to say."""
-    if every or os.environ.get("RANK", "0") == "0":
-        print(f"vcc-infuse: {' '.join(line.splitlines())}", file=sys.stderr)  # a file name may hold line breaks
-    return status
 
 
 def usage() -> str:

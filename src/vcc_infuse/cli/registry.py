@@ -1,13 +1,19 @@
-"""The classes a user can choose by name: those the package exports, without the abstract ones."""
+"""The classes a user can choose by name, and `vcc-infuse list`, which shows them one line each.
+
+Everything is read from the classes themselves: those the package exports, without the abstract ones.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from .. import algorithms, calibrators, models, selectors
 from ..algorithms import Algorithm, PseudoLabeling, Wrapper
 from ..calibrators import Calibrator
+from ..data.sources.named import SOURCES
 from ..errors import UserError
 from ..models import Backbone, Embedded
 from ..selectors import Selector
@@ -20,9 +26,12 @@ KINDS: list[tuple[str, ModuleType, type]] = [
     ("selectors", selectors, Selector),
     ("models", models, Backbone),
 ]
-
-# Embedded is not abstract, but made only by a run on a bank.
+# Embedded is not abstract, but only a run on a bank makes one.
 ABSTRACT = (Algorithm, PseudoLabeling, Wrapper, Calibrator, Selector, Backbone, Embedded)
+METHODS_PAGE = (
+    "# Methods\n\nWritten by `vcc-infuse list --markdown`. Options are given as `--algorithm.threshold 0.9`.\n"
+)
+COLUMNS = "| name | idea and source | what it does | defaults |\n|---|---|---|---|"
 
 
 def choices(module: ModuleType, base: type) -> list[type]:
@@ -42,9 +51,8 @@ def find_class(option: str, name: str, base: type, trust_code: bool = True) -> t
     if kind is None and name.lower() == "none":
         raise UserError(f"--{option} {name} is unknown; leave the option out, or write null")
     if kind is None:
-        raise UserError(
-            f"--{option} {name} is unknown{did_you_mean(name, class_names(base))}; `vcc-infuse list` shows all"
-        )
+        nearest = did_you_mean(name, class_names(base))
+        raise UserError(f"--{option} {name} is unknown{nearest}; `vcc-infuse list` shows all")
     if not _usable(kind, base):
         raise UserError(f"--{option} {name} must be a concrete class derived from {base.__name__}")
     return kind
@@ -55,3 +63,47 @@ def _usable(kind: object, base: type) -> bool:
 
 
 OURS: dict[str, type[Any]] = {kind.__name__: kind for _, module, base in KINDS for kind in choices(module, base)}
+
+
+def run(argv: Sequence[str]) -> None:
+    """Print every choice."""
+    from .parser import Parser  # it finds classes through this module
+
+    parser = Parser("vcc-infuse list", "Show algorithms, calibrators, selectors, models and data sources.")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of docs/methods.md")
+    if parser.read(argv).markdown:
+        print(markdown(), end="")
+        return
+    for title, module, base in KINDS:
+        section(title, {kind.__name__: first_paragraph(inspect.getdoc(kind)) for kind in choices(module, base)})
+    section("data sources", {**SOURCES, "PATH": "a folder or zip of class folders, or labeled/ unlabeled/ test/"})
+
+
+def section(title: str, lines: dict[str, str]) -> None:
+    """Print a heading and aligned lines."""
+    width = max(map(len, lines))
+    print(f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in lines.items()), "", sep="\n")
+
+
+def markdown() -> str:
+    """One table per kind."""
+    tables = [
+        "\n".join([f"## {title.capitalize()}\n", COLUMNS, *(f"| {' | '.join(row(kind))} |" for kind in kinds), ""])
+        for title, kinds in ((title, choices(module, base)) for title, module, base in KINDS)
+    ]
+    return "\n".join([METHODS_PAGE, *tables])
+
+
+def row(kind: type) -> tuple[str, str, str, str]:
+    """Name, first paragraph of the module, docstring of the class without its arguments, defaults."""
+    source = inspect.getmodule(kind)
+    idea = first_paragraph(source.__doc__ if source else None).replace("|", "\\|")
+    text = (inspect.getdoc(kind) or "").split("Args:")[0]
+    parameters = inspect.signature(kind).parameters.values()
+    defaults = ", ".join(f"{p.name}={p.default!r}" for p in parameters if p.default is not p.empty)
+    return f"`{kind.__name__}`", idea, " ".join(text.split()), f"`{defaults}`" if defaults else "–"
+
+
+def first_paragraph(text: str | None) -> str:
+    """The first paragraph of a docstring on one line."""
+    return " ".join((text or "").strip().split("\n\n")[0].split())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..report import write_report
 from .finished_run import add_output, check_output
-from .parsing import Parser
+from .parser import Parser
 
 
 def run(argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""`vcc-infuse select RUN --pool IMAGES`: rank images by INFUSE in a stream; memory does not grow with their number.
+"""`vcc-infuse select RUN --pool IMAGES`: rank images by INFUSE; only a chunk of them is in memory at a time.
 
 A run trained with INFUSE, RobustINFUSE or AlignedINFUSE stores the gradient that it ranks by (VCC-INFUSE, IJCAI 2024).
 An image scores high if a step on its pseudo label would lower the loss there. Images below the confidence threshold
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -23,13 +23,13 @@ from ..data.sources.folder_layout import is_image
 from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..selectors import INFUSE
-from ..selectors.infuse.infuse import influence_scores
-from ..selectors.out_of_core import DiskNames, DiskTable, RandomScores, best_of_stream, temp_file
-from ..selectors.ranking import QUOTAS, Scored, merge
+from ..selectors.infuse.influence import influence
+from ..selectors.infuse.robust import HARMLESS_DRAW, random_scores
+from ..selectors.ranking import QUOTAS, Scored, best, order
 from ..utils.io import table_cell
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
 from .finished_run import add_output, check_output, image_predictor, write_output
-from .parsing import Parser, add_device, add_limits, integer, limits_of, number, one_of
+from .parser import Parser, add_device, add_limits, integer, limits_of, number, one_of
 from .trust import add_trust
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
@@ -43,20 +43,14 @@ def run(argv: Sequence[str]) -> None:
     if predictor.direction is None:
         remedy = "train with --selector INFUSE (--selector.keep 1 trains on every example)"
         raise UserError(f"{options.run} stores no influence direction, because it was trained without INFUSE; {remedy}")
-    folder = None if options.output == "-" else Path(options.output).parent
-    with (
-        open_images(options.pool, limits_of(options)) as store,
-        temp_file(folder) as file,
-        temp_file(folder) as names_file,
-    ):
-        table, names = DiskTable(file), DiskNames(names_file)
-        scan(predictor, store, table, names, options.threshold)
-        kept = np.zeros(len(names), dtype=bool)
-        kept[chosen(table, options, len(predictor.classes))] = True
-        rows: Iterable[Scored] = [best_first(table, kept)] if options.kept_only else table
-        write_output(options.output, lambda handle: write_rows(rows, kept, names, predictor.classes, handle))
-    confident = f"{table.selected} reach confidence {options.threshold:g}"
-    print(f"kept {kept.sum()} of {table.count} images; {confident}", file=sys.stderr)
+    with open_images(options.pool, limits_of(options)) as store:
+        names, table = scan(predictor, store, options.threshold)
+    kept = np.zeros(len(names), dtype=bool)
+    kept[chosen(table, options, len(predictor.classes))] = True
+    rows = best_first(table, kept) if options.kept_only else table
+    write_output(options.output, lambda handle: write_rows(rows, kept, names, predictor.classes, handle))
+    confident = f"{table.selected.sum()} reach confidence {options.threshold:g}"
+    print(f"kept {kept.sum()} of {len(table.ids)} images; {confident}", file=sys.stderr)
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
@@ -85,56 +79,58 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def scan(predictor: Predictor, store: Store, table: DiskTable, names: DiskNames, threshold: float) -> None:
-    """Add one row per readable image to `table`, and all names to `names`."""
+def scan(predictor: Predictor, store: Store, threshold: float) -> tuple[list[str], Scored]:
+    """All names, and one row per readable image; its id is the position of its name."""
     skipped = SkippedImages()
+    names: list[str] = []
+    tables: list[Scored] = []
     with preserve_mode_and_rng(predictor.model, predictor.calibrator, device=predictor.device):
         for chunk in image_chunks(store, predictor.shape, skipped, CHUNK, predictor.ranges):
             names.extend(chunk.names)
             if len(chunk.x):
                 seed_chunk(chunk.start // CHUNK)
-                table.add(score_images(predictor, chunk.start + chunk.rows, chunk.x, threshold))
+                tables.append(score_images(predictor, chunk.start + chunk.rows, chunk.x, threshold))
     skipped.report()
-    if not table.count:
+    if not tables:
         raise UserError(f"--pool: none of its {skipped.count} images can be read; give another folder or zip")
+    return names, Scored.concat(tables)
 
 
-def chosen(table: DiskTable, options: argparse.Namespace, classes: int) -> np.ndarray:
+def chosen(table: Scored, options: argparse.Namespace, classes: int) -> np.ndarray:
     """Ids of the images to keep."""
-    rows = RandomScores(table, options.seed) if options.strategy == "drop_harmful" else table
-    return best_of_stream(rows, INFUSE(keep=options.keep).budget(table.count), options.quota, classes).ids
+    if options.strategy == "drop_harmful":
+        table = random_scores(table, np.random.default_rng([options.seed, HARMLESS_DRAW, 0]))
+    ids: np.ndarray = table.ids[best(table, INFUSE(keep=options.keep).budget(len(table.ids)), options.quota, classes)]
+    return ids
 
 
-def best_first(table: DiskTable, kept: np.ndarray) -> Scored:
+def best_first(table: Scored, kept: np.ndarray) -> Scored:
     """The kept rows, best first."""
-    return merge([rows.take(np.flatnonzero(kept[rows.ids])) for rows in table])
+    rows = table.take(np.flatnonzero(kept[table.ids]))
+    return rows.take(order(rows))
 
 
 @torch.no_grad()
 def score_images(predictor: Predictor, ids: np.ndarray, x: np.ndarray, threshold: float) -> Scored:
     """Label and confidence come from the plain image, the gradient from a strong view. Modules are in eval mode."""
-    found = predictor.predict(x)
-    selected = found.calibrated >= threshold
+    predicted = predictor.predict(x)
+    selected = predicted.calibrated >= threshold
     scores = torch.zeros(len(x))
     if selected.any():
         strong = predictor.views("strong", torch.from_numpy(x).to(predictor.device))[selected.to(predictor.device)]
         logits, features = predictor.model(strong)
-        labels, ones = found.labels[selected].to(logits.device), torch.ones(len(strong), device=logits.device)
+        labels = predicted.labels[selected].to(logits.device)
         assert predictor.direction is not None
-        influence = influence_scores(predictor.direction, features.float(), logits.float().softmax(1), labels, ones)
-        scores[selected] = INFUSE().value(influence).cpu()
-    return Scored(ids, scores.numpy(), selected.numpy(), found.calibrated.numpy(), found.labels.numpy())
+        change = influence(features.float(), logits.float(), targets=labels, direction=predictor.direction)
+        scores[selected] = INFUSE().value(change).cpu()
+    return Scored(ids, scores.numpy(), selected.numpy(), predicted.calibrated.numpy(), predicted.labels.numpy())
 
 
-def write_rows(
-    table: Iterable[Scored], kept: np.ndarray, names: DiskNames, classes: Sequence[str], handle: TextIO
-) -> None:
+def write_rows(table: Scored, kept: np.ndarray, names: Sequence[str], classes: Sequence[str], handle: TextIO) -> None:
     """The columns path, score (higher is kept first; 0 below the threshold), label, confidence, kept."""
     writer = csv.writer(handle)
     writer.writerow(["path", "score", "label", "confidence", "kept"])
-    for chunk in table:
-        columns = zip(*(column.tolist() for column in chunk), strict=True)
-        for place, score, _, confidence, label in columns:
-            path, name = table_cell(names[place]), table_cell(classes[label])
-            row = (path, f"{score:.9g}", name, f"{confidence:.9g}", int(kept[place]))
-            writer.writerow(row)
+    for place, score, _, confidence, label in zip(*table, strict=True):
+        path = table_cell(names[place])
+        name = table_cell(classes[label])
+        writer.writerow((path, f"{score:.9g}", name, f"{confidence:.9g}", int(kept[place])))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 
 if TYPE_CHECKING:  # it imports torch, for which `--help` should not wait
-    from .parsing import Parser
+    from .parser import Parser
 
 IMPORT, TRUST = "--import", "--trust-code"
 

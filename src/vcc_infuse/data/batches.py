@@ -24,10 +24,10 @@ class Views(Protocol):
     """Makes a view of raw rows: at once, or the strong one later."""
 
     def __call__(self, name: str, raw: Any) -> Tensor:
-        """A view by its name."""
+        """The view called `name`."""
 
     def strong_later(self, raw: Any) -> MakeRows:
-        """What makes rows of the strong view when they are wanted."""
+        """A function that makes rows of the strong view when they are wanted."""
 
 
 class Stream:
@@ -44,7 +44,8 @@ class Stream:
     def at(self, start: int, count: int) -> np.ndarray:
         """The ids at positions start … start + count − 1."""
         size = len(self.ids)
-        first, last = start // size, (start + count - 1) // size
+        first = start // size
+        last = (start + count - 1) // size
         joined = np.concatenate([self._permutation(number) for number in range(first, last + 1)])
         return joined[start - first * size :][:count]
 
@@ -52,7 +53,18 @@ class Stream:
 class Batches:
     """Maps a step number to its Batch. Each process takes its slice of the global batch.
 
-    If `lazy`, the strong view of the pool is made when it is asked for.
+    Args:
+        data: the examples, and which of them are labeled.
+        views: makes the views of raw rows.
+        names: views of unlabeled examples, such as ("weak", "strong"); none if only labeled examples are needed.
+        labeled_names: views of labeled examples besides the weak one, which are called "labeled_…".
+        batch_size: labeled examples per step, of all processes together.
+        unlabeled_batch_size: the same for unlabeled examples.
+        seed: seed of the order.
+        rank: number of this process.
+        world: number of processes.
+        device: where batches are sent.
+        lazy: make the strong view of unlabeled examples only when it is asked for.
     """
 
     def __init__(
@@ -70,10 +82,17 @@ class Batches:
         device: torch.device | str = "cpu",
         lazy: bool = False,
     ) -> None:
-        self.data, self.views, self.lazy = data, views, lazy
-        self.names, self.labeled_names = tuple(names), tuple(labeled_names)
-        self.batch_size, self.unlabeled_batch_size = batch_size, unlabeled_batch_size
-        self.seed, self.rank, self.world, self.device = seed, rank, world, torch.device(device)
+        self.data = data
+        self.views = views
+        self.names = tuple(names)
+        self.labeled_names = tuple(labeled_names)
+        self.batch_size = batch_size
+        self.unlabeled_batch_size = unlabeled_batch_size
+        self.seed = seed
+        self.rank = rank
+        self.world = world
+        self.device = torch.device(device)
+        self.lazy = lazy
         self.labeled_stream = Stream(np.arange(len(data.split.labeled)), seed, 0)
         self.held_out_stream = Stream(data.split.held_out, seed, 2)
         self.embed(data.split.labeled, data.split.held_out)
@@ -104,29 +123,24 @@ class Batches:
         x = self.views("weak", raw)
         y = self._send(self.data.labeled_y[ids])
         views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
-        later: dict[str, MakeRows] = {}
-        pool_ids = np.empty(0, dtype=np.int64)
-        if self.names:
-            if self.whole_pool:
-                self.embed(self.data.split.pool)
-                self.whole_pool = False
-            pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
-            raw = self.rows(self.data.split.pool[pool_ids])
-            later = self._pool_views(raw, views)
-        held_out_y = None
-        if len(self.data.split.held_out):
-            held = self._slice(self.held_out_stream, step, self.batch_size)
-            views["held_out"] = self.views("weak", self.rows(held))
-            held_out_y = self._send(self.data.dataset.train.y[held])
+        pool_ids = self._pool_ids(step)
+        later = self._pool_views(pool_ids, views)
+        held_out_y = self._add_held_out(views, step)
         weights = send(self.pool_weights[torch.from_numpy(pool_ids)], self.device)
         every_view = LazyViews(views, later) if later else views
         return Batch(x, y, self._send(ids), every_view, self._send(pool_ids), weights, held_out_y)
 
-    def _send(self, rows: np.ndarray) -> Tensor:
-        return send(torch.from_numpy(rows), self.device)
+    def _pool_ids(self, step: int) -> np.ndarray:
+        if not self.names:
+            return np.empty(0, dtype=np.int64)
+        if self.whole_pool:
+            self.embed(self.data.split.pool)
+            self.whole_pool = False
+        return self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
 
-    def _pool_views(self, raw: Tensor | SlotRows, views: dict[str, Tensor]) -> dict[str, MakeRows]:
+    def _pool_views(self, pool_ids: np.ndarray, views: dict[str, Tensor]) -> dict[str, MakeRows]:
         """Add the views of the pool; returns what makes those that are made later."""
+        raw = self.rows(self.data.split.pool[pool_ids]) if self.names else None
         later = {}
         for name in self.names:
             if self.lazy and name == "strong":
@@ -135,11 +149,22 @@ class Batches:
                 views[name] = self.views(name, raw)
         return later
 
+    def _add_held_out(self, views: dict[str, Tensor], step: int) -> Tensor | None:
+        """Add the view of labeled rows that are kept out of training; returns their labels."""
+        if not len(self.data.split.held_out):
+            return None
+        rows = self._slice(self.held_out_stream, step, self.batch_size)
+        views["held_out"] = self.views("weak", self.rows(rows))
+        return self._send(self.data.dataset.train.y[rows])
+
     def rows(self, rows: np.ndarray) -> Tensor | SlotRows:
         """Raw training rows on the device; of views, a reference to them, because a view reads one slot of each."""
         if self.data.dataset.slots is not None:
             return SlotRows(self.data.dataset.train.x, rows, self.device)
         return self._send(np.ascontiguousarray(self.data.dataset.train.x[rows]))
+
+    def _send(self, rows: np.ndarray) -> Tensor:
+        return send(torch.from_numpy(rows), self.device)
 
     def _slice(self, stream: Stream, step: int, count: int) -> np.ndarray:
         return stream.at(step * count, count)[self.rank :: self.world]

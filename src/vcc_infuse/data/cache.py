@@ -32,15 +32,15 @@ def cached(key: list[Any], folder: str | None, build: Callable[[Allocate], dict[
     """The entry for `key`; if absent or damaged, `build` fills arrays it allocates and returns the facts."""
     home = cache_folder(folder)
     target = home / hashlib.sha256(repr([FORMAT, key]).encode()).hexdigest()[:32]
-    found = _read(target)
-    if found is None:
+    entry = _read(target)
+    if entry is None:
         try:
             _write(home, target, build)
         except OSError as error:
             warnings.warn(f"cache folder {home} is not usable ({error}): decoding without it", stacklevel=2)
             return _in_memory(build)
-        found = _read(target)
-    return found or _in_memory(build)
+        entry = _read(target)
+    return entry or _in_memory(build)
 
 
 def _read(target: Path) -> Entry | None:
@@ -48,7 +48,8 @@ def _read(target: Path) -> Entry | None:
     if not target.exists():
         return None
     try:
-        _verify(target, tuple((path.name, *_stamp(path)) for path in sorted(target.iterdir())))
+        stats = [(path.name, path.stat()) for path in sorted(target.iterdir())]
+        _verify(target, tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
         facts = json.loads((target / "facts.json").read_text())
         arrays = {n: np.load(target / f"{n}.npy", mmap_mode="r", allow_pickle=False) for n in facts["arrays"]}
     except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
@@ -58,13 +59,8 @@ def _read(target: Path) -> Entry | None:
 
 @lru_cache
 def _verify(target: Path, stamps: tuple[object, ...]) -> None:
-    """Compare all checksums, once per process as long as no file has another stamp."""
+    """Compare all checksums, once per process as long as no file has another size or time."""
     manifest.check(target, ["facts.json", *(path.name for path in target.glob("*.npy"))])
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
 
 
 def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..augment.recipe import read_augment
+from ..augment.recipe import Augment, read_augment
 from ..errors import OptionError, UserError
 
 if TYPE_CHECKING:
@@ -21,9 +21,13 @@ CHUNK = 1024  # rows read at a time, because the array may be a file larger than
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Rows of data: uint8 N×H×W×C images (in memory or mapped from a file), float32 N×D vectors, or float N×V×D views.
+    """Rows of data with their labels.
 
-    The first of the V views of a row is the plain one; a bank of embedded views has several more of each row.
+    Args:
+        x: uint8 images `(rows, height, width, channels)`, in memory or mapped from a file; float32 vectors
+            `(rows, features)`; or float views `(rows, views, features)`, of which the first is the plain one.
+        y: int64 class numbers `(rows,)`; −1 means unlabeled.
+        names: names of the rows, such as those of files.
     """
 
     x: np.ndarray
@@ -38,12 +42,22 @@ class Examples:
 class Dataset:
     """Training and test examples of the same shape and classes; without a test set no test metric is computed.
 
-    `mean` and `std` are per channel in units of [0, 1], or per feature. `skipped` lists unreadable files with reasons.
-    `fixed`: the source itself decides which examples are labeled. `flip`: a mirrored image keeps its class, so that
-    augmentation may mirror it. `augment`: how weak and strong views are made (see `read_augment`). `slots`: how many
-    weak and strong views follow the plain one in rows of views. `bank`: the bank that the views come from, which knows
-    the images and the network. `validation`: training rows that are kept out of training and stand for the missing test
-    set; their label in `train` is −1. `ranges`: the values that became 0 and 255 where the source has more than 8 bits.
+    Args:
+        train: training examples.
+        test: test examples.
+        classes: names of the classes.
+        mean: mean per channel in units of [0, 1], or per feature.
+        std: standard deviation in the same units.
+        skipped: unreadable files with reasons.
+        fixed: whether the source itself decides which examples are labeled.
+        flip: whether a mirrored image keeps its class, so that augmentation may mirror it.
+        augment: how weak and strong views are made; see `load_ssl`.
+        name: name of the source.
+        slots: how many weak and strong views follow the plain one in rows of views.
+        bank: the bank that the views come from, which knows the images and the network.
+        validation: training rows that are kept out of training and stand in for a test set; their label in `train`
+            is −1.
+        ranges: the values that became 0 and 255 where the source has more than 8 bits.
     """
 
     train: Examples
@@ -54,7 +68,7 @@ class Dataset:
     skipped: tuple[tuple[str, str], ...] = ()
     fixed: bool = False
     flip: bool = True
-    augment: str = "natural"
+    augment: Augment = "natural"
     name: str = "arrays"
     slots: tuple[int, int] | None = None
     bank: Bank | None = None
@@ -70,12 +84,17 @@ class Dataset:
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
 
-    def augmented(self, augment: str = "natural", flip: bool | None = None) -> Dataset:
+    def augmented(self, augment: Augment = "natural", flip: bool | None = None) -> Dataset:
         """The dataset with other views; `flip` stays as it is if not given."""
         read_augment(augment)
         if augment != "natural" and len(self.shape) != 3:
             raise OptionError("augment", augment, "needs images, and these are vectors", "leave it out")
         return replace(self, augment=augment, flip=self.flip if flip is None else flip)
+
+    @property
+    def images(self) -> Dataset:
+        """What the rows were before a bank embedded them; the dataset itself where there is no bank."""
+        return self.bank.source if self.bank else self
 
     @property
     def evaluated_on(self) -> Literal["test", "validation"] | None:
@@ -128,8 +147,8 @@ def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[s
         if y is None:
             continue
         if y.dtype != np.int64 or y.min() < lowest or y.max() >= k:
-            found = f"{y.dtype} {y.min()}…{y.max()}"
-            raise UserError(f"{part}: labels are {found}; they must be int64 from {lowest} to {k - 1}")
+            given = f"{y.dtype} {y.min()}…{y.max()}"
+            raise UserError(f"{part}: labels are {given}; they must be int64 from {lowest} to {k - 1}")
     empty = np.flatnonzero(np.bincount(train[train >= 0], minlength=k) == 0)
     if len(empty):
         raise UserError(f"class {classes[empty[0]]!r} has no labeled training example; add some")
@@ -146,9 +165,10 @@ def _image_mean_std(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """From the histogram of the 256 values, which is exact for any number of pixels."""
     counts = np.zeros((x.shape[-1], 256))
     for start in range(0, len(x), CHUNK):
-        for c in range(x.shape[-1]):
-            counts[c] += np.bincount(x[start : start + CHUNK, ..., c].ravel(), minlength=256)
-    share, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+        for channel in range(x.shape[-1]):
+            counts[channel] += np.bincount(x[start : start + CHUNK, ..., channel].ravel(), minlength=256)
+    share = counts / counts.sum(1, keepdims=True)
+    value = np.arange(256) / 255
     mean = share @ value
     return mean, np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
 

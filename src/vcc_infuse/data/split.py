@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,14 +16,36 @@ from ..errors import OptionError, UserError, check_integer, check_range
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers of the training set: the labeled rows by class, and the pool (labeled rows first, then ascending).
+    """Which rows of the training set are labeled and which form the pool.
 
-    `held_out` are labeled rows kept out of both.
+    Args:
+        labeled: the labeled rows, by class.
+        pool: the rows that are used without their label: labeled rows first, if they belong to it, then ascending.
+        held_out: labeled rows kept out of both.
     """
 
     labeled: np.ndarray
     pool: np.ndarray
     held_out: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class LongTail:
+    """Class sizes that fall geometrically from the first class to the last: first · gamma^(−c / (classes − 1)).
+
+    Args:
+        first: labeled images of the largest class (required).
+        gamma: size of the largest class divided by the size of the smallest.
+        beta: labeled fraction of all images kept of a class.
+        unlabeled_first: unlabeled images of the largest class, instead of beta.
+        gamma_u: gamma of the unlabeled images; negative reverses the order of the classes; gamma if not given.
+    """
+
+    first: int | None = None
+    gamma: float = 100.0
+    beta: float | None = None
+    unlabeled_first: int | None = None
+    gamma_u: float | None = None
 
 
 def balanced(
@@ -33,10 +55,11 @@ def balanced(
 
     With the same seed, fewer labels are a subset of more if both numbers are multiples of the number of classes.
     """
-    names, rng = class_names(classes), random_state(seed)
+    names = _class_names(classes)
+    rng = _random_state(seed)
     if labels < len(names):
         raise OptionError("labels", labels, f"must be at least {len(names)}, one per class")
-    rows = shuffled_rows(y, len(names), rng)
+    rows = _shuffled_rows(y, len(names), rng)
     sizes = np.full(len(names), labels // len(names))
     sizes[rng.permutation(len(names))[: labels % len(names)]] += 1
     for available, size in zip(rows, sizes, strict=True):
@@ -45,29 +68,89 @@ def balanced(
             limit = f"must be at most {least * len(names)}, because class {name!r} has {least} labeled images"
             raise OptionError("labels", labels, limit)
     labeled = np.concatenate([r[:n] for r, n in zip(rows, sizes, strict=True)])
-    return make_split(labeled, np.setdiff1d(np.arange(len(y)), labeled), include_labeled)
+    return _make_split(labeled, np.setdiff1d(np.arange(len(y)), labeled), include_labeled)
+
+
+def long_tailed(
+    y: np.ndarray, classes: int | Sequence[str], seed: int, tail: LongTail, include_labeled: bool = False
+) -> Split:
+    """Labeled images and a disjoint pool, both with the class sizes of `tail`.
+
+    The largest class of the pool has `unlabeled_first` images, or first·(1−beta)/beta. Rows without a label always
+    belong to the pool; without `unlabeled_first` and `beta` they are all of it.
+    """
+    names = _class_names(classes)
+    rng = _random_state(seed)
+    first = _check_tail(tail)
+    sizes = tail_sizes(first, tail.gamma, len(names))
+    gamma_u = tail.gamma if tail.gamma_u is None else tail.gamma_u
+    pool_sizes = tail_sizes(_pool_first(y, first, tail), gamma_u, len(names))
+    rows = _shuffled_rows(y, len(names), rng)
+    for name, available, n, m in zip(names, rows, sizes, pool_sizes, strict=True):
+        if not n:
+            reason = f"must be larger, because class {name!r} gets no label"
+            raise OptionError("long_tail.first", first, reason, f"or lower long_tail.gamma ({tail.gamma:g})")
+        if len(available) < n + m:
+            reason = f"must be smaller, because class {name!r} has {len(available)} images and needs {n}+{m}"
+            remedy = "or make the pool smaller (long_tail.unlabeled_first, or a larger long_tail.beta)"
+            raise OptionError("long_tail.first", first, reason, remedy)
+    labeled = np.concatenate([r[:n] for r, n in zip(rows, sizes, strict=True)])
+    rest = [r[n : n + m] for r, n, m in zip(rows, sizes, pool_sizes, strict=True)]
+    return _make_split(labeled, np.sort(np.concatenate([*rest, np.flatnonzero(y < 0)])), include_labeled)
+
+
+def tail_sizes(first: int, gamma: float, classes: int) -> list[int]:
+    """⌊first·|gamma|^(−c/(classes−1))⌋ for c = 0 … classes−1, in reverse order for a negative gamma."""
+    # The tiny factor keeps an integer an integer: 27·27^(−1/3) must be 9, not ⌊8.999…⌋.
+    sizes = [math.floor(first * abs(gamma) ** (-c / (classes - 1)) * (1 + 1e-12)) for c in range(classes)]
+    return sizes if gamma > 0 else sizes[::-1]
+
+
+def _check_tail(tail: LongTail) -> int:
+    """The size of the largest class."""
+    if tail.first is None:
+        rule = "must be the number of labels of the largest class"
+        raise OptionError("long_tail.first", None, rule, "for example 60")
+    for name, ratio in (("gamma", tail.gamma), ("gamma_u", tail.gamma_u)):
+        if ratio is not None and not 1 <= abs(ratio) < math.inf:
+            rule = "must be at least 1, or at most -1 to reverse the order of the classes"
+            raise OptionError(f"long_tail.{name}", ratio, rule)
+    return check_integer("long_tail.first", tail.first)
+
+
+def _pool_first(y: np.ndarray, first: int, tail: LongTail) -> int:
+    if tail.beta is not None and tail.unlabeled_first is not None:
+        raise UserError("long_tail.beta and long_tail.unlabeled_first exclude each other; give one of them")
+    if tail.beta is not None:
+        beta = check_range("long_tail.beta", tail.beta, 0, 1, open_low=True, open_high=True)
+        return round(first * (1 - beta) / beta)
+    size = check_integer("long_tail.unlabeled_first", tail.unlabeled_first or 0, low=0)
+    if not size and not (y < 0).any():
+        remedy = "set long_tail.beta or long_tail.unlabeled_first to the size of the pool"
+        raise UserError(f"all images have labels; {remedy}")
+    return size
 
 
 def from_given_labels(y: np.ndarray, include_labeled: bool = True) -> Split:
     """Every label in `y` is shown (−1 = unlabeled), as for a folder with labeled/ and unlabeled/."""
     rows = np.flatnonzero(y >= 0)
-    return make_split(rows[np.argsort(y[rows], kind="stable")], np.flatnonzero(y < 0), include_labeled)
+    return _make_split(rows[np.argsort(y[rows], kind="stable")], np.flatnonzero(y < 0), include_labeled)
 
 
 def hold_out(split: Split, y: np.ndarray, fraction: float, classes: Sequence[str]) -> Split:
     """Remove `fraction` of the labeled rows of every class, at least one, from both parts; always the same rows."""
-    rng, held = random_state(0), []
+    rng = _random_state(0)
+    held = []
     for number, name in enumerate(classes):
         rows = split.labeled[y[split.labeled] == number]
         if len(rows) < 2:
+            remedy = "raise labels, or set the calibrator's option labels to labeled_strong"
             raise UserError(
-                f"class {name!r} has {len(rows)} label, so none can be held out for the calibrator; "
-                "raise labels, or set the calibrator's option labels to labeled_strong"
+                f"class {name!r} has {len(rows)} label, so none can be held out for the calibrator; {remedy}"
             )
         count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
         held.append(rng.permutation(rows)[:count])
-    out = np.concatenate(held)
-    return Split(split.labeled[~np.isin(split.labeled, out)], split.pool[~np.isin(split.pool, out)], out)
+    return replace(without(split, np.concatenate(held)), held_out=np.concatenate(held))
 
 
 def train_test_rows(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +165,7 @@ def train_test_rows(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, n
     spare = int(np.ceil(fraction * len(y))) - sizes.sum()
     sizes[np.argsort(sizes - exact, kind="stable")[:spare]] += 1
     sizes = np.minimum(sizes, [len(r) - 1 for r in rows])
-    rng = np.random.RandomState(0)
+    rng = _random_state(0)
     test = np.sort(np.concatenate([rng.permutation(r)[:n] for r, n in zip(rows, sizes, strict=True)]))
     return np.setdiff1d(np.arange(len(y)), test), test
 
@@ -102,99 +185,21 @@ def without(split: Split, rows: np.ndarray) -> Split:
     return Split(*(part[~np.isin(part, rows)] for part in (split.labeled, split.pool, split.held_out)))
 
 
-def class_names(classes: int | Sequence[str]) -> list[str]:
+def _class_names(classes: int | Sequence[str]) -> list[str]:
     """The names, or 0, 1, 2, … if only their number is given."""
-    return [str(c) for c in (range(classes) if isinstance(classes, int) else classes)]
+    return list(map(str, range(classes) if isinstance(classes, int) else classes))
 
 
-def random_state(seed: int) -> np.random.RandomState:
+def _random_state(seed: int) -> np.random.RandomState:
     """The generator of a split."""
     return np.random.RandomState(check_integer("seed", seed, 0, 2**32 - 1))
 
 
-def shuffled_rows(y: np.ndarray, classes: int, rng: np.random.RandomState) -> list[np.ndarray]:
+def _shuffled_rows(y: np.ndarray, classes: int, rng: np.random.RandomState) -> list[np.ndarray]:
     """The rows of each class in random order."""
     return [rng.permutation(np.flatnonzero(y == c)) for c in range(classes)]
 
 
-def make_split(labeled: np.ndarray, unlabeled: np.ndarray, include_labeled: bool) -> Split:
+def _make_split(labeled: np.ndarray, unlabeled: np.ndarray, include_labeled: bool) -> Split:
     """A split whose pool is `unlabeled`, after the labeled rows if they are included."""
     return Split(labeled, np.concatenate([labeled, unlabeled]) if include_labeled else unlabeled)
-
-
-@dataclass(frozen=True)
-class LongTail:
-    """Class sizes that fall geometrically from the first class to the last.
-
-    Args:
-        first: labeled images of the largest class (required).
-        gamma: size of the largest class divided by the size of the smallest.
-        beta: labeled fraction of all images kept of a class.
-        unlabeled_first: unlabeled images of the largest class, instead of beta.
-        gamma_u: gamma of the unlabeled images; negative reverses the order of the classes; gamma if not given.
-    """
-
-    first: int | None = None
-    gamma: float = 100.0
-    beta: float | None = None
-    unlabeled_first: int | None = None
-    gamma_u: float | None = None
-
-
-def long_tailed(
-    y: np.ndarray, classes: int | Sequence[str], seed: int, tail: LongTail, include_labeled: bool = False
-) -> Split:
-    """Labeled images and a disjoint pool, both with the class sizes of `tail`.
-
-    The largest class of the pool has `unlabeled_first` images, or first·(1−beta)/beta. Rows without a label always
-    belong to the pool; without `unlabeled_first` and `beta` they are all of it.
-    """
-    names, rng = class_names(classes), random_state(seed)
-    first, gamma_u = _check(tail), tail.gamma if tail.gamma_u is None else tail.gamma_u
-    sizes = tail_sizes(first, tail.gamma, len(names))
-    pool_sizes = tail_sizes(_pool_first(y, first, tail), gamma_u, len(names))
-    rows = shuffled_rows(y, len(names), rng)
-    for name, available, n, m in zip(names, rows, sizes, pool_sizes, strict=True):
-        if not n:
-            reason = f"must be larger, because class {name!r} gets no label"
-            raise OptionError("long_tail.first", first, reason, f"or lower long_tail.gamma ({tail.gamma:g})")
-        if len(available) < n + m:
-            reason = f"must be smaller, because class {name!r} has {len(available)} images and needs {n}+{m}"
-            remedy = "or make the pool smaller (long_tail.unlabeled_first, or a larger long_tail.beta)"
-            raise OptionError("long_tail.first", first, reason, remedy)
-    labeled = np.concatenate([r[:n] for r, n in zip(rows, sizes, strict=True)])
-    rest = [r[n : n + m] for r, n, m in zip(rows, sizes, pool_sizes, strict=True)]
-    return make_split(labeled, np.sort(np.concatenate([*rest, np.flatnonzero(y < 0)])), include_labeled)
-
-
-def tail_sizes(first: int, gamma: float, classes: int) -> list[int]:
-    """⌊first·|gamma|^(−c/(classes−1))⌋ for c = 0 … classes−1, in reverse order for a negative gamma."""
-    # The tiny factor keeps an integer an integer: 27·27^(−1/3) must be 9, not ⌊8.999…⌋.
-    sizes = [math.floor(first * abs(gamma) ** (-c / (classes - 1)) * (1 + 1e-12)) for c in range(classes)]
-    return sizes if gamma > 0 else sizes[::-1]
-
-
-def _check(tail: LongTail) -> int:
-    if tail.first is None:
-        raise OptionError(
-            "long_tail.first", None, "must be the number of labels of the largest class", "for example 60"
-        )
-    for name, ratio in (("gamma", tail.gamma), ("gamma_u", tail.gamma_u)):
-        if ratio is not None and not 1 <= abs(ratio) < math.inf:
-            rule = "must be at least 1, or at most -1 to reverse the order of the classes"
-            raise OptionError(f"long_tail.{name}", ratio, rule)
-    return check_integer("long_tail.first", tail.first)
-
-
-def _pool_first(y: np.ndarray, first: int, tail: LongTail) -> int:
-    if tail.beta is not None and tail.unlabeled_first is not None:
-        raise UserError("long_tail.beta and long_tail.unlabeled_first exclude each other; give one of them")
-    if tail.beta is not None:
-        beta = check_range("long_tail.beta", tail.beta, 0, 1, open_low=True, open_high=True)
-        return round(first * (1 - beta) / beta)
-    size = check_integer("long_tail.unlabeled_first", tail.unlabeled_first or 0, low=0)
-    if not size and not (y < 0).any():
-        raise UserError(
-            "all images have labels; set long_tail.beta or long_tail.unlabeled_first to the size of the pool"
-        )
-    return size

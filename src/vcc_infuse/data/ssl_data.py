@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..augment.recipe import Augment
 from ..errors import check_range
 from .dataset import Dataset, Examples
 from .sources.arrays import UNLABELED, from_arrays
@@ -18,7 +19,12 @@ from .split import Split, balanced, from_given_labels, hold_out, validation_rows
 
 @dataclass(frozen=True)
 class SSLData:
-    """Labeled rows, the unlabeled pool (whose labels, where known, only serve for metrics), and the test set if any."""
+    """A dataset and which of its labels a method may see; labels of the pool, where known, only serve for metrics.
+
+    Args:
+        dataset: training examples, and the test set if there is one.
+        split: the labeled rows and the unlabeled pool.
+    """
 
     dataset: Dataset
     split: Split
@@ -30,21 +36,29 @@ class SSLData:
         y: ArrayLike,
         test_x: ArrayLike | None = None,
         test_y: ArrayLike | None = None,
-        classes: tuple[str, ...] | None = None,
+        *,
+        classes: Sequence[str] | None = None,
         slots: tuple[int, int] | None = None,
         validation: float | None = None,
         intensity: str = "auto",
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
     ) -> SSLData:
-        """Data from arrays of images (N,H,W or N,H,W,C), feature vectors (N,D) or views of them (N,V,D).
+        """Data from arrays of images, feature vectors, or several views of each example.
 
-        `y` holds class numbers or text; the number −1 means unlabeled. Images have 1 to 16 channels of any number type;
-        `intensity` (auto, full, percentile) says which values become black and white if they are not in 0…255, or 0…1
-        for floats. Of views the first is the plain one; `slots` says how many weak and strong ones
-        follow. Without `slots`, floats with values below 0 and V < D are read as views, and the first half of the
-        views after the plain one is weak, the rest strong. Without a test set, `validation` is the share of the labels
-        that is kept out of training to measure on. `flip` and `augment` say how images may be changed; see `load_ssl`.
+        Args:
+            x: images `(rows, height, width)` or `(rows, height, width, channels)` of any number type with 1 to 16
+                channels; vectors `(rows, features)`; or, with `slots`, views `(rows, views, features)`.
+            y: class numbers or text; the number −1 means unlabeled.
+            test_x: the same for the test set, of which views may be `(rows, features)`, too.
+            test_y: labels of the test set.
+            classes: class names; if given, `y` holds their numbers or names.
+            slots: how many weak and strong views follow the plain one in each row of views.
+            validation: share of the labels that is kept out of training to measure on, if there is no test set.
+            intensity: which values become black and white if they are not in 0…255, or 0…1 for floats: auto, full or
+                percentile.
+            flip: whether a mirrored image keeps its class.
+            augment: how weak and strong views of images are made; see `load_ssl`.
 
         Example:
             >>> import numpy as np
@@ -54,7 +68,8 @@ class SSLData:
             >>> data.labeled_y.tolist(), len(data.split.pool)
             ([0, 1], 6)
         """
-        dataset = from_arrays(x, y, test_x, test_y, classes, slots, intensity).augmented(augment, flip)
+        dataset = from_arrays(x, y, test_x, test_y, classes=classes, slots=slots, intensity=intensity)
+        dataset = dataset.augmented(augment, flip)
         data = cls(dataset, from_given_labels(dataset.train.y))
         return data if validation is None else data.with_validation(validation)
 
@@ -74,7 +89,7 @@ class SSLData:
         mode: str = "auto",
         intensity: str = "auto",
         flip: bool = True,
-        augment: str = "natural",
+        augment: Augment = "natural",
         seed: int = 0,
     ) -> SSLData:
         """Data from another library's dataset, or from a list of images; everything is read into memory once.
@@ -90,7 +105,7 @@ class SSLData:
             classes: class names; if not given, those that the dataset knows, else the labels that occur.
             labels: number of labels shown in total, spread evenly over the classes; all if not given.
             validation: share of the labels that is kept to measure on, if there is no test set.
-            size: resize images to size×size; needed if their sizes differ.
+            size: resize images to size×size; required if their sizes differ.
             mode: auto, rgb or gray.
             intensity: how values of more than 8 bits are scaled: auto, full or percentile.
             flip: whether a mirrored image keeps its class.
@@ -158,7 +173,8 @@ def keep_validation(dataset: Dataset, fraction: float) -> Dataset:
 def as_validation(dataset: Dataset, rows: np.ndarray) -> Dataset:
     """The dataset with some of its labeled training rows as validation set."""
     train = dataset.train
-    y, names = train.y.copy(), None if train.names is None else [train.names[row] for row in rows]
+    names = None if train.names is None else [train.names[row] for row in rows]
+    test = Examples(train.x[rows] if train.x.ndim != 3 else train.x[rows, :1], train.y[rows], names)
+    y = train.y.copy()
     y[rows] = UNLABELED  # so that nothing can see the label, not even by mistake
-    kept = Examples(train.x[rows] if train.x.ndim != 3 else train.x[rows, :1], train.y[rows], names)
-    return replace(dataset, train=replace(train, y=y), test=kept, validation=rows)
+    return replace(dataset, train=replace(train, y=y), test=test, validation=rows)

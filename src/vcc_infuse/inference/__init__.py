@@ -1,4 +1,4 @@
-"""What is done with a trained model: predict, evaluate, export, share."""
+"""What a trained model is used for: predict, evaluate, export, share."""
 
 from .export import ExportedClassifier, export_model
 from .predictor import Predictor

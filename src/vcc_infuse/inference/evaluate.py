@@ -1,4 +1,4 @@
-"""Run a model over examples in eval mode and compute its metrics."""
+"""Run a model over examples in eval mode and compute its test metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..types import Outputs
 def chunks(
     x: np.ndarray, views: Views, device: torch.device, size: int = 512, rows: np.ndarray | None = None
 ) -> Iterator[Tensor]:
-    """Plain views of raw rows (all, or those given), at most `size` at a time."""
+    """Plain views of raw rows, all or the given ones, in batches of at most `size`."""
     for start in range(0, len(x) if rows is None else len(rows), size):
         part = x[start : start + size] if rows is None else x[rows[start : start + size]]
         raw = torch.from_numpy(np.array(part))  # copied, because mapped files are read-only
@@ -27,39 +27,49 @@ def chunks(
 
 @torch.no_grad()
 def infer(
-    model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device, size: int = 512
+    model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device, *, size: int = 512
 ) -> tuple[Tensor, Tensor]:
-    """Logits and calibrated confidence of raw rows, on the CPU; training modes are restored."""
-    modules = [model, calibrator]
-    modes = [module.training for module in modules]
-    for module in modules:
+    """Run a model over raw rows in eval mode; the training modes are restored.
+
+    Returns:
+        Logits, of shape (examples, classes), and calibrated confidence, of shape (examples,), on the CPU.
+    """
+    modes = {module: module.training for module in (model, calibrator)}
+    for module in modes:
         module.eval()
-    logits, confidence = [], []
+    logits = []
+    confidence = []
     for images in chunks(x, views, device, size):
         outputs: Outputs = model(images)
         logits.append(outputs.logits.float().cpu())
         confidence.append(calibrator.predict(outputs).cpu())
-    for module, mode in zip(modules, modes, strict=True):
+    for module, mode in modes.items():
         module.train(mode)
     return torch.cat(logits), torch.cat(confidence)
 
 
 def measure(
-    logits: Tensor, calibrated: Tensor, y: Tensor, bins: int = 15, label_counts: Tensor | None = None
+    logits: Tensor, calibrated: Tensor, y: Tensor, *, bins: int = 15, label_counts: Tensor | None = None
 ) -> dict[str, object]:
-    """Every test metric of an evaluation, as plain numbers; `calibrated` is the calibrator's confidence.
+    """Every test metric of an evaluation, as plain numbers.
 
-    `label_counts` are the labels per class in training. If they are long-tailed, the errors of head, medium and tail
-    classes are included.
+    Args:
+        logits: of shape (examples, classes).
+        calibrated: the calibrator's confidence, of shape (examples,).
+        y: the true classes, of shape (examples,).
+        bins: of the calibration errors.
+        label_counts: the labels per class in training. If they are long-tailed, the errors of head, medium and tail
+            classes are included.
     """
     probs = logits.double().softmax(1)
     confidence, predicted = probs.max(1)
     correct = predicted == y
-    errors = metrics.per_class_error(predicted, y, logits.shape[1])
+    classes = logits.shape[1]
+    errors = metrics.per_class_error(predicted, y, classes)
     return {
         "error": metrics.error(predicted, y),
-        **({"error_top5": metrics.top_k_error(probs, y, 5)} if logits.shape[1] > 5 else {}),
-        "error_balanced": metrics.balanced_error(predicted, y, logits.shape[1]),
+        **({"error_top5": metrics.top_k_error(probs, y, 5)} if classes > 5 else {}),
+        "error_balanced": metrics.balanced_error(predicted, y, classes),
         "error_per_class": [float(e) for e in errors],
         **({} if label_counts is None else metrics.group_errors(errors, label_counts)),
         "nll": metrics.nll(logits, y),
@@ -75,25 +85,17 @@ def measure(
 
 def calibration_errors(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, float]:
     """ECE, MCE, ACE and the unweighted average error of one confidence."""
-    return {
-        "ece": metrics.ece(confidence, correct, bins),
-        "mce": metrics.mce(confidence, correct, bins),
-        "ace": metrics.ace(confidence, correct, bins),
-        "average_ce": metrics.average_ce(confidence, correct, bins),
-    }
+    functions = (metrics.ece, metrics.mce, metrics.ace, metrics.average_ce)
+    return {function.__name__: function(confidence, correct, bins) for function in functions}
 
 
 def diagram(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, list[float | None]]:
     """A reliability diagram as lists; empty bins have accuracy and confidence None."""
     table = metrics.reliability(confidence, correct, bins)
-
-    def or_none(values: Tensor) -> list[float | None]:
-        return [float(v) if n > 0 else None for v, n in zip(values, table.count, strict=True)]
-
+    columns = {"accuracy": table.accuracy.tolist(), "confidence": table.confidence.tolist()}
     return {
         "count": [int(n) for n in table.count],
-        "accuracy": or_none(table.accuracy),
-        "confidence": or_none(table.confidence),
+        **{name: [v if v == v else None for v in values] for name, values in columns.items()},
     }
 
 
@@ -106,6 +108,6 @@ def evaluate(
     bins: int = 15,
     label_counts: Tensor | None = None,
 ) -> dict[str, object]:
-    """The metrics of a model on labeled examples."""
+    """The metrics of a model on labeled examples; see `measure`."""
     logits, confidence = infer(model, calibrator, test.x, views, device)
-    return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins, label_counts)
+    return measure(logits, confidence, torch.from_numpy(np.asarray(test.y)), bins=bins, label_counts=label_counts)

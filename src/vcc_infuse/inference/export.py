@@ -1,6 +1,6 @@
-"""A trained classifier as one file that needs no vcc_infuse: ONNX, or PyTorch's exported program.
+"""Export of a trained classifier to one file that runs without vcc_infuse: ONNX, or PyTorch's exported program.
 
-The graph takes raw images of any size and returns probabilities, label and calibrated confidence.
+The graph takes raw images of any size and returns probabilities, labels and calibrated confidence.
 """
 
 from __future__ import annotations
@@ -33,11 +33,18 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class ExportedClassifier(nn.Module):
-    """A predictor as a single module from raw examples to (probabilities, label, confidence).
+    """A predictor as a single module from raw examples to (probabilities, labels, confidence).
 
-    Images are uint8 N×H×W×C of any one size per batch, with the channels of the training images. They are cut to the
-    proportions of the training images around their center and resized as Pillow does, to within one of 256 levels.
-    Feature vectors are float32 N×D. The label is a class number, the confidence is the calibrator's.
+    Images are cropped around their center to the proportions of the training images and resized as Pillow does, to
+    within one of 256 levels.
+
+    Args:
+        predictor: a trained classifier.
+
+    Shapes:
+        inputs: uint8 images (batch, height, width, channels) of any one size, with the channels of the training images;
+            or float32 feature vectors (batch, length).
+        outputs: probabilities (batch, classes), class numbers (batch,), calibrated confidence (batch,).
     """
 
     mean: Tensor
@@ -45,13 +52,15 @@ class ExportedClassifier(nn.Module):
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        self.model, self.calibrator, self.shape = predictor.model, predictor.calibrator, predictor.shape
+        self.model = predictor.model
+        self.calibrator = predictor.calibrator
+        self.shape = predictor.shape
         self.unit_length = getattr(predictor.views, "slots", None) is not None
         self.register_buffer("mean", predictor.views.mean.to(predictor.device))
         self.register_buffer("std", predictor.views.std.to(predictor.device))
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Probabilities N×classes, class numbers N, calibrated confidence N."""
+        """Probabilities, class numbers and calibrated confidence of raw examples."""
         outputs = self.model(self._normalized(inputs))
         probs = outputs.logits.float().softmax(1)
         return probs, probs.argmax(1), self.calibrator.predict(outputs).float()
@@ -64,12 +73,14 @@ class ExportedClassifier(nn.Module):
 
 
 def resize(images: Tensor, height: int, width: int) -> Tensor:
-    """The largest centered part of these proportions, antialiased bilinear, rounded after each axis as Pillow does.
+    """The largest centered crop of these proportions, resized with an antialiased bilinear filter.
 
-    By matrices, because the operators of PyTorch and ONNX cannot begin between two pixels.
+    Rounded after each axis as Pillow does. Matrix products, because the resize operators of PyTorch and ONNX cannot
+    begin between two pixels.
     """
     tall, wide = (torch.scalar_tensor(side, device=images.device) for side in images.shape[2:])
-    part_tall, part_wide = torch.minimum(tall, wide * height / width), torch.minimum(wide, tall * width / height)
+    part_tall = torch.minimum(tall, wide * height / width)
+    part_wide = torch.minimum(wide, tall * width / height)
     across = resampling(images.shape[3], width, (wide - part_wide) / 2, part_wide)
     down = resampling(images.shape[2], height, (tall - part_tall) / 2, part_tall)
     images = torch.floor(images @ across.T + 0.5)
@@ -77,7 +88,7 @@ def resize(images: Tensor, height: int, width: int) -> Tensor:
 
 
 def resampling(before: int, after: int, first: Tensor, length: Tensor) -> Tensor:
-    """Weights after × before of the triangle filter on the part [first, first + length] of an axis."""
+    """Weights of the triangle filter on the part [first, first + length] of an axis, of shape (after, before)."""
     scale = length / after
     centers = first + (torch.arange(after, device=first.device) + 0.5) * scale
     distances = torch.arange(before, device=first.device) + 0.5 - centers[:, None]
@@ -86,16 +97,19 @@ def resampling(before: int, after: int, first: Tensor, length: Tensor) -> Tensor
 
 
 def export_model(predictor: Predictor, path: str | Path, format: Literal["onnx", "torch"] | None = None) -> Path:
-    """Write a predictor as one file and return its path; see `ExportedClassifier` for what goes in and out.
+    """Write a predictor as one file; see `ExportedClassifier` for its inputs and outputs.
 
     Args:
         predictor: a trained classifier, from `Predictor.load` or `Trainer.predictor`.
         path: the file to write.
-        format: "onnx" (needs the extra `onnx`), or "torch" for a program that `torch.export.load` reads without
-            vcc_infuse; by the name of the file (.onnx or .pt2) if not given.
+        format: "onnx" (needs the extra `onnx`), or "torch" for a program that `torch.export.load` reads; by default
+            what the name of the file says (.onnx or .pt2).
 
-    The class names are stored as JSON in the metadata of an ONNX model ("classes"), and in a program's extra file
-    "classes.json".
+    Returns:
+        The path. The class names are stored as JSON: in the metadata of an ONNX model under "classes", in a PyTorch
+        program as the extra file "classes.json".
+
+    >>> export_model(Predictor.load("runs/x"), "model.onnx")  # doctest: +SKIP
     """
     path = Path(path)
     kind = path_format(path) if format is None else check_choice("format", format, tuple(FORMATS))
@@ -121,17 +135,17 @@ def path_format(path: Path) -> str:
 
 
 def check_packages() -> None:
-    """Refuse ONNX where its packages are missing, before minutes are spent."""
+    """Refuse ONNX where its packages are missing, before any time is spent."""
     for name in PACKAGES:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"ONNX needs the package {name}; install it with: pip install 'vcc-infuse[onnx]'")
 
 
 def exported_program(predictor: Predictor) -> ExportedProgram:
-    """The graph, for any number of examples and any size of images."""
+    """The graph, for any batch size and any image size."""
     module = copy.deepcopy(ExportedClassifier(predictor)).eval().requires_grad_(False)
     images = len(predictor.shape) == 3
-    # Unlike the training images, so that no size is taken for a constant; two, because one is always a constant.
+    # Not the shape of the training images, so that no size is taken for a constant; two, because one always is.
     shape = (37, 53, predictor.shape[2]) if images else predictor.shape
     dtype = torch.uint8 if images else torch.float32
     example = torch.zeros(2, *shape, dtype=dtype, device=predictor.device)
@@ -151,28 +165,29 @@ def write_onnx(program: ExportedProgram, predictor: Predictor, path: Path) -> No
     """As any ONNX runtime reads it, with the weights inside."""
     images = len(predictor.shape) == 3
     names = ["images" if images else "features"]
-    found: Any = torch.onnx.export(program, dynamo=True, input_names=names, output_names=OUTPUTS, verbose=False)
+    exported: Any = torch.onnx.export(program, dynamo=True, input_names=names, output_names=OUTPUTS, verbose=False)
+    graph = exported.model.graph
     axes = ["batch", "height", "width"] if images else ["batch"]
-    readable = dict(zip(map(str, found.model.graph.inputs[0].shape), axes, strict=False))
-    for value in (*found.model.graph.inputs, *found.model.graph.outputs):
+    readable = dict(zip(map(str, graph.inputs[0].shape), axes, strict=False))
+    for value in (*graph.inputs, *graph.outputs):
         for place, size in enumerate(value.shape):
             value.shape[place] = readable.get(str(size), size)
-    found.model.metadata_props["classes"] = json.dumps(predictor.classes, ensure_ascii=False)
-    found.save(str(path), external_data=False)
+    exported.model.metadata_props["classes"] = json.dumps(predictor.classes, ensure_ascii=False)
+    exported.save(str(path), external_data=False)
 
 
 def largest_difference(predictor: Predictor, path: str | Path) -> float:
     """The largest difference between an exported file and its predictor, in any probability or confidence.
 
-    On random examples of the training shape, by onnxruntime or PyTorch.
+    Both see the same random examples of the training shape.
     """
     generator = torch.Generator().manual_seed(0)
     shape = (3, *predictor.shape)
     if len(predictor.shape) == 3:
         inputs = torch.randint(256, shape, generator=generator).to(torch.uint8)
     else:
-        mean, std = predictor.views.mean.cpu(), predictor.views.std.cpu()
-        inputs = mean + std * torch.randn(shape, generator=generator)
+        noise = torch.randn(shape, generator=generator)
+        inputs = predictor.views.mean.cpu() + predictor.views.std.cpu() * noise
     expected = predictor.predict(inputs.numpy())
     probs, _, confidence = run_file(Path(path), inputs, predictor.device)
     differences = (probs - expected.probs).abs().max(), (confidence - expected.calibrated).abs().max()
@@ -180,7 +195,7 @@ def largest_difference(predictor: Predictor, path: str | Path) -> float:
 
 
 def run_file(path: Path, inputs: Tensor, device: torch.device) -> tuple[Tensor, ...]:
-    """What an exported file answers, on the CPU."""
+    """The outputs of an exported file, on the CPU."""
     if path_format(path) == "torch":
         return tuple(output.cpu() for output in torch.export.load(path).module()(inputs.to(device)))
     import onnxruntime
@@ -192,7 +207,7 @@ def run_file(path: Path, inputs: Tensor, device: torch.device) -> tuple[Tensor, 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """The exporters' notes on their own progress are no news for a user."""
+    """Hide the exporters' notes on their own progress."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)

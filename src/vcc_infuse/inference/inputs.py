@@ -1,4 +1,4 @@
-"""What a user shows a trained model: files, folders, zips, PIL images and arrays, as rows of the model's shape."""
+"""Files, folders, zips, PIL images and arrays as rows of the shape that a trained model takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..data.sources.folder_layout import is_image
 from ..errors import UserError
 
 CHUNK = 64
-CHANNELS = 4  # an array of three axes is one image if its last axis is at most this
+CHANNELS = 4  # an array of three axes is one image if its last axis has at most so many
 Inputs = str | os.PathLike[str] | Image.Image | np.ndarray | Tensor | Iterable["Inputs"]
 
 
@@ -50,12 +50,13 @@ def read_rows(
     Args:
         source: the path of an image, folder or zip; a PIL image; an array or tensor H×W, H×W×C, N×H×W or N×H×W×C of
             integers 0…255 or floats 0…1 (tensors also with channels first); or any iterable of these.
-        shape: what the model was trained on. Other sizes are cut to its proportions and resized.
+        shape: what the model was trained on. Other sizes are cropped to its proportions and resized.
         ranges: the values of images with more than 8 bits that become 0 and 255, as in training.
         limits: the largest files and images that are read; a larger one has a reason instead of pixels.
 
-    Files are named by their path, in a single folder or zip by the path below it, and everything else by its number.
-    An image that cannot be read has a reason instead of pixels.
+    Returns:
+        One row per image. Files are named by their path, in a single folder or zip by the path below it, and everything
+        else by its number. An image that cannot be read has a reason instead of pixels.
     """
     target = Target(shape, ranges, limits)
     if isinstance(source, str | os.PathLike):
@@ -82,7 +83,7 @@ def _read_many(items: Iterable[Inputs], target: Target) -> Iterator[Row]:
 
 
 def _read_listed(path: Path, target: Target) -> Iterator[Row]:
-    """As one of many: a path that leads nowhere costs only its own row."""
+    """Read one path of many: if it is missing, only its row has an error."""
     folder = path.parent if is_image(path.name) and not path.is_dir() else path
     try:
         yield from _read_path(path, target, "" if folder == Path() else f"{folder}/")
@@ -111,9 +112,9 @@ def _read_store(store: Store, target: Target) -> Iterator[Row]:
 def _read_pixels(item: Image.Image | np.ndarray | Tensor, target: Target, start: int) -> Iterator[Row]:
     if isinstance(item, Image.Image):
         try:
-            own = item.copy()  # here PIL reads the pixels of a file
-            own.format = item.format  # which tells whether it may store an orientation
-            yield Row(str(start), fit(own, target.shape, target.ranges))
+            picture = item.copy()  # here PIL reads the pixels of a file
+            picture.format = item.format  # which tells whether it may store an orientation
+            yield Row(str(start), fit(picture, target.shape, target.ranges))
         except BROKEN as fault:
             yield Row(str(start), None, " ".join(str(fault).split()) or type(fault).__name__)
         return

@@ -1,4 +1,4 @@
-"""TrainedModel: what a run folder keeps of a classifier (model.safetensors and model.json), written and read."""
+"""Predictor: a trained classifier that labels images or feature vectors, kept as model.safetensors and model.json."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ..data.images.store import Limits
 from ..errors import UserError, check_integer, check_range
 from ..models import Classifier
 from ..models.pretrained import Preprocessing
+from ..runs.fingerprint import Fingerprint
 from ..types import Task
 from ..utils.device import resolve_device
 from ..utils.io import json_bytes, read_json, reading
@@ -34,6 +35,9 @@ from .evaluate import evaluate, infer
 from .hub import download, model_card, upload
 from .inputs import Inputs, Row, read_rows
 
+__all__ = ["Prediction", "Predictions", "Predictor"]
+
+T = TypeVar("T")
 Views = ImageViews | VectorViews | BankViews
 
 
@@ -48,133 +52,15 @@ def make_views(dataset: Dataset, preprocessing: Preprocessing | None = None) -> 
     return ImageViews(mean, std, dataset.flip, dataset.augment)
 
 
-@dataclass
-class TrainedModel:
-    """Model, calibrator, preprocessing and class names.
-
-    `direction` is the head's gradient (classes × (width + 1)) by which INFUSE ranks examples; None if the run had no
-    selector that stores one. `ranges` are the values of images with more than 8 bits that become 0 and 255.
-    `summary` holds the figures of the run it was loaded from, `identity` what it was trained on.
-    """
-
-    model: Classifier
-    calibrator: Calibrator
-    views: Views
-    classes: tuple[str, ...]
-    shape: tuple[int, ...]
-    task: Task
-    device: torch.device
-    direction: Tensor | None = None
-    ranges: Ranges = ()
-    summary: dict[str, Any] | None = None
-    identity: dict[str, Any] | None = None
-
-    def save(self, folder: Path) -> None:
-        """Write model.safetensors and model.json, both at once."""
-        publish(folder, self.files())
-
-    def files(self) -> dict[str, bytes]:
-        """The content of model.safetensors and model.json."""
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"calibrator.{k}": v for k, v in self.calibrator.state_dict().items()}
-        tensors |= {} if self.direction is None else {"direction": self.direction}
-        tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-        task = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()}
-        card = {
-            "backbone": to_config(self.model.backbone),
-            "calibrator": to_config(self.calibrator),
-            "classes": list(self.classes),
-            "shape": list(self.shape),
-            "mean": [float(v) for v in self.views.mean],
-            "std": [float(v) for v in self.views.std],
-            "flip": getattr(self.views, "flip", True),
-            "augment": getattr(self.views, "augment", "natural"),
-            "slots": getattr(self.views, "slots", None),
-            "ranges": [list(pair) for pair in self.ranges],
-            "task": task,
-            "identity": self.identity,
-        }
-        return {"model.safetensors": save(tensors), "model.json": json_bytes(card)}
-
-    @classmethod
-    def load(cls, folder: str | Path, device: torch.device | str = "auto", trust_code: Trust = False) -> Self:
-        """Load a run folder; nothing is unpickled or downloaded.
-
-        Args:
-            folder: a finished run.
-            device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
-            trust_code: import classes that model.json names and that are not part of this package: True, or their
-                import paths. Importing runs their code.
-        """
-        folder, device = Path(folder), device if isinstance(device, torch.device) else resolve_device(device)
-        remedy = "restore it from a copy, or train again"
-        with reading(folder / "model.json", remedy):
-            return cls._from_card(_read_card(folder), folder, device, trust_code)
-
-    @classmethod
-    def _from_card(cls, card: dict[str, Any], folder: Path, device: torch.device, trust_code: Trust) -> Self:
-        """The classifier that the card and the weights of a folder describe."""
-        shape = _sizes(card["shape"])
-        backbone: nn.Module = from_config(card["backbone"], nn.Module, trust_code)
-        channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
-        model = Classifier.build(backbone, channels_first, len(card["classes"]))
-        task = Task(**{**card["task"], "label_counts": torch.tensor(card["task"]["label_counts"])})
-        calibrator: Calibrator = from_config(card["calibrator"], Calibrator, trust_code)
-        calibrator.setup(model, task)
-        tensors = _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
-        model.to(device).eval()
-        calibrator.to(device).eval()
-        direction = tensors["direction"].to(device) if "direction" in tensors else None
-        ranges = tuple((low, high) for low, high in card.get("ranges", ()))
-        summary, classes = read_json(folder / "summary.json"), tuple(map(str, card["classes"]))
-        return cls(
-            model, calibrator, _read_views(card), classes, shape, task, device, direction, ranges, summary,
-            card.get("identity"),
-        )  # fmt: skip
-
-
-def _read_card(folder: Path) -> dict[str, Any]:
-    path = folder / "model.json"
-    settle(folder)
-    if not path.is_file():
-        raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
-    check(folder, ["model.json", "model.safetensors", "summary.json"])
-    return read_json(path) or {}
-
-
-def _sizes(values: Any) -> tuple[int, ...]:
-    """The shape of an example: one size or three."""
-    if not isinstance(values, list) or len(values) not in (1, 3) or any(type(v) is not int or v < 1 for v in values):
-        raise ValueError(f"shape must be the length of a vector, or height, width and channels, got {values!r}")
-    return tuple(values)
-
-
-def _read_views(card: dict[str, Any]) -> Views:
-    if card.get("slots"):
-        return BankViews(card["mean"], card["std"], tuple(card["slots"]))
-    if len(card["shape"]) == 1:
-        return VectorViews(card["mean"], card["std"])
-    return ImageViews(card["mean"], card["std"], card.get("flip", True), card.get("augment", "natural"))
-
-
-def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor]:
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as fault:
-        raise UserError(f"{path} cannot be read ({fault}); train again or restore it from a copy") from fault
-    for prefix, module in modules.items():
-        part = {k.removeprefix(f"{prefix}."): v for k, v in tensors.items() if k.startswith(f"{prefix}.")}
-        again = f"train again: vcc-infuse train --config {path.parent}/config.yaml --out NEW"
-        load_state(module, part, f"{path} does not match this version's {type(module).__name__}; {again}")
-    return tensors
-
-
-__all__ = ["Prediction", "Predictions", "Predictor"]
-T = TypeVar("T")
-
-
 class Predictions(NamedTuple):
-    """Class numbers, softmax probabilities, softmax confidence and calibrated confidence."""
+    """The answers for a batch of examples.
+
+    Attributes:
+        labels: class numbers, of shape (examples,).
+        probs: softmax probabilities, of shape (examples, classes).
+        confidence: softmax confidence, of shape (examples,).
+        calibrated: calibrated confidence, of shape (examples,).
+    """
 
     labels: Tensor
     probs: Tensor
@@ -194,35 +80,163 @@ class Prediction(NamedTuple):
 
 
 @dataclass
-class Predictor(TrainedModel):
-    """A `TrainedModel` that labels examples."""
+class Predictor:
+    """A trained classifier with its calibrator, its preprocessing and its class names.
+
+    Args:
+        model: the network, in eval mode.
+        calibrator: turns its outputs into calibrated confidence.
+        views: normalizes raw examples.
+        classes: the names of the classes.
+        shape: the shape of a training example: (height, width, channels), or (length,) of a feature vector.
+        task: what the run was set up for.
+        device: where the model is.
+        direction: the head's gradient, of shape (classes, width + 1), by which INFUSE ranks examples; None if the run
+            had no selector that stores one.
+        ranges: the values that become 0 and 255 in images with more than 8 bits per channel.
+        summary: the metrics of the run it was loaded from.
+        fingerprint: which run it was trained in.
+
+    >>> predictor = Predictor.load("runs/x")  # doctest: +SKIP
+    >>> labels, probs, confidence, calibrated = predictor.predict("photos/")  # doctest: +SKIP
+    >>> [predictor.classes[label] for label in labels]  # doctest: +SKIP
+    """
+
+    model: Classifier
+    calibrator: Calibrator
+    views: Views
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    task: Task
+    device: torch.device
+    direction: Tensor | None = None
+    ranges: Ranges = ()
+    summary: dict[str, Any] | None = None
+    fingerprint: Fingerprint | None = None
+
+    @classmethod
+    def load(cls, folder: str | Path, device: torch.device | str = "auto", trust_code: Trust = False) -> Self:
+        """Load a run folder; nothing is unpickled or downloaded.
+
+        Args:
+            folder: a finished run.
+            device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
+            trust_code: import classes that model.json names and that are not part of this package: True, or their
+                import paths. Importing runs their code.
+        """
+        folder = Path(folder)
+        device = device if isinstance(device, torch.device) else resolve_device(device)
+        with reading(folder / "model.json", "restore it from a copy, or train again"):
+            return cls._from_card(_read_card(folder), folder, device, trust_code)
+
+    @classmethod
+    def _from_card(cls, card: dict[str, Any], folder: Path, device: torch.device, trust_code: Trust) -> Self:
+        shape = _checked_shape(card["shape"])
+        backbone: nn.Module = from_config(card["backbone"], nn.Module, trust_code)
+        channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
+        model = Classifier.build(backbone, channels_first, len(card["classes"]))
+        task = Task(**{**card["task"], "label_counts": torch.tensor(card["task"]["label_counts"])})
+        calibrator: Calibrator = from_config(card["calibrator"], Calibrator, trust_code)
+        calibrator.setup(model, task)
+        tensors = _load_tensors(folder / "model.safetensors", {"model": model, "calibrator": calibrator})
+        return cls(
+            model=model.to(device).eval(),
+            calibrator=calibrator.to(device).eval(),
+            views=_views_of_card(card),
+            classes=tuple(map(str, card["classes"])),
+            shape=shape,
+            task=task,
+            device=device,
+            direction=tensors["direction"].to(device) if "direction" in tensors else None,
+            ranges=tuple((low, high) for low, high in card.get("ranges", ())),
+            summary=read_json(folder / "summary.json"),
+            fingerprint=card.get("fingerprint"),
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        device: torch.device | str = "auto",
+        revision: str | None = None,
+        trust_code: Trust = False,
+    ) -> Self:
+        """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`; see `load`."""
+        return cls.load(name if Path(name).is_dir() else download(str(name), revision), device, trust_code)
+
+    def files(self) -> dict[str, bytes]:
+        """The content of model.safetensors and model.json."""
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"calibrator.{k}": v for k, v in self.calibrator.state_dict().items()}
+        tensors |= {} if self.direction is None else {"direction": self.direction}
+        tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+        card = {
+            "backbone": to_config(self.model.backbone),
+            "calibrator": to_config(self.calibrator),
+            "classes": list(self.classes),
+            "shape": list(self.shape),
+            "mean": [float(v) for v in self.views.mean],
+            "std": [float(v) for v in self.views.std],
+            "flip": getattr(self.views, "flip", True),
+            "augment": getattr(self.views, "augment", "natural"),
+            "slots": getattr(self.views, "slots", None),
+            "ranges": [list(pair) for pair in self.ranges],
+            "task": {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()},
+            "fingerprint": self.fingerprint,
+        }
+        return {"model.safetensors": save(tensors), "model.json": json_bytes(card)}
+
+    def save(self, folder: Path) -> None:
+        """Write model.safetensors and model.json, both at once."""
+        publish(folder, self.files())
+
+    def save_pretrained(self, folder: str | Path, name: str | None = None) -> Path:
+        """Write the model with a model card (README.md), as for the Hugging Face Hub; `name` is the card's title."""
+        folder = Path(folder)
+        if folder.is_file():
+            raise UserError(f"{folder} is a file; give a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        files = self.files() | ({} if self.summary is None else {"summary.json": json_bytes(self.summary)})
+        card = model_card(name or folder.name, json.loads(files["model.json"]), self.summary)
+        publish(folder, {**files, "README.md": card.encode()})
+        return folder
+
+    def push_to_hub(self, name: str, *, private: bool = False, message: str = "Upload model") -> str:
+        """Upload the model and its card to the repository `name` (USER/NAME) of the hub; returns its address."""
+        with tempfile.TemporaryDirectory() as folder:
+            return upload(self.save_pretrained(folder, name), name, private, message)
 
     def predict(self, images: Inputs, batch_size: int = 512) -> Predictions:
         """Label everything in `images` at once.
 
         Args:
             images: the path of an image, folder or zip; a PIL image; an array or tensor of one or more images of any
-                size, integers 0…255 or floats 0…1; or a list of these. A model of feature vectors takes rows N×D.
+                size, integers 0…255 or floats 0…1; or a list of these. A model of feature vectors takes rows of shape
+                (examples, length).
             batch_size: images per forward; fewer need less memory.
 
-        An image that cannot be read is an error; `stream` goes on. A path that is missing is one in both.
+        An image that cannot be read is an error; `stream` goes on. A missing path is an error in both.
         """
         size = check_integer("batch_size", batch_size)
         if len(self.shape) == 1:
             return self._label(self._vectors(images), size)
-        fitting = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == self.shape
-        if isinstance(images, np.ndarray) and fitting and len(images):  # perhaps a file larger than memory
-            return self._label(images, size)
+        if (
+            isinstance(images, np.ndarray)
+            and images.dtype == np.uint8
+            and images.shape[1:] == self.shape
+            and len(images)
+        ):
+            return self._label(images, size)  # as it is: it may be a mapped file larger than memory
         batches = batched(map(_pixels, read_rows(images, self.shape, self.ranges)), size)
-        found = [self._label(np.stack(batch), size) for batch in batches]
-        if not found:
+        parts = [self._label(np.stack(batch), size) for batch in batches]
+        if not parts:
             raise UserError("there are no images to predict; give at least one")
-        return Predictions(*map(torch.cat, zip(*found, strict=True)))
+        return Predictions(*map(torch.cat, zip(*parts, strict=True)))
 
     def stream(
         self, images: Inputs, batch_size: int = 64, abstain: float = 0.0, limits: Limits | None = None
     ) -> Iterator[Prediction]:
-        """Label images one after another, as many as there are: memory does not grow with their number.
+        """Label images one after another; memory does not grow with their number.
 
         Args:
             images: as in `predict`; an iterable is read as it is needed, `batch_size` images ahead.
@@ -230,9 +244,11 @@ class Predictor(TrainedModel):
             abstain: an image with a lower calibrated confidence gets no label.
             limits: the largest files and images that are read.
 
-        Every image gives one `Prediction`, in order. One that cannot be read has an `error`.
+        Returns:
+            One `Prediction` per image, in order; it has an `error` if the image cannot be read.
         """
-        size, least = check_integer("batch_size", batch_size), check_range("abstain", abstain, 0, 1)
+        size = check_integer("batch_size", batch_size)
+        least = check_range("abstain", abstain, 0, 1)
         if len(self.shape) == 1:
             raise UserError("stream takes images, and this model was trained on feature vectors; use predict")
         return self._stream(read_rows(images, self.shape, self.ranges, limits), size, least)
@@ -250,14 +266,19 @@ class Predictor(TrainedModel):
                     name = self.classes[label] if calibrated >= least else None
                     yield Prediction(row.name, name, confidence, calibrated, tuple(probs))
 
+    def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
+        """All test metrics on labeled examples; see `inference.evaluate.measure`."""
+        counts = self.task.label_counts
+        return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
+
     def _label(self, x: np.ndarray, size: int) -> Predictions:
-        logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device, size)
+        logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device, size=size)
         probs = logits.softmax(1)
         confidence, labels = probs.max(1)
         return Predictions(labels, probs, confidence, calibrated)
 
     def _vectors(self, rows: Any) -> np.ndarray:
-        """Vectors N×D, or the views N×V×D of a bank."""
+        """Vectors of shape (examples, length), or the views of a bank, of shape (examples, views, length)."""
         x = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
         x = x[None] if x.shape == self.shape else x
         if x.dtype.kind not in "iuf" or not x.ndim > 1 or tuple(x.shape[2 if x.ndim == 3 else 1 :]) != self.shape:
@@ -267,34 +288,39 @@ class Predictor(TrainedModel):
             raise UserError("there are no rows to predict; give at least one")
         return x if x.dtype == np.float16 else x.astype(np.float32, copy=False)
 
-    def save_pretrained(self, folder: str | Path, name: str | None = None) -> Path:
-        """Write the model with a model card (README.md), as for the Hugging Face Hub; `name` is the card's title."""
-        folder = Path(folder)
-        if folder.is_file():
-            raise UserError(f"{folder} is a file; give a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        files = self.files() | ({} if self.summary is None else {"summary.json": json_bytes(self.summary)})
-        card = model_card(name or folder.name, json.loads(files["model.json"]), self.summary)
-        publish(folder, {**files, "README.md": card.encode()})
-        return folder
 
-    def push_to_hub(self, name: str, private: bool = False, message: str = "Upload model") -> str:
-        """Upload the model and its card to the repository `name` (USER/NAME) of the hub; returns its address."""
-        with tempfile.TemporaryDirectory() as folder:
-            return upload(self.save_pretrained(folder, name), name, private, message)
+def _read_card(folder: Path) -> dict[str, Any]:
+    settle(folder)
+    if not (folder / "model.json").is_file():
+        raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
+    check(folder, ["model.json", "model.safetensors", "summary.json"])
+    return read_json(folder / "model.json") or {}
 
-    @classmethod
-    def from_pretrained(
-        cls, name: str | Path, device: torch.device | str = "auto", revision: str | None = None,
-        trust_code: Trust = False,
-    ) -> Predictor:  # fmt: skip
-        """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`; see `load`."""
-        return cls.load(name if Path(name).is_dir() else download(str(name), revision), device, trust_code)
 
-    def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
-        """All test metrics on labeled examples."""
-        counts = self.task.label_counts
-        return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
+def _checked_shape(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or len(values) not in (1, 3) or any(type(v) is not int or v < 1 for v in values):
+        raise ValueError(f"shape must be the length of a vector, or height, width and channels, got {values!r}")
+    return tuple(values)
+
+
+def _views_of_card(card: dict[str, Any]) -> Views:
+    if card.get("slots"):
+        return BankViews(card["mean"], card["std"], tuple(card["slots"]))
+    if len(card["shape"]) == 1:
+        return VectorViews(card["mean"], card["std"])
+    return ImageViews(card["mean"], card["std"], card.get("flip", True), card.get("augment", "natural"))
+
+
+def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor]:
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as fault:
+        raise UserError(f"{path} cannot be read ({fault}); train again or restore it from a copy") from fault
+    for prefix, module in modules.items():
+        part = {k.removeprefix(f"{prefix}."): v for k, v in tensors.items() if k.startswith(f"{prefix}.")}
+        again = f"train again: vcc-infuse train --config {path.parent}/config.yaml --out NEW"
+        load_state(module, part, f"{path} does not match this version's {type(module).__name__}; {again}")
+    return tensors
 
 
 def _pixels(row: Row) -> np.ndarray:

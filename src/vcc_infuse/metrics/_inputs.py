@@ -1,4 +1,4 @@
-"""Checks of metric inputs: tensors, arrays and lists become tensors on the CPU."""
+"""Tensors, arrays and lists as checked tensors on the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import OptionError, UserError
+from ..errors import UserError
 
 Values = Tensor | np.ndarray | Sequence[Any]
 
@@ -37,7 +37,8 @@ def numbers(name: str, values: Values, ndim: int = 1) -> Tensor:
 def unit(name: str, values: Values, ndim: int = 1) -> Tensor:
     """Numbers in [0, 1]; rounding errors are clamped."""
     tensor = numbers(name, values, ndim)
-    low, high = float(tensor.min()), float(tensor.max())
+    low = float(tensor.min())
+    high = float(tensor.max())
     if low < -ROUNDING or high > 1 + ROUNDING:
         raise UserError(f"{name} must lie in [0, 1], got values in [{low:.6g}, {high:.6g}]; apply a softmax to logits")
     return tensor.clamp(0, 1)
@@ -46,13 +47,12 @@ def unit(name: str, values: Values, ndim: int = 1) -> Tensor:
 def class_numbers(name: str, values: Values, low: int = 0, classes: int | None = None) -> Tensor:
     """Integers of at least `low` (and below `classes`)."""
     tensor = numbers(name, values)
-    smallest, largest = float(tensor.min()), float(tensor.max())
     if (tensor != tensor.round()).any():
         raise UserError(f"{name} must hold integers, the class numbers; got fractions")
-    if smallest < low:
-        raise UserError(f"{name} must hold classes of at least {low}, got {smallest:.0f}")
-    if classes is not None and largest >= classes:
-        raise UserError(f"{name} must hold classes below {classes}, got {largest:.0f}")
+    if tensor.min() < low:
+        raise UserError(f"{name} must hold classes of at least {low}, got {tensor.min():.0f}")
+    if classes is not None and tensor.max() >= classes:
+        raise UserError(f"{name} must hold classes below {classes}, got {tensor.max():.0f}")
     return tensor.long()
 
 
@@ -64,7 +64,7 @@ def same_length(**named: Tensor) -> None:
 
 
 def probs_and_truth(name: str, values: Values, y: Values) -> tuple[Tensor, Tensor]:
-    """Probabilities of shape (N, K) and the N true classes."""
+    """Probabilities of shape (examples, classes) and the true classes, of shape (examples,)."""
     probs = unit(name, values, 2)
     truth = class_numbers("y", y, classes=probs.shape[1])
     same_length(**{name: probs, "y": truth})
@@ -78,10 +78,3 @@ def correctness(confidence: Tensor, correct: Values) -> Tensor:
         raise UserError("correct must hold only True and False (or 1 and 0); pass prediction == truth")
     same_length(confidence=confidence, correct=right)
     return right
-
-
-def positive(name: str, value: int) -> int:
-    """An integer of at least 1; NumPy integers count."""
-    if isinstance(value, bool) or value != int(value) or value < 1:
-        raise OptionError(name, value, "must be an integer of at least 1")
-    return int(value)

@@ -1,4 +1,12 @@
-"""The reliability table: the accuracy of predictions of similar confidence. Calibration errors reduce it."""
+"""Calibration errors: how far confidence is from accuracy, all computed from one table of confidence bins.
+
+Throughout, `confidence`, `correct` and `y` have shape (examples,), and `probs` has shape (examples, classes).
+`bins` is a number of bins of equal width, or their increasing edges.
+
+References:
+    Guo et al., On Calibration of Modern Neural Networks, ICML 2017.
+    Nixon et al., Measuring Calibration in Deep Learning, CVPR Workshops 2019.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import OptionError, UserError, check_choice
-from ._inputs import Values, correctness, numbers, positive, probs_and_truth, unit
+from ..errors import OptionError, UserError, check_choice, check_integer
+from ._inputs import Values, correctness, numbers, probs_and_truth, unit
 
 Bins = int | Tensor | np.ndarray | Sequence[float]
 Edges = Literal["width", "mass"]
@@ -18,7 +26,14 @@ Closed = Literal["left", "right"]
 
 
 class Reliability(NamedTuple):
-    """One row per bin, in float64: examples, accuracy and mean confidence (NaN if empty); one more edge than bins."""
+    """A table of confidence bins, in float64.
+
+    Attributes:
+        count: examples per bin, of shape (bins,).
+        accuracy: fraction of correct predictions, of shape (bins,); NaN in an empty bin.
+        confidence: mean confidence, of shape (bins,); NaN in an empty bin.
+        edges: bounds of the bins, of shape (bins + 1,).
+    """
 
     count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     accuracy: Tensor
@@ -27,17 +42,25 @@ class Reliability(NamedTuple):
 
     @property
     def gaps(self) -> Tensor:
-        """|accuracy − confidence| of each bin, NaN if empty."""
+        """|accuracy − confidence| of each bin, of shape (bins,); NaN in an empty bin."""
         return (self.accuracy - self.confidence).abs()
 
 
 def reliability(
-    confidence: Values, correct: Values, bins: Bins = 15, edges: Edges = "width", closed: Closed = "left"
+    confidence: Values, correct: Values, bins: Bins = 15, *, edges: Edges = "width", closed: Closed = "left"
 ) -> Reliability:
-    """Group predictions into bins of equal width (or between the edges given as `bins`), or of equal mass.
+    """Group predictions by their confidence.
 
-    `closed="left"` means bins [lo, hi), except that the last bin includes 1.0. `closed="right"` means bins (lo, hi],
-    except that the first bin includes 0.0.
+    Args:
+        confidence: numbers in [0, 1], of shape (examples,).
+        correct: whether each prediction is correct, of shape (examples,).
+        bins: the number of bins, or their increasing edges.
+        edges: "width" for bins of equal width, "mass" for bins that hold equally many examples.
+        closed: "left" for bins [lo, hi), where the last one includes 1.0; "right" for bins (lo, hi], where the first
+            one includes 0.0. Bins of equal mass do not need it.
+
+    Returns:
+        One row per bin.
 
     >>> table = reliability([0.25, 0.5, 1.0], [False, True, True], bins=2)
     >>> table.count.tolist(), table.accuracy.tolist(), table.confidence.tolist()
@@ -57,7 +80,7 @@ def reliability(
 
 def _bounds(bins: Bins) -> Tensor:
     if isinstance(bins, int | np.integer):
-        positive("bins", bins)
+        check_integer("bins", bins)
         # k/n is the double nearest to the decimal edge; a linspace is not always.
         return torch.arange(bins + 1, dtype=torch.float64) / bins
     bounds = numbers("bins", bins)
@@ -74,11 +97,10 @@ def _equal_mass(confidence: Tensor, right: Tensor, bins: Bins) -> Reliability:
     # otherwise the result would depend on the order of the input.
     _, group, size = torch.unique_consecutive(confidence, return_inverse=True, return_counts=True)
     right = (torch.zeros_like(size, dtype=torch.float64).index_add_(0, group, right[order]) / size)[group]
-    parts = [len(part) for part in confidence.tensor_split(positive("bins", bins))]
-    sizes = torch.tensor(parts)
+    sizes = torch.tensor([len(part) for part in confidence.tensor_split(check_integer("bins", bins))])
     starts = (sizes.cumsum(0) - sizes).clamp(max=len(confidence) - 1)
     bounds = torch.cat([confidence[starts], confidence[-1:]])
-    return _table(torch.arange(len(parts)).repeat_interleave(sizes), confidence, right, bounds)
+    return _table(torch.arange(len(sizes)).repeat_interleave(sizes), confidence, right, bounds)
 
 
 def _table(index: Tensor, confidence: Tensor, right: Tensor, bounds: Tensor) -> Reliability:
@@ -89,8 +111,10 @@ def _table(index: Tensor, confidence: Tensor, right: Tensor, bounds: Tensor) -> 
     return Reliability(count, correct / count, total / count, bounds)
 
 
-def ece(confidence: Values, correct: Values, bins: Bins = 15, closed: Closed = "left") -> float:
+def ece(confidence: Values, correct: Values, bins: Bins = 15, *, closed: Closed = "left") -> float:
     """Expected calibration error (Guo et al., 2017): mean gap of equal-width bins, weighted by their examples.
+
+    Args and shapes as in `reliability`.
 
     >>> ece([0.75, 0.75, 1.0, 1.0], [True, False, True, True])  # gaps 0.25 and 0
     0.125
@@ -98,7 +122,7 @@ def ece(confidence: Values, correct: Values, bins: Bins = 15, closed: Closed = "
     return _weighted(reliability(confidence, correct, bins, closed=closed))
 
 
-def mce(confidence: Values, correct: Values, bins: Bins = 15, closed: Closed = "left", min_count: int = 1) -> float:
+def mce(confidence: Values, correct: Values, bins: Bins = 15, *, closed: Closed = "left", min_count: int = 1) -> float:
     """Maximum calibration error: the largest gap among equal-width bins with at least `min_count` examples.
 
     >>> mce([0.25, 0.75, 0.75], [True, True, False])
@@ -107,7 +131,7 @@ def mce(confidence: Values, correct: Values, bins: Bins = 15, closed: Closed = "
     0.25
     """
     table = reliability(confidence, correct, bins, closed=closed)
-    kept = table.count >= positive("min_count", min_count)
+    kept = table.count >= check_integer("min_count", min_count)
     if not kept.any():
         most = int(table.count.max())
         raise OptionError("min_count", min_count, f"must be at most {most}, the number of examples in the fullest bin")
@@ -123,7 +147,7 @@ def ace(confidence: Values, correct: Values, bins: int = 15) -> float:
     return _weighted(reliability(confidence, correct, bins, edges="mass"))
 
 
-def average_ce(confidence: Values, correct: Values, bins: Bins = 15, closed: Closed = "left") -> float:
+def average_ce(confidence: Values, correct: Values, bins: Bins = 15, *, closed: Closed = "left") -> float:
     """Average calibration error: unweighted mean gap of the equal-width bins that are not empty.
 
     >>> average_ce([0.25, 0.75, 0.75], [True, True, False])  # gaps 0.75 and 0.25
@@ -144,13 +168,13 @@ def ace_classwise(probs: Values, y: Values, bins: int = 15) -> float:
     return float(torch.cat(gaps).nanmean())
 
 
-def classwise_ece(probs: Values, y: Values, bins: Bins = 15, closed: Closed = "left") -> float:
+def classwise_ece(probs: Values, y: Values, bins: Bins = 15, *, closed: Closed = "left") -> float:
     """Class-wise (static) calibration error: the ECE of each class's probability, averaged over classes.
 
     >>> classwise_ece([[0.75, 0.25], [0.25, 0.75]], [0, 1])
     0.25
     """
-    errors = [ece(column, is_class, bins, closed) for column, is_class in _one_vs_rest(probs, y)]
+    errors = [ece(column, is_class, bins, closed=closed) for column, is_class in _one_vs_rest(probs, y)]
     return sum(errors) / len(errors)
 
 
@@ -161,9 +185,9 @@ def paper_preset(confidence: Values, correct: Values) -> dict[str, float]:
     {'ece': 0.25, 'mce': 0.75, 'ace': 0.4166666666666667}
     """
     return {
-        "ece": ece(confidence, correct, 10, "right"),
-        "mce": mce(confidence, correct, 10, "right"),
-        "ace": average_ce(confidence, correct, 10, "right"),
+        "ece": ece(confidence, correct, 10, closed="right"),
+        "mce": mce(confidence, correct, 10, closed="right"),
+        "ace": average_ce(confidence, correct, 10, closed="right"),
     }
 
 
@@ -172,5 +196,5 @@ def _weighted(table: Reliability) -> float:
 
 
 def _one_vs_rest(probs: Values, y: Values) -> Iterator[tuple[Tensor, Tensor]]:
-    probs, y = probs_and_truth("probs", probs, y)
-    return ((column, y == number) for number, column in enumerate(probs.unbind(1)))
+    columns, truth = probs_and_truth("probs", probs, y)
+    return ((column, truth == number) for number, column in enumerate(columns.unbind(1)))

@@ -1,4 +1,7 @@
-"""Classification errors and proper scores."""
+"""Classification errors, of all examples, per class and per group of classes; proper scores; AUROC.
+
+Throughout, `pred`, `y`, `confidence` and `correct` have shape (examples,), `probs` and `logits` (examples, classes).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import UserError
-from ._inputs import Values, class_numbers, correctness, numbers, positive, probs_and_truth, same_length
+from ..errors import UserError, check_integer
+from ._inputs import Values, class_numbers, correctness, numbers, probs_and_truth, same_length
+
+
+class TailGroups(NamedTuple):
+    """Numbers of the classes in each group, the most frequent class first."""
+
+    head: list[int]
+    medium: list[int]
+    tail: list[int]
 
 
 def error(pred: Values, y: Values) -> float:
@@ -30,20 +41,23 @@ def top_k_error(probs: Values, y: Values, k: int = 5) -> float:
     >>> top_k_error([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]], [1, 2], k=2)
     0.5
     """
-    probs, y = _logits("probs", probs, y)
-    own = probs.gather(1, y[:, None])
-    earlier = torch.arange(probs.shape[1]) < y[:, None]
-    rank = ((probs > own) | ((probs == own) & earlier)).sum(1)
-    return float((rank >= positive("k", k)).double().mean())
+    scores, truth = _logits("probs", probs, y)
+    true_score = scores.gather(1, truth[:, None])
+    earlier = torch.arange(scores.shape[1]) < truth[:, None]
+    rank = ((scores > true_score) | ((scores == true_score) & earlier)).sum(1)
+    return float((rank >= check_integer("k", k)).double().mean())
 
 
 def per_class_error(pred: Values, y: Values, classes: int) -> Tensor:
-    """The fraction of wrong labels among the examples of each true class, NaN for a class without examples.
+    """The fraction of wrong labels among the examples of each true class.
+
+    Returns:
+        A tensor of shape (classes,); NaN for a class without examples.
 
     >>> per_class_error([0, 1, 1, 1], [0, 0, 1, 1], classes=3).tolist()
     [0.5, 0.0, nan]
     """
-    classes = positive("classes", classes)
+    classes = check_integer("classes", classes)
     truth, wrong = _wrong(pred, y, classes)
     return torch.bincount(truth, wrong, minlength=classes) / torch.bincount(truth, minlength=classes)
 
@@ -67,13 +81,15 @@ def nll(logits: Values, y: Values) -> float:
 
 
 def brier(probs: Values, y: Values) -> float:
-    """Brier (1950) score: squared distance to the one-hot truth, summed over classes (0…2), averaged over examples.
+    """Brier score (Brier, 1950): squared distance to the one-hot truth, summed over classes, averaged over examples.
+
+    It lies in [0, 2].
 
     >>> brier([[0.5, 0.5], [1.0, 0.0]], [0, 0])
     0.25
     """
-    probs, y = probs_and_truth("probs", probs, y)
-    return float((probs - F.one_hot(y, probs.shape[1])).square().sum(1).mean())
+    guess, truth = probs_and_truth("probs", probs, y)
+    return float((guess - F.one_hot(truth, guess.shape[1])).square().sum(1).mean())
 
 
 def auroc(confidence: Values, correct: Values) -> float:
@@ -95,29 +111,6 @@ def auroc(confidence: Values, correct: Values) -> float:
     return (float(ranks @ right) - positives * (positives + 1) / 2) / pairs
 
 
-def _logits(name: str, values: Values, y: Values) -> tuple[Tensor, Tensor]:
-    scores = numbers(name, values, 2)
-    truth = class_numbers("y", y, classes=scores.shape[1])
-    same_length(**{name: scores, "y": truth})
-    if (scores == torch.inf).any():
-        raise UserError(f"{name} must not hold +inf; the model has diverged")
-    return scores, truth
-
-
-def _wrong(pred: Values, y: Values, classes: int | None = None) -> tuple[Tensor, Tensor]:
-    guess, truth = class_numbers("pred", pred, classes=classes), class_numbers("y", y, classes=classes)
-    same_length(pred=guess, y=truth)
-    return truth, (guess != truth).double()
-
-
-class TailGroups(NamedTuple):
-    """Class numbers, the most frequent class first."""
-
-    head: list[int]
-    medium: list[int]
-    tail: list[int]
-
-
 def tail_groups(label_counts: Values) -> TailGroups:
     """The third of the classes with the most labels, the third with the fewest, and the rest.
 
@@ -134,9 +127,14 @@ def tail_groups(label_counts: Values) -> TailGroups:
 
 
 def group_errors(errors: Values, label_counts: Values) -> dict[str, float]:
-    """The mean class error of each group; empty if no class has twice the labels of another.
+    """The mean class error of each group of `tail_groups`; empty if no class has twice the labels of another.
 
-    Classes without test examples (NaN) do not count; a group without any is left out.
+    Args:
+        errors: the error of each class, of shape (classes,). Classes without test examples (NaN) do not count.
+        label_counts: the labels of each class in training, of shape (classes,).
+
+    Returns:
+        `error_head`, `error_medium` and `error_tail`, without groups that have no test examples.
 
     >>> group_errors([0.25, 0.75, 0.5], [500, 10, 50])
     {'error_head': 0.25, 'error_medium': 0.5, 'error_tail': 0.75}
@@ -148,3 +146,19 @@ def group_errors(errors: Values, label_counts: Values) -> dict[str, float]:
         return {}
     means = {f"error_{name}": float(errors[group].nanmean()) for name, group in tail_groups(counts)._asdict().items()}
     return {name: mean for name, mean in means.items() if mean == mean}
+
+
+def _logits(name: str, values: Values, y: Values) -> tuple[Tensor, Tensor]:
+    scores = numbers(name, values, 2)
+    truth = class_numbers("y", y, classes=scores.shape[1])
+    same_length(**{name: scores, "y": truth})
+    if (scores == torch.inf).any():
+        raise UserError(f"{name} must not hold +inf; the model has diverged")
+    return scores, truth
+
+
+def _wrong(pred: Values, y: Values, classes: int | None = None) -> tuple[Tensor, Tensor]:
+    guess = class_numbers("pred", pred, classes=classes)
+    truth = class_numbers("y", y, classes=classes)
+    same_length(pred=guess, y=truth)
+    return truth, (guess != truth).double()

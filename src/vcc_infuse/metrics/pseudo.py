@@ -7,19 +7,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ._inputs import Values, class_numbers, numbers, positive, same_length
+from ..errors import UserError, check_integer
+from ._inputs import Values, class_numbers, numbers, same_length
 
 
 class PseudoLabelQuality(NamedTuple):
-    """`coverage`: mean weight. `precision`: weighted fraction of correct labels, NaN if no truth is known."""
+    """The mean weight, and the weighted fraction of correct labels: NaN if no truth is known."""
 
     coverage: float
     precision: float
 
 
 class ClassQuality(NamedTuple):
-    """One row per pseudo class, in float64: its examples, their mean weight, their weighted precision."""
+    """The examples of each pseudo class, their mean weight and their weighted precision, each of shape (classes,)."""
 
     count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     coverage: Tensor
@@ -27,7 +27,12 @@ class ClassQuality(NamedTuple):
 
 
 def pseudo_label_quality(labels: Values, weights: Values, truth: Values) -> PseudoLabelQuality:
-    """Compare labels used with `weights` (0 = not used) with `truth` (-1 = unknown).
+    """Compare pseudo labels with the truth where it is known.
+
+    Args:
+        labels: pseudo labels, of shape (examples,).
+        weights: the weight of each in the loss, of shape (examples,); 0 is not used.
+        truth: the true classes, of shape (examples,); -1 is unknown.
 
     >>> pseudo_label_quality(labels=[0, 1, 1, 2], weights=[1, 1, 0, 1], truth=[0, 0, 1, -1])
     PseudoLabelQuality(coverage=0.75, precision=0.5)
@@ -43,7 +48,7 @@ def pseudo_label_quality_per_class(labels: Values, weights: Values, truth: Value
     >>> pseudo_label_quality_per_class([0, 1, 1], [1, 1, 0], [0, 0, 1], classes=2).precision.tolist()
     [1.0, 0.0]
     """
-    classes = positive("classes", classes)
+    classes = check_integer("classes", classes)
     pseudo, used, y = _checked(labels, weights, truth, classes)
     known = used * (y >= 0)
 

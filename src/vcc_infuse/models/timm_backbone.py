@@ -24,6 +24,9 @@ NOT_NETWORK = ("checkpoint_path", "cache_dir", "features_only", "url", "file", "
 class Timm(Backbone):
     """The timm network `name` without its head.
 
+    Maps images `(batch, channels, height, width)` to its pooled features `(batch, features)`. Pretrained weights take
+    gray images as three equal channels, and other numbers of channels by repeating those of RGB.
+
     Args:
         name: the network's name in timm, such as "tf_efficientnet_lite0" or "vit_small_patch14_dinov2".
         weights: where pretrained weights come from: "auto" (an installed weights package, else timm's download),
@@ -58,10 +61,10 @@ class Timm(Backbone):
     def setup(self, shape: tuple[int, ...]) -> None:
         """Create the network for images of this shape, with random weights."""
         channels, *size = image_shape("Timm", shape, smallest=1)
-        side = [self.input_size, self.input_size] if self.input_size else size
-        self.channels, self.side = channels, side
+        self.channels = channels
+        self.side = [self.input_size, self.input_size] if self.input_size else size
         self.gray = channels == 1 and self.weights != "none"
-        self.net = self._create(3 if self.gray else channels, side)
+        self.net = self._create(3 if self.gray else channels)
         self._expect(_preprocessing(self.net))
         try:
             self.features = feature_width(self, shape)
@@ -74,26 +77,27 @@ class Timm(Backbone):
 
         Not part of `setup`: a finished run brings its own weights and never needs the starting ones again.
         """
-        found = find_weights(self.name, self.weights, self.expects)
-        if found is None:
+        weights = find_weights(self.name, self.weights, self.expects)
+        if weights is None:
             return None
         if self.channels in (1, 3):
-            load_into(self.net, found, self.name)
+            load_into(self.net, weights, self.name)
         else:
-            self._load_spread(found)
-        self._expect(found.preprocessing)
+            self._load_spread(weights)
+        self._expect(weights.preprocessing)
         if self.interpolation is None:
-            self.interpolation = "bilinear" if found.preprocessing.interpolation == "bilinear" else "bicubic"
-        return found.source
+            self.interpolation = "bilinear" if weights.preprocessing.interpolation == "bilinear" else "bicubic"
+        return weights.source
 
-    def _load_spread(self, found: Weights) -> None:
+    def _load_spread(self, weights: Weights) -> None:
         """Weights of RGB images for other channels: the first layer repeats them, as timm does."""
         from timm.models import adapt_input_conv
 
-        rgb = self._create(3, self.side)
-        load_into(rgb, found, self.name)
-        tensors, config = rgb.state_dict(), cast(dict[str, Any], rgb.pretrained_cfg)
-        for layer in [config["first_conv"]] if isinstance(config["first_conv"], str) else config["first_conv"]:
+        rgb = self._create(3)
+        load_into(rgb, weights, self.name)
+        tensors = rgb.state_dict()
+        first = cast(dict[str, Any], rgb.pretrained_cfg)["first_conv"]
+        for layer in [first] if isinstance(first, str) else first:
             tensors[f"{layer}.weight"] = adapt_input_conv(self.channels, tensors[f"{layer}.weight"])
         self.net.load_state_dict(tensors)
 
@@ -110,11 +114,11 @@ class Timm(Backbone):
         if self.gray:
             return self.expects._replace(mean=(float(self.mean.mean()),), std=(float(self.std.mean()),))
         if self.channels != 3:  # those of red, green, blue, red, …
-            mean, std = (tuple(islice(cycle(v), self.channels)) for v in (self.expects.mean, self.expects.std))
+            mean, std = (tuple(islice(cycle(rgb), self.channels)) for rgb in (self.expects.mean, self.expects.std))
             return self.expects._replace(mean=mean, std=std)
         return self.expects
 
-    def _create(self, channels: int, size: list[int]) -> nn.Module:
+    def _create(self, channels: int) -> nn.Module:
         import timm  # here, because it takes a second that other networks need not wait for
 
         # timm would take a name with a prefix as a repository or folder to open.
@@ -123,7 +127,7 @@ class Timm(Backbone):
             raise OptionError("name", self.name, "must be a network of timm", hint or "timm.list_models() shows all")
         # Networks with position embeddings are built for one image size.
         config = timm.get_pretrained_cfg(self.name)
-        fixed = {"img_size": tuple(size)} if config is not None and config.fixed_input_size else {}
+        fixed = {"img_size": tuple(self.side)} if config is not None and config.fixed_input_size else {}
         kwargs = {"num_classes": 0, "in_chans": channels, **fixed, **(self.model_kwargs or {})}
         network: nn.Module = timm.create_model(self.name, pretrained=False, **kwargs)
         return network
@@ -131,8 +135,8 @@ class Timm(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         """The pooled features."""
         if self.input_size and x.shape[-2:] != (self.input_size, self.input_size):
-            size, mode = (self.input_size, self.input_size), self.interpolation or "bicubic"
-            x = F.interpolate(x, size, mode=mode, align_corners=False, antialias=True)
+            size = (self.input_size, self.input_size)
+            x = F.interpolate(x, size, mode=self.interpolation or "bicubic", align_corners=False, antialias=True)
         if self.gray:  # as three channels, each normalized as the weights expect of it
             x = (x * self.std.mean() + self.mean.mean() - self.mean) / self.std
         features: Tensor = self.net(x)

@@ -1,9 +1,8 @@
-"""Wide residual network (Zagoruyko & Komodakis, 2016) in the form of MixMatch and FixMatch (2019/2020).
-
-Usual sizes (depth-width): 28-2 (CIFAR-10, SVHN), 28-8 (CIFAR-100), 37-2 (STL-10); 10-1 and 16-1 for quick tests.
-"""
+"""Wide residual network in the form of MixMatch and FixMatch."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,8 +16,18 @@ SLOPE = 0.1
 class WideResNet(Backbone):
     """Groups of pre-activation blocks: 16·`width` channels, doubled in every later group, which also halves the map.
 
-    The depth counts the first convolution, two per block and one shortcut per group: 6n + 4 (even) means three groups
-    of n blocks, 8n + 5 (odd, such as 37) four.
+    Maps images `(batch, channels, height, width)` of 8×8 pixels or more to the mean of the last feature map. Usual
+    sizes (depth-width) are 28-2 (CIFAR-10, SVHN), 28-8 (CIFAR-100), 37-2 (STL-10), and 10-1 or 16-1 for quick tests.
+
+    Args:
+        depth: the first convolution, two per block and one shortcut per group: 6n + 4 (even) means three groups of n
+            blocks, 8n + 5 (odd, such as 37) four.
+        width: factor of the channels.
+        bn_momentum: share of a batch in the running statistics of BatchNorm.
+        dropout: share of the values that is dropped between the convolutions of a block in training.
+
+    References:
+        Zagoruyko & Komodakis, Wide Residual Networks, BMVC 2016; Sohn et al., FixMatch, NeurIPS 2020.
     """
 
     def __init__(self, depth: int = 28, width: int = 2, bn_momentum: float = 0.001, dropout: float = 0.0) -> None:
@@ -42,11 +51,9 @@ class WideResNet(Backbone):
         self.apply(init_conv)
 
     def _group(self, number: int, width: int, blocks: int) -> nn.Sequential:
-        before = 16 if number == 0 else width // 2
-        stride = 1 if number == 0 else 2
-        options = (self.bn_momentum, self.dropout)
-        first = Block(before, width, stride, number == 0, *options)
-        return nn.Sequential(first, *(Block(width, width, 1, False, *options) for _ in range(blocks - 1)))
+        block = partial(Block, bn_momentum=self.bn_momentum, dropout=self.dropout)
+        first = block(width // 2, width, stride=2) if number else block(16, width, activate=True)
+        return nn.Sequential(first, *(block(width, width) for _ in range(blocks - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean of the last feature map."""
@@ -61,7 +68,7 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, before: int, width: int, stride: int, activate: bool, bn_momentum: float, dropout: float
+        self, before: int, width: int, *, stride: int = 1, activate: bool = False, bn_momentum: float, dropout: float
     ) -> None:
         super().__init__()
         same = before == width
@@ -81,7 +88,7 @@ class Block(nn.Module):
 
 
 def leaky(normalized: Tensor) -> Tensor:
-    """Leaky ReLU in place: what it is given is a new tensor, which the backward pass of the norm does not need."""
+    """Leaky ReLU in place, because the backward pass of the norm before it does not need its output."""
     return F.leaky_relu(normalized, SLOPE, inplace=True)
 
 

@@ -10,7 +10,7 @@ PLOTLY_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def known(value: Any) -> TypeGuard[float]:
-    """Whether a value is a number: not missing, not NaN."""
+    """Whether a value is a number, neither missing nor NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
@@ -29,7 +29,7 @@ def count(value: Any) -> str:
     return f"{round(value):,}".replace(",", "\u202f") if known(value) else UNKNOWN
 
 
-def duration(seconds: Any) -> str:
+def elapsed(seconds: Any) -> str:
     """Seconds, minutes or hours, whichever reads best."""
     if not known(seconds):
         return UNKNOWN
@@ -45,7 +45,7 @@ def scaled(values: Sequence[Any], factor: float = 100.0) -> list[float | None]:
 
 
 def label(name: str, limit: int = 24) -> str:
-    """A name for a chart; a long one loses its middle, because similar names differ at their ends.
+    """A name for a chart; a long one loses its middle, because similar names often differ at their ends.
 
     Plotly interprets tags and entities in its labels, so that `<b>` must be written as `&lt;b&gt;`.
     """
@@ -55,11 +55,5 @@ def label(name: str, limit: int = 24) -> str:
 
 
 def name_of(classes: Sequence[str], number: int) -> str:
-    """The name of a class, or its number if the run does not name it."""
-    return classes[number] if 0 <= number < len(classes) else str(number)
-
-
-def listed(items: Sequence[str], most: int = 5) -> str:
-    """The first items of a list and the number of the others."""
-    rest = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + rest
+    """The name of a class, its number if the run does not name it, a dash if it is unknown."""
+    return UNKNOWN if number < 0 else classes[number] if number < len(classes) else str(number)

@@ -1,4 +1,4 @@
-"""Run: everything a report knows about one run, read from its folder."""
+"""Run: everything that a report knows about one run, read from its folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 from ..errors import UserError
 from ..utils.io import Columns, load_npz, read_json, read_jsonl, reading
 from ..utils.manifest import check
-from .format import known
+from .format import known, percent
 
-FILES = (
-    "config.yaml", "metrics.jsonl", "selections.jsonl", "summary.json", "model.json", "predictions.npz", "gallery.npz",
-)  # fmt: skip
+LOGS = ("metrics.jsonl", "selections.jsonl")
+FILES = ("config.yaml", *LOGS, "summary.json", "model.json", "predictions.npz", "gallery.npz")
 Metrics = dict[str, Any]
 ANSWERS = ("truth", "predicted", "confidence", "calibrated")
 
@@ -42,7 +41,7 @@ class Run:
 
     @property
     def measured_on(self) -> str:
-        """The kind of images that the figures are taken on: test, or validation."""
+        """The kind of images that the metrics are taken on: test or validation."""
         return "validation" if self.latest.get("evaluated_on") == "validation" else "test"
 
     def series(self, key: str) -> list[Any]:
@@ -50,7 +49,7 @@ class Run:
         return [value if known(value := line.get(key)) else None for line in self.metrics]
 
     def last_selection(self, key: str) -> Metrics | None:
-        """The newest core set with this metric: one drawn during the warm-up has no scores."""
+        """The newest core set with this metric; core sets of the warm-up have no scores, for example."""
         return next((line for line in reversed(self.selections) if line.get(key)), None)
 
 
@@ -74,12 +73,10 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
 
 def _read(path: Path, config: Path, name: str, number: int) -> Run:
     summary = read_json(path / "summary.json")
-    metrics, selections = (read_jsonl(path / name) for name in ("metrics.jsonl", "selections.jsonl"))
-    damage = [
-        lines.complaint(Path(name)) for lines, name in ((metrics, "metrics.jsonl"), (selections, "selections.jsonl"))
-    ]
-    for words in filter(None, damage):  # the page says so, too, but it may be read much later
-        warnings.warn(f"{path}: {words}", stacklevel=2)
+    metrics, selections = (read_jsonl(path / name) for name in LOGS)
+    damage = [text for text in (metrics.complaint(Path(LOGS[0])), selections.complaint(Path(LOGS[1]))) if text]
+    for text in damage:  # the page says so, too, but it may be read much later
+        warnings.warn(f"{path}: {text}", stacklevel=2)
     classes = class_names(summary or read_json(path / "model.json"), metrics.values)
     return Run(
         name=name,
@@ -91,12 +88,22 @@ def _read(path: Path, config: Path, name: str, number: int) -> Run:
         classes=classes,
         predictions=read_predictions(path / "predictions.npz", len(classes)),
         gallery=load_npz(path / "gallery.npz"),
-        warnings=[*filter(None, damage), *map(str, (summary or {}).get("warnings") or [])],
+        warnings=[*damage, *probe_warning(summary or {}), *map(str, (summary or {}).get("warnings") or [])],
     )
 
 
+def probe_warning(summary: Metrics) -> list[str]:
+    """A warning if the run ends with a higher error than the linear probe on its features."""
+    error = summary.get("error")
+    probe = summary.get("error_probe")
+    if not known(error) or not known(probe) or error <= probe:
+        return []
+    remedy = "try more labels, more steps, or the algorithm LinearProbe"
+    return [f"This run ends above its linear probe: error {percent(error, 2)}, probe {percent(probe, 2)}; {remedy}."]
+
+
 def read_predictions(path: Path, classes: int) -> Columns | None:
-    """The answers on the test set: four columns of the same length, class numbers among them."""
+    """The answers on the test set: four columns of the same length, two of them class numbers."""
     columns = load_npz(path)
     if columns is None:
         return None
@@ -104,7 +111,8 @@ def read_predictions(path: Path, classes: int) -> Columns | None:
         shapes = {columns[name].shape for name in ANSWERS}
         if len(shapes) != 1 or len(shapes.pop()) != 1:
             raise ValueError(f"{', '.join(ANSWERS)} differ in length")
-        for name, numbers in ((name, columns[name]) for name in ANSWERS[:2]):
+        for name in ANSWERS[:2]:
+            numbers = columns[name]
             if numbers.dtype.kind not in "iu" or (len(numbers) and not 0 <= numbers.min() <= numbers.max() < classes):
                 raise ValueError(f"{name} does not hold class numbers below {classes}")
     return columns

@@ -1,4 +1,4 @@
-"""The sections of the page in their order. Each has charts of all runs, then what belongs to one run only."""
+"""The sections of the page in their order. Each has charts of all runs, then parts that belong to one run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from .charts.chart import Chart
 from .charts.gallery import Strip, gallery
 from .read import Run
 
-SHARES = "pseudo_label_precision_per_class", "pseudo_label_coverage_per_class"
-THRESHOLD = "threshold_per_class"
+SHARES = ("pseudo_label_precision_per_class", "pseudo_label_coverage_per_class")
+THRESHOLDS = ("threshold_per_class",)
+NO_EVALUATION = "No evaluation was recorded yet."
+NO_PREDICTIONS = "No predictions were kept: the run is unfinished, or older than this section."
+NO_IMAGES = "No images were kept: none was mistaken, the data are not images, or the run is unfinished."
 
 
 @dataclass
@@ -52,24 +55,30 @@ class Section:
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:
-    """Every section that has something to show or to say."""
-    found = [
-        Section("curves", "Error and losses", drawn(training.error(runs), training.losses(runs), training.calibration(runs),
-                training.pseudo_labels(runs)), absent="No evaluation was recorded yet."),
-        Section("calibration", "Calibration", drawn(calibration.before(runs), calibration.after(runs)),
-                [Part(run, drawn(calibration.histogram(run))) for run in runs], "No evaluation was recorded yet."),
-        Section("pseudo", "Pseudo labels per class", drawn(*(classes.last(runs, key) for key in SHARES)),
-                [Part(run, drawn(*(classes.over_time(run, key) for key in SHARES))) for run in runs]),
-        Section("thresholds", "Thresholds per class", drawn(classes.last(runs, THRESHOLD)),
-                [Part(run, drawn(classes.over_time(run, THRESHOLD))) for run in runs]),
-        Section("confusion", "Confusion", [], [Part(run, drawn(classes.confusion(run))) for run in runs],
-                "No predictions were kept: the run is unfinished, or older than this section."),
-        Section("coreset", "Core set", drawn(training.kept(runs), training.composition(runs)),
-                [Part(run, drawn(training.scores(run)), training.sentence(run)) for run in runs]),
-        Section("gallery", "Images", [], [Part(run, strips=gallery(run)) for run in runs],
-                "No images were kept: none was mistaken, the data are not images, or the run is unfinished."),
-    ]  # fmt: skip
-    return [section for section in found if section.absent or not section.is_empty]
+    """Every section that has something to show, or a sentence on why it has not."""
+    curves = (training.error_curve, training.loss_curves, training.ece_curves, training.pseudo_label_curves)
+    diagrams = (calibration.softmax_diagram, calibration.calibrated_diagram)
+    kept = (training.kept_bars, training.true_class_bars)
+    histograms = [Part(run, drawn(calibration.confidence_histogram(run))) for run in runs]
+    matrices = [Part(run, drawn(classes.confusion_matrix(run))) for run in runs]
+    scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
+    images = [Part(run, strips=gallery(run)) for run in runs]
+    candidates = [
+        Section("curves", "Error and losses", drawn(*(draw(runs) for draw in curves)), [], NO_EVALUATION),
+        Section("calibration", "Calibration", drawn(*(draw(runs) for draw in diagrams)), histograms, NO_EVALUATION),
+        per_class("pseudo", "Pseudo labels per class", runs, SHARES),
+        per_class("thresholds", "Thresholds per class", runs, THRESHOLDS),
+        Section("confusion", "Confusion", [], matrices, NO_PREDICTIONS),
+        Section("coreset", "Core set", drawn(*(draw(runs) for draw in kept)), scores),
+        Section("gallery", "Images", [], images, NO_IMAGES),
+    ]
+    return [section for section in candidates if section.absent or not section.is_empty]
+
+
+def per_class(key: str, title: str, runs: Sequence[Run], metrics: Sequence[str]) -> Section:
+    """A section on metrics per class, at the last evaluation and over time."""
+    parts = [Part(run, drawn(*(classes.heatmap_over_time(run, metric) for metric in metrics))) for run in runs]
+    return Section(key, title, drawn(*(classes.last_bars(runs, metric) for metric in metrics)), parts)
 
 
 def drawn(*charts: Chart | None) -> list[Chart]:

@@ -1,1 +1,1 @@
-"""What a run has on disk: its folder, checkpoints and thumbnails. Nothing here depends on a method."""
+"""What a run keeps on disk: its folder, checkpoints, fingerprint and thumbnails. Nothing here depends on a method."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, verified by checksum when read; the last two are kept."""
+"""Checkpoints: written atomically and verified by checksum when read; the last two are kept."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ import torch
 
 from ..errors import UserError
 from ..utils.io import in_words, read_json, reading, write_atomic, write_json
+from .fingerprint import Fingerprint
 
 NAME = re.compile(r"step-(\d+)\.pt")
 
 
-def save(folder: Path, step: int, state: dict[str, Any], identity: dict[str, Any] | None = None, keep: int = 2) -> Path:
-    """Write `state` (tensors in plain containers) as the checkpoint of `step`; drop all but the newest `keep`.
+def save(
+    folder: Path, step: int, state: dict[str, Any], fingerprint: Fingerprint | None = None, *, keep: int = 2
+) -> Path:
+    """Write `state` (tensors in plain containers) as the checkpoint of `step`; delete all but the newest `keep`.
 
-    `identity` says what run it belongs to; it is beside the checksum, where it can be read without the state.
+    The fingerprint is stored with the checksum, where it can be read without the state.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
@@ -31,7 +34,7 @@ def save(folder: Path, step: int, state: dict[str, Any], identity: dict[str, Any
     torch.save(state, content)
     write_atomic(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
     # The checksum is written last: a checkpoint without one was cut short and does not count.
-    write_json(path.with_suffix(".json"), {"step": step, "sha256": digest(path), "identity": identity})
+    write_json(path.with_suffix(".json"), {"step": step, "sha256": digest(path), "fingerprint": fingerprint})
     for old in sorted(folder.glob("step-*.pt"))[:-keep]:
         old.unlink()
         old.with_suffix(".json").unlink(missing_ok=True)
@@ -40,9 +43,8 @@ def save(folder: Path, step: int, state: dict[str, Any], identity: dict[str, Any
 
 def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
     """The newest undamaged checkpoint, or None."""
-    device = torch.device(device)
     # Several processes call their CPUs cpu:0, cpu:1, …, which torch.load does not know.
-    where = device if device.type != "cpu" else "cpu"
+    where = "cpu" if torch.device(device).type == "cpu" else device
     for path in undamaged(folder):
         try:
             state: dict[str, Any] = torch.load(path, map_location=where, weights_only=True)
@@ -52,19 +54,19 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
     return None
 
 
-def identity(folder: Path) -> dict[str, Any]:
-    """What run the newest undamaged checkpoint belongs to, and its step; empty without one."""
+def read_fingerprint(folder: Path) -> Fingerprint | None:
+    """The run that the newest undamaged checkpoint belongs to, with the step of the checkpoint; None without one."""
     path = next(undamaged(folder), None)
     if path is None:
-        return {}
+        return None
     with reading(folder, "restore them from a copy, or start again with a new --out"):
         record = read_json(path.with_suffix(".json")) or {}
-        found: dict[str, Any] = record["identity"]
-        return {**found, "step": record["step"]} if found else {}
+        fingerprint: Fingerprint | None = record["fingerprint"]
+        return {**fingerprint, "step": record["step"]} if fingerprint else None
 
 
 def undamaged(folder: Path) -> Iterator[Path]:
-    """The checkpoints as they were written, the newest first; a damaged one causes a warning."""
+    """The undamaged checkpoints, the newest first; a damaged one causes a warning."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         if fault := corruption_reason(path):
             _warn(path, fault)
@@ -78,11 +80,10 @@ def _warn(path: Path, fault: str) -> None:
 
 def corruption_reason(path: Path) -> str | None:
     """Why a checkpoint cannot be trusted, or None."""
-    record = path.with_suffix(".json")
     if NAME.fullmatch(path.name) is None:
         return "its name is not step-<number>.pt"
     try:
-        expected = read_json(record)
+        expected = read_json(path.with_suffix(".json"))
     except UserError:
         return "its checksum file cannot be read"
     if expected is None:

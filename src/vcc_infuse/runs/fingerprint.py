@@ -1,11 +1,14 @@
-"""Which examples a run was trained and measured on, by their content: names and row numbers change, pixels do not."""
+"""What makes a run: its options, classes, data and split, so that another run is not mistaken for it.
+
+Examples are known by their content: names and row numbers change, pixels do not.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -15,30 +18,63 @@ from ..data.ssl_data import SSLData
 from ..errors import UserError
 from ..utils.io import Columns
 
+# A run may read its data from another place, use another device and print something else; the data are compared by
+# their content.
+MOVABLE = {
+    "data", "root", "cache", "label_file", "download", "device", "progress", "out", "report", "tracker", "config",
+    "resume", "dry_run", "force", "import", "trust_code",
+}  # fmt: skip
+SPLIT = "other images are labeled or in the pool than before"
+NETWORK = "the frozen network, its weights or its views are not those of the run"
+
+
+class Fingerprint(TypedDict):
+    """What a checkpoint or a model was trained with; with another fingerprint it belongs to another run.
+
+    Attributes:
+        config: the options that decide what is trained; see `options_of`.
+        classes: the names of the classes.
+        data: digest of the examples that are trained and measured on.
+        split: digest of the labeled, pool and held-out row numbers.
+        network: the frozen network's bank, if there is one.
+        processes: how many processes train together.
+        total: the steps of the whole run.
+        step: the step of the checkpoint that it was read from.
+    """
+
+    config: dict[str, Any]
+    classes: list[str]
+    data: str
+    split: str
+    network: str | None
+    processes: int
+    total: int
+    step: NotRequired[int]
+
 
 def row_digests(x: np.ndarray) -> np.ndarray:
-    """A 64-bit number per row that changes with its content."""
-    found = np.empty(len(x), np.uint64)
+    """A 64-bit number per row that changes with its content, of shape (rows,)."""
+    digests = np.empty(len(x), np.uint64)
     for start in range(0, len(x), CHUNK):
         block = np.ascontiguousarray(x[start : start + CHUNK])
         for place, row in enumerate(block, start):
-            found[place] = int.from_bytes(hashlib.sha256(row.data).digest()[:8], "little")
-    return found
+            digests[place] = int.from_bytes(hashlib.sha256(row.data).digest()[:8], "little")
+    return digests
 
 
-def identify(data: SSLData) -> Columns:
-    """Digests and labels of the rows that are trained on, and of those that are measured on.
+def used_rows(data: SSLData) -> Columns:
+    """Digests and labels of the rows that are trained on (`train`) and measured on (`test`).
 
-    Of embedded views, those of the images they come from.
+    For embedded views, those of the images they come from.
     """
-    source = data.dataset.bank.source if data.dataset.bank else data.dataset
+    source = data.dataset.images
     used = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     train = Examples(source.train.x[used], source.train.y[used])
     parts = {"train": train} | ({} if source.test is None else {"test": source.test})
-    found: Columns = {}
+    columns: Columns = {}
     for name, part in parts.items():
-        found |= {name: row_digests(part.x), f"{name}_labels": np.asarray(part.y, np.int64)}
-    return found
+        columns |= {name: row_digests(part.x), f"{name}_labels": np.asarray(part.y, np.int64)}
+    return columns
 
 
 def content_digest(*columns: np.ndarray) -> str:
@@ -51,9 +87,9 @@ def content_digest(*columns: np.ndarray) -> str:
 
 
 def find_rows(dataset: Dataset, rows: Columns, classes: Sequence[str]) -> tuple[Examples, int]:
-    """The examples of a dataset that a run was measured on, wherever they are now; and how many are missing.
+    """The examples of a dataset that a run was measured on, wherever they are now, and how many are missing.
 
-    Labels are class numbers of the run. Two rows of the same content and label stand for each other.
+    Labels are class numbers of the run. Rows with the same content and label are interchangeable.
     """
     place = {name: number for number, name in enumerate(classes)}
     numbers = np.array([*(place.get(name, UNLABELED) for name in dataset.classes), UNLABELED])  # −1 is the last
@@ -63,10 +99,10 @@ def find_rows(dataset: Dataset, rows: Columns, classes: Sequence[str]) -> tuple[
         for row, key in enumerate(zip(row_digests(part.x).tolist(), numbers[part.y].tolist(), strict=True)):
             places.setdefault(key, []).append((number, row))
     wanted = zip(rows["test"].tolist(), rows["test_labels"].tolist(), strict=True)
-    found = [(*places[key].pop(0), key[1]) for key in wanted if places.get(key)]
-    x = [parts[number].x[row] for number, row, _ in found]
-    y = np.array([label for _, _, label in found], np.int64)
-    return Examples(np.stack(x) if x else dataset.train.x[:0], y), len(rows["test"]) - len(found)
+    matches = [(*places[key].pop(0), key[1]) for key in wanted if places.get(key)]
+    x = [parts[number].x[row] for number, row, _ in matches]
+    y = np.array([label for _, _, label in matches], np.int64)
+    return Examples(np.stack(x) if x else dataset.train.x[:0], y), len(rows["test"]) - len(matches)
 
 
 def same_rows(part: Examples, rows: Columns) -> bool:
@@ -79,20 +115,8 @@ def overlap(part: Examples, rows: Columns) -> int:
     return int(np.isin(row_digests(part.x), rows["train"]).sum())
 
 
-Identity = dict[str, Any]
-# A run may find its data elsewhere, use another device and show something else. What the data hold is compared itself.
-MOVABLE = {
-    "data", "root", "cache", "label_file", "download", "device", "progress", "out", "report", "tracker", "config",
-    "resume", "dry_run", "force", "import", "trust_code",
-}  # fmt: skip
-WHAT = {
-    "split": "other images are labeled or in the pool than before",
-    "network": "the frozen network, its weights or its views are not those of the run",
-}
-
-
 def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a config.yaml by their dotted names, as far as they decide what is trained."""
+    """The options of a config.yaml that decide what is trained, by their dotted names."""
     return {name: value for name, value in _flat(dict(config)) if name.partition(".")[0] not in MOVABLE}
 
 
@@ -111,21 +135,22 @@ def changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 
 
 def changed_classes(before: list[str], now: list[str]) -> list[str]:
-    """The first class that is another one, or how many there are."""
+    """One sentence per class that differs, or one on the number of classes."""
     pairs = zip(before, now, strict=False)
     named = [f"class {n} was {old!r}, is {new!r}" for n, (old, new) in enumerate(pairs) if old != new]
     return named or ([f"there were {len(before)} classes, are {len(now)}"] if len(before) != len(now) else [])
 
 
 def changed_rows(before: Columns | None, now: Columns) -> list[str]:
-    """How many images came and went."""
-    found = []
+    """One sentence per part of the data on how many images are new or gone."""
+    changes = []
     for part, title in (("train", "training"), ("test", "test")):
-        old, new = (_count(rows, part) for rows in (before or {}, now))
-        came, went = (new - old).total(), (old - new).total()
-        if came or went:
-            found.append(f"data: {came} {title} images are new, {went} are gone or changed")
-    return found or ["data: the images are the same, but in another order"]
+        old = _count(before or {}, part)
+        new = _count(now, part)
+        if old != new:
+            added = (new - old).total()
+            changes.append(f"data: {added} {title} images are new, {(old - new).total()} are gone or changed")
+    return changes or ["data: the images are the same, but in another order"]
 
 
 def _count(rows: Columns, part: str) -> Counter[tuple[int, int]]:
@@ -134,21 +159,23 @@ def _count(rows: Columns, part: str) -> Counter[tuple[int, int]]:
     return Counter(zip(*columns, strict=True))
 
 
-def compare(before: Identity, now: Identity, rows: tuple[Columns | None, Columns]) -> list[str]:
-    """What differs, the likely cause first."""
-    found = changed_options(before.get("config", {}), now["config"])
-    found += changed_classes(before.get("classes", []), now["classes"])
-    found += changed_rows(*rows) if before.get("data") != now["data"] else []
-    found += [f"{name}: {text}" for name, text in WHAT.items() if before.get(name) != now[name]]
-    count, processes = before.get("processes"), now["processes"]
-    return found + ([f"processes: was {count}, is {processes}"] if count != processes else [])
+def compare(before: Fingerprint, now: Fingerprint, rows: tuple[Columns | None, Columns]) -> list[str]:
+    """One sentence per difference, the likely cause first; `rows` are the `used_rows` of both runs."""
+    changes = changed_options(before.get("config", {}), now["config"])
+    changes += changed_classes(before.get("classes", []), now["classes"])
+    changes += changed_rows(*rows) if before.get("data") != now["data"] else []
+    changes += [f"split: {SPLIT}"] if before.get("split") != now["split"] else []
+    changes += [f"network: {NETWORK}"] if before.get("network") != now["network"] else []
+    count = before.get("processes")
+    return changes + ([f"processes: was {count}, is {now['processes']}"] if count != now["processes"] else [])
 
 
-def refuse(found: list[str], folder: object, force: bool, remedy: str) -> str | None:
-    """Raise the first difference as one line; None if there is none, the line itself if the user insists."""
-    if not found:
+def refuse(changes: list[str], folder: object, force: bool, remedy: str) -> str | None:
+    """Raise the first change as one line, or return the line if the user insists; None if nothing changed."""
+    if not changes:
         return None
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
+    line = f"{folder} is not as it was: {changes[0]}{more}"
     if not force:
-        raise UserError(f"{folder} is not as it was: {found[0]}{more}; {remedy}")
-    return f"{folder} is not as it was: {found[0]}{more}; going on because of --force"
+        raise UserError(f"{line}; {remedy}")
+    return f"{line}; going on because of --force"

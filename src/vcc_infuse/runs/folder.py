@@ -1,4 +1,4 @@
-"""One writer per run folder. The lock belongs to the process: when it ends, however it ends, the lock is free."""
+"""RunFolder: the files of one run, written by one process at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import socket
 import sys
 import time
@@ -20,67 +21,32 @@ from ..errors import OptionError, UserError
 from ..utils import manifest
 from ..utils.io import Columns, append_jsonl, encoded, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
 from . import checkpoint
-from .fingerprint import Identity
+from .fingerprint import Fingerprint
 
 try:
     import fcntl
 except ImportError:  # Windows: there a file that is open cannot be replaced, which protects a run less well
     fcntl = None  # type: ignore[assignment]
 
-NAME = ".lock"
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder; a folder in use is refused."""
-    handle = _acquire(folder / NAME)
-    try:
-        yield
-    finally:
-        (folder / NAME).unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _acquire(path: Path) -> int:
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same(handle, path):
-                break
-        except BlockingIOError as fault:
-            owner = _owner(handle)
-            os.close(handle)
-            raise UserError(f"{path.parent} is in use{owner}; wait until it ends, or stop it") from fault
-        os.close(handle)  # the owner before removed this file meanwhile
-    os.ftruncate(handle, 0)
-    who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    os.write(handle, json.dumps(who).encode())
-    return handle
-
-
-def _is_same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _owner(handle: int) -> str:
-    """Who holds the lock, if the file says so by now."""
-    try:
-        who = json.loads(os.pread(handle, 4096, 0))
-        return f" by process {who['pid']} on {who['host']} since {who['since']}"
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
+LOCK = ".lock"
 LOGS = ("metrics.jsonl", "selections.jsonl")
+PACKAGES = ("vcc-infuse", "torch", "torchvision", "accelerate", "numpy", "scikit-learn")
 
 
 class RunFolder:
-    """The files of one run. Nothing is created before `create`."""
+    """The files of one run. Nothing is created before `create`.
+
+    Args:
+        path: the folder, which need not exist.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     run = RunFolder(folder)
+    ...     run.create("data: digits")
+    ...     run.append({"step": 10, "error": 0.5})
+    ...     run.metrics.read_text()
+    '{"step": 10, "error": 0.5}\\n'
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -107,32 +73,43 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder for this process alone; it is made if need be, and goes again if nothing came of it."""
-        made = not self.path.exists()
+        """Reserve the folder for this process, or refuse one in use.
+
+        The system releases the lock however the process ends. A folder created here is removed again if it stays empty.
+        """
+        is_new = not self.path.exists()
         self.make()
+        handle = _acquire(self.path / LOCK)
         try:
-            with locked(self.path):
-                yield
+            yield
         finally:
-            if made:
+            (self.path / LOCK).unlink(missing_ok=True)
+            os.close(handle)
+            if is_new:
                 with suppress(OSError):  # it holds files
                     self.path.rmdir()
 
     def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
-        """Write what the run starts with: its configuration, and which rows it is trained and measured on."""
+        """Write config.yaml, rows.npz (see `runs.fingerprint.used_rows`) and skipped.tsv, as far as they are given."""
         self.make()
         files = {"config.yaml": encoded(config)} | ({"rows.npz": npz_bytes(rows)} if rows else {})
         manifest.publish(self.path, files | ({"skipped.tsv": encoded(skipped)} if skipped else {}))
 
+    def remove_unstarted(self) -> None:
+        """Remove the folder of a run that failed before its first step and holds nothing but its configuration."""
+        visible = {file.name for file in self.path.iterdir() if not file.name.startswith(".")}
+        if visible <= {"config.yaml", manifest.NAME}:
+            shutil.rmtree(self.path)
+
     def reopen(self, config: str) -> None:
-        """Make a finished run one that is still training, because it is extended; an unfinished one stays as it is."""
+        """Mark a finished run as unfinished, because it gets more steps."""
         summary = self.path / "summary.json"
         if summary.exists():
             summary.unlink()  # first: an interruption leaves a run that can be continued
             manifest.publish(self.path, {"config.yaml": encoded(config)}, LOGS, dropped=["summary.json"])
 
     def check_logs(self, force: bool = False) -> None:
-        """Refuse lines that were changed or lost since they were written; `force` keeps those that can be read."""
+        """Refuse logs that were changed since they were written; `force` keeps the lines that can be read."""
         try:
             manifest.check(self.path, LOGS, required=False)
         except UserError as fault:
@@ -142,11 +119,11 @@ class RunFolder:
             manifest.publish(self.path, kept, LOGS)
 
     def keep_config(self) -> None:
-        """Vouch for config.yaml as it is: it was compared with the run's own options."""
+        """Record the checksum of config.yaml as it is, after it was compared with the run's own options."""
         manifest.publish(self.path, {"config.yaml": (self.path / "config.yaml").read_bytes()})
 
     def rows(self) -> Columns | None:
-        """Which rows the run is trained and measured on; see `data.identity`."""
+        """Which rows the run is trained and measured on; see `runs.fingerprint.used_rows`."""
         manifest.check(self.path, ["rows.npz"], required=False)
         return load_npz(self.path / "rows.npz")
 
@@ -163,7 +140,7 @@ class RunFolder:
         append_jsonl(self.selections, line)
 
     def rewind(self, step: int) -> None:
-        """Drop the lines written after the checkpoint a run resumes from: the run writes them again.
+        """Drop the lines written after the checkpoint of `step`, because the resumed run writes them again.
 
         An evaluation is recorded after its step, a core set before the step it is for.
         """
@@ -172,32 +149,64 @@ class RunFolder:
         if kept:
             manifest.publish(self.path, kept, LOGS)
 
-    def save_checkpoint(self, step: int, state: dict[str, Any], identity: Identity | None = None) -> None:
-        """Store the state after `step` steps, and vouch for the lines written so far."""
+    def save_checkpoint(self, step: int, state: dict[str, Any], fingerprint: Fingerprint | None = None) -> None:
+        """Save the state after `step` steps, and record the checksums of the logs."""
         manifest.publish(self.path, {}, LOGS)
-        checkpoint.save(self.checkpoints, step, state, identity)
+        checkpoint.save(self.checkpoints, step, state, fingerprint)
 
     def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
         """The newest undamaged state."""
         return checkpoint.load(self.checkpoints, device)
 
     def finish(self, summary: dict[str, Any], files: dict[str, bytes]) -> None:
-        """Write the final metrics and other files, all at once. The presence of summary.json marks a finished run."""
+        """Write the summary and other files, all at once; a run with a summary.json is finished."""
         manifest.publish(self.path, {**files, "summary.json": json_bytes(summary)}, LOGS)
+
+
+def _acquire(path: Path) -> int:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_same(handle, path):
+                break
+        except BlockingIOError as fault:
+            owner = _owner(handle)
+            os.close(handle)
+            raise UserError(f"{path.parent} is in use{owner}; wait until it ends, or stop it") from fault
+        os.close(handle)  # the previous owner has removed this file meanwhile
+    os.ftruncate(handle, 0)
+    who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    os.write(handle, json.dumps(who).encode())
+    return handle
+
+
+def _is_same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(handle: int) -> str:
+    """Who holds the lock, if it has written that by now."""
+    try:
+        who = json.loads(os.pread(handle, 4096, 0))
+        return f" by process {who['pid']} on {who['host']} since {who['since']}"
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _until(path: Path, step: int) -> bytes:
     """The lines up to a step, without those that are damaged."""
-    return "".join(jsonl_line(line) for line in read_jsonl(path).values if line["step"] <= step).encode(
-        "utf-8", "backslashreplace"
-    )
+    return encoded("".join(jsonl_line(line) for line in read_jsonl(path).values if line["step"] <= step))
 
 
 def versions() -> dict[str, str]:
-    """The versions of everything the metrics depend on."""
-    packages = ["vcc-infuse", "torch", "torchvision", "accelerate", "numpy", "scikit-learn"]
-    found = {name: _version(name) for name in packages}
-    return {"python": platform.python_version(), "platform": platform.platform(), **found}
+    """The versions of everything that the metrics depend on."""
+    installed = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "platform": platform.platform(), **installed}
 
 
 def _version(package: str) -> str:

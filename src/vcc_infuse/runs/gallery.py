@@ -10,7 +10,8 @@ from PIL import Image
 
 from ..utils.io import Columns, load_npz
 
-COUNT, SIDE = 24, 64
+COUNT = 24
+SIDE = 64
 
 Names = Sequence[str] | None
 
@@ -34,8 +35,7 @@ def ranked(
     kept: Columns = {}
     for part, ids in zip(("helpful", "harmful"), ends(scored["scores"], scored["selected"], count), strict=True):
         columns = {"score": scored["scores"], "label": scored["labels"], "truth": truth}
-        own = {name: column[ids] for name, column in columns.items()}
-        kept |= thumbnails(part, x, names, pool[ids], own)
+        kept |= thumbnails(part, x, names, pool[ids], {name: column[ids] for name, column in columns.items()})
     return kept
 
 

@@ -6,12 +6,14 @@ from .el2n import EL2N
 from .gradmatch import GradMatch
 from .infuse import INFUSE, AlignedINFUSE, RobustINFUSE
 from .retrieve import RETRIEVE
+from .sampler import CoresetSampler
 
 __all__ = [
     "EL2N",
     "INFUSE",
     "RETRIEVE",
     "AlignedINFUSE",
+    "CoresetSampler",
     "EarlyStop",
     "FullShort",
     "GradMatch",

@@ -1,8 +1,7 @@
 """Selector: the base class of all core-set methods."""
 
-from __future__ import annotations
-
 import math
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,29 +23,45 @@ SCORE_WITH = ("online", "ema")
 PAPER_INTERVAL = 40 / 1024  # as a fraction of the run
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Selector(HasOptions):
-    """Keeps a part of the unlabeled pool. `__init__` stores hyperparameters; a subclass writes `choose`.
+    """Keeps a part of the unlabeled pool. A subclass implements `choose` and declares its options as fields.
 
     Args:
         keep: fraction of the pool to keep, and of the optimizer steps to take.
         every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
-        first_interval: what to train on until the second refresh, while the model is untrained: a "random" subset of
-            the same size, the "full" pool, or "score" to select with the untrained model.
+        score_with: score with the "online" or the averaged ("ema") weights.
+        first_interval: core set of the first interval, while the model is untrained: "random", the "full" pool, or
+            "score" with the untrained model.
+
+    Example:
+        >>> import numpy as np
+        >>> from vcc_infuse.selectors.base import uniform
+        >>> from vcc_infuse.selectors.ranking import Selection
+        >>> class FirstOnes(Selector):
+        ...     def choose(self, pool, budget):
+        ...         return Selection(uniform(np.arange(budget)))
+        >>> FirstOnes(keep=0.2).budget(50)
+        10
     """
 
     static: ClassVar[bool] = False
     """Whether the first core set is kept for the whole run."""
     restricts: ClassVar[bool] = True
     """Whether anything is left out at all."""
-    first_interval: FirstInterval = "score"
+
+    keep: float = 0.4
+    every: int | None = None
     score_with: ScoreWith = "online"
-    selection_: Selection | None = None
+    first_interval: FirstInterval = "random"
+    selection_: Selection | None = field(default=None, init=False)
     """The result of the last `select`."""
 
-    def __init__(self, keep: float = 0.4, every: int | None = None, first_interval: FirstInterval = "random") -> None:
-        self.keep = check_range("keep", keep, 0, 1, open_low=True)
-        self.every = None if every is None else check_integer("every", every, 0)
-        self.first_interval = check_choice("first_interval", first_interval, FIRST_INTERVALS)
+    def __post_init__(self) -> None:
+        self.keep = check_range("keep", self.keep, 0, 1, open_low=True)
+        self.every = None if self.every is None else check_integer("every", self.every, 0)
+        self.score_with = check_choice("score_with", self.score_with, SCORE_WITH)
+        self.first_interval = check_choice("first_interval", self.first_interval, FIRST_INTERVALS)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
@@ -78,18 +93,27 @@ class Selector(HasOptions):
         if self.every:
             return self.every
         # Costs in forward passes of one example; a backward pass counts as two.
-        step, scan = 4 * task.unlabeled_batch_size + 3 * task.batch_size, 2 * task.pool
-        parts = max(2, round(task.steps * step / (20 * scan)))
-        return max(1, round(task.steps * PAPER_INTERVAL), math.ceil(task.steps / parts))
+        step_cost = 4 * task.unlabeled_batch_size + 3 * task.batch_size
+        scan_cost = 2 * task.pool
+        intervals = max(2, round(task.steps * step_cost / (20 * scan_cost)))
+        return max(1, round(task.steps * PAPER_INTERVAL), math.ceil(task.steps / intervals))
 
     def first_coreset(self, size: int, budget: int, seed: int) -> Coreset | None:
-        """The core set before the first scan (None: the whole pool), unless `first_interval` is "score"."""
+        """The core set before the first scan; None is the whole pool. Not used if `first_interval` is "score"."""
         if self.first_interval == "full":
             return None
         return uniform(random_subset(size, budget, seed, 0))
 
     def select(self, pool: Pool, budget: int) -> Coreset:
-        """`budget` distinct pool ids and their weights (mean 1). Model, memories and random state do not change."""
+        """Choose a core set without changing the model, its memories or any random state.
+
+        Args:
+            pool: the unlabeled pool and the labeled set at the current step.
+            budget: number of examples to keep.
+
+        Returns:
+            `budget` distinct pool ids and their weights (mean 1), each of shape `(budget,)`.
+        """
         if not 1 <= budget <= pool.size:
             raise UserError(f"a core set of {budget} does not fit a pool of {pool.size}; change the selector's keep")
         if budget == pool.size:
@@ -100,7 +124,7 @@ class Selector(HasOptions):
         return self.selection_.coreset
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """The selector's own rule. All modules are in eval mode here."""
+        """The selector's rule, called by `select` with all modules in eval mode."""
         raise NotImplementedError
 
     @property
@@ -113,7 +137,7 @@ class Selector(HasOptions):
         raise NotImplementedError
 
     def direction(self, pool: Pool) -> Tensor | None:
-        """The labeled-set gradient that ranks images outside the pool; None if the selector cannot rank them."""
+        """The gradient that ranks images outside the pool, `(classes, width + 1)`; None if there is no such ranking."""
         return None
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -125,7 +149,7 @@ class Selector(HasOptions):
 
 
 def random_subset(size: int, budget: int, *key: int) -> np.ndarray:
-    """`budget` distinct ids, the same for the same key on every machine."""
+    """`budget` distinct ids below `size` in ascending order, the same for the same key on every machine."""
     return np.sort(np.random.default_rng([*key, 77]).choice(size, budget, replace=False))
 
 

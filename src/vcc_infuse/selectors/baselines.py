@@ -1,27 +1,27 @@
 """The controls of every core-set comparison: random subsets, and short runs on the whole pool."""
 
-from __future__ import annotations
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from .base import Selector, random_subset, uniform
+from .base import FirstInterval, ScoreWith, Selector, random_subset, uniform
 from .pool import Pool
 from .ranking import Selection
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Control(Selector):
     """A selector that does not use the model, so its first interval is like any other.
 
     Args:
         keep: fraction of the optimizer steps to take and, where the pool is cut, of the pool.
-        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
     """
 
-    def __init__(self, keep: float = 0.4, every: int | None = None) -> None:
-        super().__init__(keep, every, "score")
+    score_with: ScoreWith = field(default="online", init=False)
+    first_interval: FirstInterval = field(default="score", init=False)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
-        """Everything."""
+        """Keep everything."""
         return Selection(uniform(np.arange(pool.size)))
 
 

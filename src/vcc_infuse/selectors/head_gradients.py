@@ -5,45 +5,32 @@ An error is weight · (softmax − target). Features h are extended to h̃ = [h;
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def augmented(features: Tensor) -> Tensor:
-    """[h; 1] for each row."""
+    """[h; 1] for each row: `(rows, width)` becomes `(rows, width + 1)`."""
     return F.pad(features, (0, 1), value=1.0)
 
 
 def mean_gradient(errors: Tensor, features: Tensor) -> Tensor:
-    """The head's gradient of the mean loss, classes × (width + 1)."""
+    """The head's gradient of the mean loss, `(classes, width + 1)`, from `(rows, classes)` and `(rows, width)`."""
     return errors.T @ augmented(features) / len(errors)
 
 
 def alignment(direction: Tensor, errors: Tensor, features: Tensor) -> Tensor:
-    """Inner product of each example's gradient with `direction`."""
+    """Inner product of each example's gradient with `direction`, `(rows,)`."""
     return (errors * (augmented(features) @ direction.T)).sum(1)
-
-
-class Atoms(Protocol):
-    """A list of head gradients, however they are stored."""
-
-    def __len__(self) -> int: ...
-
-    def against(self, direction: Tensor) -> Tensor:
-        """Inner product of each gradient with a direction."""
-
-    def total(self, rows: Tensor, factors: Tensor) -> Tensor:
-        """Weighted sum of some gradients, classes × (width + 1)."""
 
 
 class ExampleGradients:
     """One gradient per example, stored as its two factors: C + D numbers instead of C·D."""
 
     def __init__(self, errors: Tensor, features: Tensor) -> None:
-        self.errors, self.features = errors, features
+        self.errors = errors
+        self.features = features
 
     def __len__(self) -> int:
         return len(self.errors)

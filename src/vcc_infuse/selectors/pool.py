@@ -1,4 +1,4 @@
-"""A chunk of the pool as the algorithm would learn from it now: pseudo labels, their weights, the student's outputs."""
+"""Pool: the unlabeled pool as the algorithm would learn from it now: pseudo labels, weights, the student's outputs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from ..data.batches import Batches
 from ..types import Batch, Calibrated, Outputs, PseudoLabels, Step, Task, WeakOutputs, identity_gather
 from ..utils.seeding import seed_chunk
 
+POOL, LABELED, SAMPLE = 1, 2, 3  # keys of random streams
+
 
 class PoolChunk(NamedTuple):
-    """Rows of the pool. `outputs` belong to the view with gradient; they are zero where the weight is zero."""
+    """Some rows of the pool. `outputs` belong to the view with gradient; they are zero where the weight is zero.
+
+    Shapes: `ids`, `labels`, `weights` and `confidence` are `(rows,)`, `targets` is `(rows, classes)`.
+    """
 
     ids: Tensor
     targets: Tensor
@@ -32,8 +37,163 @@ class PoolChunk(NamedTuple):
 
     @property
     def errors(self) -> Tensor:
-        """Gradient of each example's loss with respect to its logits: weight · (softmax − target)."""
+        """Gradient of each example's loss in its logits, weight · (softmax − target), `(rows, classes)`."""
         return self.weights[:, None] * (self.outputs.logits.softmax(1) - self.targets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The unlabeled pool and the labeled set at one step of a run.
+
+    Every chunk has its own seed and is computed by a single process, so the result does not depend on the number of
+    processes.
+
+    Args:
+        batches: what the run draws from; they know the images, the seed, the device and the processes.
+        model: the model that is trained.
+        ema: the model with averaged weights.
+        algorithm: makes the pseudo labels.
+        calibrator: says how far they are trusted.
+        task: the sizes of the run.
+        number: the step.
+        gather: collects a tensor from all processes along the first dimension.
+        autocast: context of the forward passes.
+        chunk: examples per forward pass.
+        trained: the model whose parameters say which of them are trained; `model` if None.
+    """
+
+    batches: Batches
+    model: nn.Module
+    ema: nn.Module
+    algorithm: Algorithm
+    calibrator: Calibrator
+    task: Task
+    number: int = 0
+    gather: Callable[[Tensor], Tensor] = identity_gather
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    chunk: int = 256
+    trained: nn.Module | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.batches.seed
+
+    @property
+    def device(self) -> torch.device:
+        """Where to compute."""
+        return self.batches.device
+
+    @property
+    def size(self) -> int:
+        """Number of examples in the pool."""
+        return self.task.pool
+
+    def rng(self, purpose: int) -> np.random.Generator:
+        """A generator that depends on seed, step and purpose, not on process or device."""
+        return np.random.default_rng([self.seed, self.number, purpose])
+
+    def using(self, weights: str) -> Pool:
+        """The same pool, evaluated with the averaged weights if `weights` is "ema"."""
+        return replace(self, model=self.ema, trained=self.model) if weights == "ema" else self
+
+    def views(self, ids: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
+        """Views of pool ids, by name."""
+        raw = self.batches.rows(self.batches.data.split.pool[ids])
+        return {name: self.batches.views(name, raw) for name in names}
+
+    def frozen(self) -> set[str]:
+        """Names of the parameters that are not trained; none if no parameter is, as in averaged weights."""
+        parameters = dict((self.trained or self.model).named_parameters())
+        fixed = {name for name, parameter in parameters.items() if not parameter.requires_grad}
+        return fixed if len(fixed) < len(parameters) else set()
+
+    def scan(self, reduce: Callable[[PoolChunk], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """One pass over the pool.
+
+        Args:
+            reduce: maps a chunk to named columns, each with one row per example of the chunk.
+
+        Returns:
+            The same columns with one row per pool id, on the CPU.
+        """
+        pieces = self._pieces(self.rng(POOL).permutation(self.size))
+        columns: dict[str, Tensor] = {}
+        rank = self.batches.rank
+        for number in range(rank, max(len(pieces), rank + 1), self.batches.world):
+            # A process without a chunk still has to know the columns: it repeats the last chunk and zeroes its rows.
+            idle = number >= len(pieces)
+            chunk = self._evaluate(pieces[-1 if idle else number], POOL, number)
+            for name, rows in reduce(chunk).items():
+                whole = columns.setdefault(name, torch.zeros(self.size, *rows.shape[1:], dtype=rows.dtype))
+                whole[chunk.ids.cpu()] = torch.zeros_like(rows, device="cpu") if idle else rows.detach().cpu()
+        return {name: self._sum_over_processes(whole) for name, whole in columns.items()}
+
+    def sample(self, count: int) -> Iterator[PoolChunk]:
+        """Random examples from the pool, the same in every process."""
+        ids = self.rng(SAMPLE).permutation(self.size)[:count]
+        for number, piece in enumerate(self._pieces(ids)):
+            yield self._evaluate(piece, SAMPLE, number)
+
+    @torch.no_grad()
+    def sample_weak(self, count: int) -> Outputs:
+        """The model's outputs for weak views of random examples, in float32, the same in every process."""
+        ids = self.rng(SAMPLE).permutation(self.size)[:count]
+        outputs: list[Outputs] = []
+        for number, piece in enumerate(self._pieces(ids)):
+            seed_chunk(self.seed, self.number, SAMPLE, number)
+            with self.autocast():
+                outputs.append(self.model(self.views(piece, ("weak",))["weak"]))
+        return _join(outputs)
+
+    def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Rows, weak views and labels of the labeled set, repeated `views` times with different views.
+
+        A second call returns the same views.
+        """
+        data = self.batches.data
+        for number, rows in enumerate(self._pieces(np.arange(views * self.task.labeled))):
+            seed_chunk(self.seed, self.number, LABELED, number)
+            ids = rows % self.task.labeled
+            y = torch.from_numpy(data.labeled_y[ids]).to(self.device)
+            yield rows, self.batches.views("weak", self.batches.rows(data.split.labeled[ids])), y
+
+    @torch.no_grad()
+    def labeled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
+        """The model's outputs for the rows of `labeled_chunks`, in float32, and the labels."""
+        outputs: list[Outputs] = []
+        labels = []
+        for _, x, y in self.labeled_chunks(views):
+            with self.autocast():
+                outputs.append(self.model(x))
+            labels.append(y)
+        return _join(outputs), torch.cat(labels)
+
+    def _pieces(self, ids: np.ndarray) -> list[np.ndarray]:
+        return [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
+
+    def _evaluate(self, ids: np.ndarray, purpose: int, number: int) -> PoolChunk:
+        """Pseudo-label some examples as a training step would."""
+        seed_chunk(self.seed, self.number, purpose, number)
+        views = self.views(ids, tuple(dict.fromkeys(("weak", *self.algorithm.views))))
+        no_labels = torch.empty(0, dtype=torch.long, device=self.device)
+        batch = Batch(
+            x=views["weak"][:0],
+            y=no_labels,
+            ids=no_labels,
+            views=views,
+            pool_ids=torch.from_numpy(ids).to(self.device),
+            weights=torch.ones(len(ids), device=self.device),
+        )
+        step = Step(batch, self.model, self.ema, self.calibrator, self.number, self.task.steps)
+        with self.autocast():
+            return evaluate_chunk(step, self.algorithm)
+
+    def _sum_over_processes(self, whole: Tensor) -> Tensor:
+        """Each process filled its own rows and left zeros elsewhere, so the sum is exact."""
+        if self.batches.world == 1:
+            return whole
+        return self.gather(whole[None].to(self.device)).cpu().sum(0).to(whole.dtype)
 
 
 @torch.no_grad()
@@ -48,13 +208,19 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
     if images is not views["weak"]:
         outputs = _forward_where(step.model, images, pseudo.weights > 0, outputs)
     targets = pseudo.targets if pseudo.targets.ndim == 2 else F.one_hot(pseudo.targets, weak.logits.shape[1])
-    weights = pseudo.weights * calibrated.sample_weights(step.batch)
-    confidence = calibrated.confidence.float()
-    return PoolChunk(step.batch.pool_ids, targets.float(), pseudo.labels, weights.float(), confidence, images, outputs)
+    return PoolChunk(
+        ids=step.batch.pool_ids,
+        targets=targets.float(),
+        labels=pseudo.labels,
+        weights=(pseudo.weights * calibrated.sample_weights(step.batch)).float(),
+        confidence=calibrated.confidence.float(),
+        images=images,
+        outputs=outputs,
+    )
 
 
 def pseudo_labels(algorithm: Algorithm, calibrated: Calibrated, step: Step) -> PseudoLabels:
-    """The algorithm's own; for a method without pseudo labels, the most likely class of every example."""
+    """The algorithm's pseudo labels; for a method without any, the most likely class of every example."""
     if isinstance(algorithm, PseudoLabeling):
         return algorithm.pseudo_label(calibrated, step)
     return PseudoLabels(calibrated.labels, torch.ones_like(calibrated.confidence))
@@ -74,133 +240,5 @@ def _forward_where(model: nn.Module, images: Tensor, wanted: Tensor, like: Outpu
     return outputs
 
 
-Reduce = Callable[[PoolChunk], Mapping[str, Tensor]]
-POOL, LABELED, SAMPLE = 1, 2, 3  # keys of random streams
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The unlabeled pool and the labeled set at step `number`.
-
-    `views` returns views of pool ids, `labeled` the weak view and the label of labeled ids. Every chunk has its own
-    seed and is computed by a single process, so the result does not depend on the number of processes.
-    """
-
-    model: nn.Module
-    ema: nn.Module
-    algorithm: Algorithm
-    calibrator: Calibrator
-    task: Task
-    views: Callable[[np.ndarray, Sequence[str]], dict[str, Tensor]]
-    labeled: Callable[[np.ndarray], tuple[Tensor, Tensor]]
-    number: int = 0
-    seed: int = 0
-    rank: int = 0
-    world: int = 1
-    device: torch.device | str = "cpu"
-    gather: Callable[[Tensor], Tensor] = identity_gather
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
-    chunk: int = 256
-    trainable: tuple[str, ...] = ()
-    """Names of the trainable parameters; all if empty."""
-
-    @classmethod
-    def of(cls, batches: Batches, model: nn.Module, ema: nn.Module, algorithm: Algorithm, calibrator: Calibrator,
-           task: Task, number: int, gather: Callable[[Tensor], Tensor] = identity_gather,
-           autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Pool:  # fmt: skip
-        """The pool that a run's batches are drawn from."""
-        split, y = batches.data.split, batches.data.labeled_y
-
-        def views(ids: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
-            raw = batches.rows(split.pool[ids])
-            return {name: batches.views(name, raw) for name in names}
-
-        def labeled(ids: np.ndarray) -> tuple[Tensor, Tensor]:
-            truth = torch.from_numpy(y[ids]).to(batches.device)
-            return batches.views("weak", batches.rows(split.labeled[ids])), truth
-
-        names = tuple(name for name, p in model.named_parameters() if p.requires_grad)
-        return cls(model, ema, algorithm, calibrator, task, views, labeled, number, batches.seed, batches.rank,
-                   batches.world, batches.device, gather, autocast, trainable=names)  # fmt: skip
-
-    @property
-    def size(self) -> int:
-        """Number of examples in the pool."""
-        return self.task.pool
-
-    def rng(self, purpose: int) -> np.random.Generator:
-        """A generator that depends on seed, step and purpose, not on process or device."""
-        return np.random.default_rng([self.seed, self.number, purpose])
-
-    def using(self, weights: str) -> Pool:
-        """The same pool, evaluated with the averaged weights if `weights` is "ema"."""
-        return replace(self, model=self.ema) if weights == "ema" else self
-
-    def scan(self, reduce: Reduce) -> dict[str, Tensor]:
-        """One pass: `reduce` maps a chunk to named rows; the result has one row per pool id, on the CPU."""
-        pieces = self._pieces(self.rng(POOL).permutation(self.size))
-        columns: dict[str, Tensor] = {}
-        for number in range(self.rank, max(len(pieces), self.rank + 1), self.world):
-            # A process without a chunk still has to know the columns: it repeats the last chunk and zeroes its rows.
-            idle = number >= len(pieces)
-            chunk = self._evaluate(pieces[-1 if idle else number], POOL, number)
-            for name, rows in reduce(chunk).items():
-                whole = columns.setdefault(name, torch.zeros(self.size, *rows.shape[1:], dtype=rows.dtype))
-                whole[chunk.ids.cpu()] = torch.zeros_like(rows, device="cpu") if idle else rows.detach().cpu()
-        return {name: self._join(whole) for name, whole in columns.items()}
-
-    def sample(self, count: int) -> Iterator[PoolChunk]:
-        """Random examples from the pool, the same in every process."""
-        ids = self.rng(SAMPLE).permutation(self.size)[:count]
-        for number, piece in enumerate(self._pieces(ids)):
-            yield self._evaluate(piece, SAMPLE, number)
-
-    @torch.no_grad()
-    def sample_weak(self, count: int) -> Outputs:
-        """The model's outputs for weak views of random examples, in float32, the same in every process."""
-        ids, outputs = self.rng(SAMPLE).permutation(self.size)[:count], []
-        for number, piece in enumerate(self._pieces(ids)):
-            seed_chunk(self.seed, self.number, SAMPLE, number)
-            with self.autocast():
-                outputs.append(self.model(self.views(piece, ("weak",))["weak"]))
-        return Outputs(*(torch.cat(part).float() for part in zip(*outputs, strict=True)))
-
-    def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-        """Rows, weak views and labels of the labeled set, repeated `views` times with different views.
-
-        A second call returns the same views.
-        """
-        for number, rows in enumerate(self._pieces(np.arange(views * self.task.labeled))):
-            seed_chunk(self.seed, self.number, LABELED, number)
-            yield (rows, *self.labeled(rows % self.task.labeled))
-
-    @torch.no_grad()
-    def labeled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
-        """The model's outputs for the rows of `labeled_chunks`, in float32, and the labels."""
-        outputs, labels = [], []
-        for _, x, y in self.labeled_chunks(views):
-            with self.autocast():
-                outputs.append(self.model(x))
-            labels.append(y)
-        logits, features = (torch.cat(part).float() for part in zip(*outputs, strict=True))
-        return Outputs(logits, features), torch.cat(labels)
-
-    def _pieces(self, ids: np.ndarray) -> list[np.ndarray]:
-        return [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
-
-    def _evaluate(self, ids: np.ndarray, purpose: int, number: int) -> PoolChunk:
-        seed_chunk(self.seed, self.number, purpose, number)
-        names = dict.fromkeys(("weak", *self.algorithm.views))
-        pool_ids = torch.from_numpy(ids).to(self.device)
-        none = torch.empty(0, dtype=torch.long, device=self.device)
-        views, ones = self.views(ids, tuple(names)), torch.ones(len(ids), device=self.device)
-        batch = Batch(views["weak"][:0], none, none, views, pool_ids, ones)
-        step = Step(batch, self.model, self.ema, self.calibrator, self.number, self.task.steps)
-        with self.autocast():
-            return evaluate_chunk(step, self.algorithm)
-
-    def _join(self, whole: Tensor) -> Tensor:
-        """Each process filled its own rows and left zeros elsewhere: the sum is exact."""
-        if self.world == 1:
-            return whole
-        return self.gather(whole[None].to(self.device)).cpu().sum(0).to(whole.dtype)
+def _join(outputs: list[Outputs]) -> Outputs:
+    return Outputs(*(torch.cat(part).float() for part in zip(*outputs, strict=True)))

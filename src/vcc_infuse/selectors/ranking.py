@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +17,10 @@ QUOTAS = ("none", "proportional", "equal")
 
 
 class Scored(NamedTuple):
-    """Rows of examples. A higher score is kept first; `selected` are those whose pseudo label has weight."""
+    """Columns of scored examples, each of shape `(rows,)`.
+
+    A higher score is kept first; `selected` marks the examples whose pseudo label has weight.
+    """
 
     ids: np.ndarray
     scores: np.ndarray
@@ -24,15 +28,14 @@ class Scored(NamedTuple):
     confidence: np.ndarray
     labels: np.ndarray
 
+    @classmethod
+    def concat(cls, tables: Sequence[Scored]) -> Scored:
+        """Several tables one after the other."""
+        return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
+
     def take(self, rows: np.ndarray) -> Scored:
         """The rows with these indices."""
         return Scored(*(column[rows] for column in self))
-
-
-def merge(tables: list[Scored]) -> Scored:
-    """Several tables as one, best first."""
-    rows = Scored(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
-    return rows.take(order(rows))
 
 
 def rows_to_state(rows: Scored) -> dict[str, Tensor]:
@@ -75,15 +78,10 @@ def equal(counts: np.ndarray, budget: int) -> np.ndarray:
     places = np.zeros_like(counts)
     while (left := budget - int(places.sum())) > 0:
         room = np.flatnonzero(places < counts)
-        each = max(left // len(room), 1)
-        room = room[: max(left // each, 1)]
-        places[room] += np.minimum(each, counts[room] - places[room])
+        share = max(left // len(room), 1)
+        room = room[: max(left // share, 1)]
+        places[room] += np.minimum(share, counts[room] - places[room])
     return places
-
-
-def places_per_class(quota: Quota, counts: np.ndarray, budget: int) -> np.ndarray:
-    """The number of places of each class, by one of the two rules."""
-    return (proportional if quota == "proportional" else equal)(counts, budget)
 
 
 def best(rows: Scored, budget: int, quota: Quota, classes: int) -> np.ndarray:
@@ -91,9 +89,10 @@ def best(rows: Scored, budget: int, quota: Quota, classes: int) -> np.ndarray:
     ranked = order(rows)
     if quota == "none":
         return ranked[:budget]
-    labels, selected = rows.labels[ranked], rows.selected[ranked]
+    labels = rows.labels[ranked]
+    selected = rows.selected[ranked]
     counts = np.bincount(labels[selected], minlength=classes)
-    places = places_per_class(quota, counts, budget)
+    places = (proportional if quota == "proportional" else equal)(counts, budget)
     keep = selected & (_rank_in_class(labels) < places[labels])
     return np.concatenate([ranked[keep], ranked[~keep]])[:budget]
 
@@ -118,52 +117,61 @@ class Selection:
         """Ids and weights, and the scores of the whole pool if there are any, as arrays to store."""
         columns = {"ids": self.coreset.ids.cpu().numpy(), "weights": self.coreset.weights.cpu().numpy()}
         if self.rows is not None:
-            columns |= {"scores": self.rows.scores.astype(np.float32), "selected": self.rows.selected}
-            columns |= {"confidence": self.rows.confidence.astype(np.float32)}
-            columns |= {"labels": self.rows.labels.astype(np.int32)}
+            columns["scores"] = self.rows.scores.astype(np.float32)
+            columns["selected"] = self.rows.selected
+            columns["confidence"] = self.rows.confidence.astype(np.float32)
+            columns["labels"] = self.rows.labels.astype(np.int32)
         return columns
 
 
 def describe_selection(
     selection: Selection,
+    *,
     classes: int,
-    pool: int,
+    pool_size: int,
     previous: Coreset | None = None,
     truth: np.ndarray | None = None,
     bins: int = 20,
 ) -> dict[str, Any]:
-    """Statistics of one refresh; `truth` are the pool's hidden labels, −1 where unknown."""
+    """Statistics of one refresh, as numbers and lists.
+
+    Args:
+        selection: the core set, and the scores of the pool if there are any.
+        classes: number of classes.
+        pool_size: number of examples in the pool.
+        previous: the core set before, for the overlap.
+        truth: hidden labels of the pool, `(pool_size,)`, −1 where unknown.
+        bins: number of bins of the histogram of scores.
+    """
     kept = selection.coreset.ids.cpu().numpy()
-    weights = selection.coreset.weights.cpu().double()
     statistics: dict[str, Any] = {
-        "kept": len(kept), "kept_share": len(kept) / pool, "weight_largest": float(weights.max()),
-        "overlap": None if previous is None else _overlap(kept, previous.ids.cpu().numpy()),
-    }  # fmt: skip
+        "kept": len(kept),
+        "kept_share": len(kept) / pool_size,
+        "weight_largest": float(selection.coreset.weights.cpu().double().max()),
+        "overlap": None if previous is None else len(np.intersect1d(kept, previous.ids.cpu().numpy())) / len(kept),
+    }
     if truth is not None:
         statistics["kept_share_per_true_class"] = _shares(truth[kept][truth[kept] >= 0], classes)
     if selection.rows is None:
         return statistics
     rows = selection.rows
-    mine = rows.take(kept)
+    kept_rows = rows.take(kept)
     statistics |= {
-        "selected_share_of_kept": float(mine.selected.mean()),
+        "selected_share_of_kept": float(kept_rows.selected.mean()),
         "selected_share_of_pool": float(rows.selected.mean()),
-        "kept_share_per_class": _shares(mine.labels, classes),
+        "kept_share_per_class": _shares(kept_rows.labels, classes),
         "pool_share_per_class": _shares(rows.labels, classes),
         "score_histogram": _histogram(rows, kept, bins),
     }
     if truth is not None:
-        statistics["precision_of_kept"] = _precision(mine, truth[kept])
+        statistics["precision_of_kept"] = _precision(kept_rows, truth[kept])
         statistics["precision_of_pool"] = _precision(rows, truth)
     return statistics
 
 
-def _overlap(kept: np.ndarray, before: np.ndarray) -> float:
-    return len(np.intersect1d(kept, before)) / len(kept)
-
-
 def _shares(labels: np.ndarray, classes: int) -> list[float]:
-    return [float(n) for n in np.bincount(labels, minlength=classes) / max(len(labels), 1)]
+    shares: list[float] = (np.bincount(labels, minlength=classes) / max(len(labels), 1)).tolist()
+    return shares
 
 
 def _precision(rows: Scored, truth: np.ndarray) -> float | None:
@@ -178,7 +186,8 @@ def _histogram(rows: Scored, kept: np.ndarray, bins: int) -> dict[str, list[floa
         return {"edges": [], "all": [], "kept": []}
     low, high = np.quantile(rows.scores[usable], [0.01, 0.99])
     edges = np.linspace(low, high if high > low else low + 1e-12, bins + 1)
-    clipped, inside = np.clip(rows.scores, edges[0], edges[-1]), np.zeros(len(usable), dtype=bool)
-    inside[kept] = True
-    counts = [np.histogram(clipped[usable & part], edges)[0].tolist() for part in (inside | True, inside)]
-    return {"edges": edges.tolist(), "all": counts[0], "kept": counts[1]}
+    clipped = np.clip(rows.scores, edges[0], edges[-1])
+    in_coreset = np.zeros(len(usable), dtype=bool)
+    in_coreset[kept] = True
+    counts = {"all": clipped[usable], "kept": clipped[usable & in_coreset]}
+    return {"edges": edges.tolist()} | {name: np.histogram(part, edges)[0].tolist() for name, part in counts.items()}

@@ -1,93 +1,129 @@
 """ScoredSelector: keeps the highest scores, optionally averaged over refreshes, because one augmented view is noisy."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..errors import check_choice, check_range
+from ..errors import check_range
 from ..types import Coreset
-from .base import SCORE_WITH, FirstInterval, ScoreWith, Selector, uniform
+from .base import Selector, uniform
 from .pool import Pool, PoolChunk
 from .ranking import Scored, Selection, order
 
 Granularity = Literal["example", "batch"]
 GRANULARITIES = ("example", "batch")
+Scores = Tensor | ArrayLike
+Generators = Callable[[int], np.random.Generator]
+"""Maps the key of a random stream to its generator, as `Pool.rng` does."""
 GROUPS = 12  # key of a random stream
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ScoredSelector(Selector):
-    """Keeps the examples with the highest score; a subclass writes `score`. See EL2N for the options."""
+    """Keeps the examples with the highest scores; a subclass implements `score_pool`.
 
-    def __init__(self, keep: float, every: int | None, first_interval: FirstInterval, score_with: ScoreWith,
-                 score_momentum: float = 0.0) -> None:  # fmt: skip
-        super().__init__(keep, every, first_interval)
-        self.score_with = check_choice("score_with", score_with, SCORE_WITH)
-        self.score_momentum = check_range("score_momentum", score_momentum, 0, 1, open_high=True)
-        self.averages_ = ScoreAverages(self.score_momentum)
+    A subclass makes `score_momentum`, the factor of past refreshes in a moving average of the scores, an option by
+    declaring it again.
+    """
 
-    def score(self, pool: Pool) -> dict[str, Tensor]:
-        """Scan the pool; returns the columns of `example_columns` and "score" (higher is kept first)."""
+    score_momentum: float = field(default=0.0, init=False)
+    averages_: Tensor | None = field(default=None, init=False)
+    seen_: Tensor | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.score_momentum = check_range("score_momentum", self.score_momentum, 0, 1, open_high=True)
+
+    def score_pool(self, pool: Pool) -> dict[str, Tensor]:
+        """Scan the pool; returns the columns of `example_columns` and "score", `(pool,)` each; higher is kept first."""
         raise NotImplementedError
 
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Scan the pool and keep the best by average score."""
-        columns = self.score(pool)
-        columns["score"] = self.averages_.update(columns["score"], columns["weight"] > 0)
+        columns = self.score_pool(pool)
+        if self.score_momentum:
+            columns["score"] = self._averaged(columns["score"], columns["weight"] > 0)
         rows = table(columns)
-        return Selection(self.coreset(rows, budget, pool), rows)
+        return Selection(self.coreset(rows, budget, classes=pool.task.classes, rng=pool.rng), rows)
 
-    def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
-        """The best of these rows."""
+    def choose_from(
+        self, scores: Scores, *, labels: Scores | None = None, confidence: Scores | None = None, seed: int = 0
+    ) -> Tensor:
+        """The core set of a pool that was scored elsewhere, for a training loop of your own.
+
+        Args:
+            scores: `(pool,)`, larger is kept first. Examples of score −inf are kept only if nothing else is left.
+            labels: pseudo classes, `(pool,)`, for a selector with a class quota.
+            confidence: `(pool,)`, decides among equal scores; without it the lower id wins.
+            seed: seed of a selector that draws at random.
+
+        Returns:
+            The pool ids to keep, `(round(keep · pool),)`, best first.
+
+        Example:
+            >>> from vcc_infuse import INFUSE
+            >>> INFUSE(keep=0.5).choose_from([0.1, -2.0, 0.3, 0.2])
+            tensor([2, 3])
+        """
+        score = _to_numpy(scores)
+        size = len(score)
+        rows = Scored(
+            ids=np.arange(size),
+            scores=score,
+            selected=score != -np.inf,
+            confidence=np.zeros(size) if confidence is None else _to_numpy(confidence),
+            labels=np.zeros(size, dtype=np.int64) if labels is None else _to_numpy(labels),
+        )
+
+        def rng(purpose: int) -> np.random.Generator:
+            return np.random.default_rng([seed, purpose])
+
+        return self.coreset(rows, self.budget(size), classes=int(rows.labels.max()) + 1, rng=rng).ids
+
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Generators) -> Coreset:
+        """The core set among scored rows, which are the pool in id order: the `budget` best."""
         return uniform(order(rows)[:budget])
 
+    def _averaged(self, scores: Tensor, selected: Tensor) -> Tensor:
+        """Moving averages over the refreshes at which an example was selected; its first score is taken as it is."""
+        if self.averages_ is None or self.seen_ is None:
+            self.averages_ = torch.zeros_like(scores)
+            self.seen_ = torch.zeros_like(selected)
+        mean = torch.where(self.seen_, scores.lerp(self.averages_, self.score_momentum), scores)
+        self.averages_ = torch.where(selected, mean, self.averages_)
+        self.seen_ = self.seen_ | selected
+        return torch.where(selected, self.averages_, scores)
+
     def state_dict(self) -> dict[str, Tensor]:
-        """The averaged scores."""
-        return self.averages_.state_dict()
+        """The averaged scores; empty before the first refresh."""
+        if self.averages_ is None or self.seen_ is None:
+            return {}
+        return {"values": self.averages_.clone(), "seen": self.seen_.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the averaged scores."""
-        self.averages_.load_state_dict(state)
+        self.averages_ = state["values"].cpu().clone() if "values" in state else None
+        self.seen_ = state["seen"].cpu().clone() if "seen" in state else None
 
 
-class ScoreAverages:
-    """A moving average of each example's score over the refreshes at which its pseudo label had weight."""
-
-    def __init__(self, momentum: float) -> None:
-        self.momentum = momentum
-        self.values: Tensor | None = None
-        self.seen: Tensor | None = None
-
-    def update(self, scores: Tensor, selected: Tensor) -> Tensor:
-        """Add new scores where selected; an example's first score is taken as it is."""
-        if self.momentum == 0:
-            return scores
-        if self.values is None or self.seen is None:
-            self.values, self.seen = torch.zeros_like(scores), torch.zeros_like(selected)
-        mean = torch.where(self.seen, scores.lerp(self.values, self.momentum), scores)
-        self.values = torch.where(selected, mean, self.values)
-        self.seen = self.seen | selected
-        return torch.where(selected, self.values, scores)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors; empty before the first refresh."""
-        if self.values is None or self.seen is None:
-            return {}
-        return {"values": self.values.clone(), "seen": self.seen.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        values, seen = state.get("values"), state.get("seen")
-        self.values = None if values is None else values.clone().cpu()
-        self.seen = None if seen is None else seen.clone().cpu()
+def _to_numpy(values: Scores) -> np.ndarray:
+    array: np.ndarray = torch.as_tensor(values).detach().cpu().numpy()
+    return array
 
 
 def example_columns(chunk: PoolChunk) -> dict[str, Tensor]:
     """The columns that every scoring selector needs."""
     return {"weight": chunk.weights, "confidence": chunk.confidence, "label": chunk.labels}
+
+
+def gradient_columns(chunk: PoolChunk) -> dict[str, Tensor]:
+    """The columns of selectors that compare gradients: their factors as well."""
+    return {"features": chunk.outputs.features, "errors": chunk.errors, **example_columns(chunk)}
 
 
 def table(columns: dict[str, Tensor]) -> Scored:

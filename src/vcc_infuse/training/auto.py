@@ -1,85 +1,131 @@
-"""What the preset `auto` decides: which way to train fits the data, how long it will take, and whether to fine-tune."""
+"""What the preset `auto` decides: which way to train fits the data, how long it takes, and whether to fine-tune."""
 
 from __future__ import annotations
 
-import statistics
+import copy
+import math
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from ..algorithms import Supervised
 from ..bank.bank import Bank
+from ..bank.embed import make_encoder
+from ..calibrators import Softmax
+from ..data.dataset import Examples
 from ..data.split import hold_out
 from ..data.ssl_data import SSLData
 from ..errors import UserError
-from ..models import Backbone, Timm
+from ..inference.evaluate import evaluate
+from ..models import Backbone, Classifier, Timm
 from ..models.linear_probe import fit_probe
 from ..utils.device import unit_features
-from .presets import FINETUNE
-from .summary import peak_memory
+from .config import TrainConfig
+from .presets import preset_options
 from .trainer import Trainer
 
-PATIENCE = 10.0  # seconds after which no further step is tried only to tell how long a run takes
 TINY = 24  # pixels per side below which a network pretrained on photographs has nothing to look at
+WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
+TRIAL_STEPS = 30
+TRIAL_IMAGES = 16 * TRIAL_STEPS
+SAMPLE = 64  # test examples on which an evaluation is timed
+SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step
 
 
 class Choice(NamedTuple):
-    """A preset and why it fits."""
+    """A preset, why it fits, and the network that was loaded to find out, if it is used."""
 
     preset: str
     reason: str
+    encoder: Backbone | None = None
 
 
-class Cost(NamedTuple):
-    """What a run is expected to take."""
+def choose_preset(data: SSLData, model: nn.Module | None = None) -> Choice:
+    """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`.
 
-    seconds: float
-    megabytes: float | None
-
-
-def choose_preset(data: SSLData, encoder: Backbone | None = None) -> Choice:
-    """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`."""
+    Args:
+        data: what is to be trained on.
+        model: the network that the user chose, if any.
+    """
     shape = data.dataset.shape
+    if model is not None and not isinstance(model, Timm):
+        return Choice("scratch", f"{type(model).__name__} is trained from random weights")
+    if data.dataset.slots is not None:
+        return Choice("frozen", "the examples are embedded already")
     if len(shape) == 1:
         return Choice("scratch", "the examples are vectors")
     if min(shape[:2]) < TINY:
         return Choice("scratch", f"images of {shape[0]}×{shape[1]} pixels are too small for a pretrained network")
-    encoder = encoder or Timm()
     try:
-        encoder.setup((3, 96, 96))
-        source = encoder.load_pretrained()
+        encoder, source = make_encoder(model or Timm(), shape)
     except UserError as fault:
         return Choice("scratch", str(fault))
-    return Choice("frozen", f"pretrained weights from {source}") if source else Choice("scratch", "weights is none")
+    return (
+        Choice("frozen", f"pretrained weights from {source}", encoder)
+        if source
+        else Choice("scratch", "weights is none")
+    )
 
 
-def embedding_cost(bank: Bank) -> Cost:
+def embedding_seconds(bank: Bank) -> float:
     """Time for what a bank still has to embed."""
     views = bank.missing()
-    return Cost(views * bank.seconds_per_view() if views else 0.0, peak_memory())
+    return views * bank.seconds_per_view() if views else 0.0
 
 
-def training_cost(trainer: Trainer, data: SSLData, steps: int = 2) -> Cost:
-    """Time for all steps of a run, from a few of them on a trainer that is thrown away."""
-    trial = Trainer(
-        trainer.model, trainer.algorithm, trainer.calibrator, None, trainer.config,
-        out=None, tracker="none", on_nan="stop",
-    )  # fmt: skip
-    trial.prepare(data)
-    seconds: list[float] = []
-    while trainer.steps and len(seconds) <= steps and sum(seconds) < PATIENCE:
-        began = time.perf_counter()
-        trial.train_step(len(seconds))
-        seconds.append(time.perf_counter() - began)
-    later = seconds[1:] or seconds  # the first step warms up
-    return Cost(statistics.median(later) * trainer.steps if later else 0.0, peak_memory())
+def training_seconds(trainer: Trainer, data: SSLData) -> float:
+    """Time for all steps, evaluations and selections of a run, measured on a few; the trainer starts over later."""
+    per_step = trainer.seconds_per_step(data)
+    if not trainer.steps:
+        return 0.0
+    evaluations = math.ceil(trainer.steps / trainer.config.eval_every)
+    return per_step * trainer.steps + evaluations * _evaluation_seconds(trainer) + _selection_seconds(trainer, per_step)
 
 
-class Advice(NamedTuple):
-    """Error on labels that were kept aside: of a probe on frozen features, and after fine-tuning a few steps."""
+def _evaluation_seconds(trainer: Trainer) -> float:
+    state = trainer.state_
+    test = state.data.dataset.test
+    if test is None:
+        return 0.0
+    sample = Examples(test.x[:SAMPLE], test.y[:SAMPLE])
+    began = time.perf_counter()
+    evaluate(state.classifier(), Softmax(), sample, state.views, state.device)
+    return (time.perf_counter() - began) * len(test) / len(sample)
+
+
+def _selection_seconds(trainer: Trainer, per_step: float) -> float:
+    scheduler = trainer.state_.coreset_scheduler
+    if scheduler.selector is None:
+        return 0.0
+    selections = 1 if scheduler.selector.static else math.ceil(trainer.steps / scheduler.interval)
+    task = trainer.state_.task
+    return SCAN * per_step * selections * task.pool / task.unlabeled_batch_size
+
+
+def comparison_seconds(bank: Bank) -> float:
+    """Time of a comparison with fine-tuning, if there is one: a backward pass costs about two forward passes."""
+    return 3 * TRIAL_IMAGES * bank.seconds_per_view()
+
+
+def probe_error(data: SSLData) -> float | None:
+    """Cross-validated error of a linear probe on the labels of embedded data; None with too few labels to tell."""
+    labels = torch.from_numpy(data.labeled_y)
+    return fit_probe(_features(data, data.split.labeled), labels, len(data.dataset.classes)).error
+
+
+def _features(data: SSLData, rows: np.ndarray) -> Tensor:
+    """Standardized features of the plain view."""
+    dataset = data.dataset
+    plain = torch.from_numpy(np.array(dataset.train.x[rows, 0]))
+    return unit_features(plain, torch.tensor(dataset.mean), torch.tensor(dataset.std))
+
+
+class Comparison(NamedTuple):
+    """Error on labels that were kept aside: of a probe on frozen features, and after a few steps of fine-tuning."""
 
     frozen: float
     finetuned: float
@@ -91,28 +137,49 @@ class Advice(NamedTuple):
         return "finetune" if self.finetuned < self.frozen - 0.1 else "frozen"
 
 
-def compare_finetuning(bank_data: SSLData, model: Backbone, options: dict[str, Any], steps: int = 30) -> Advice | None:
-    """A third of the labels is kept aside and predicted by a probe and by a fine-tuned network.
+def compare_finetuning(data: SSLData, config: TrainConfig, *, steps: int = TRIAL_STEPS) -> Comparison | None:
+    """Keep a third of the labels aside, and predict them by a probe and by a network that is fine-tuned for a while.
 
-    None where the classes have too few labels to keep any aside.
+    Args:
+        data: embedded images.
+        config: device and seed of the run.
+        steps: steps of fine-tuning.
+
+    Returns:
+        Both errors; None where the classes have too few labels to keep any aside.
     """
-    bank = bank_data.dataset.bank
-    counts = np.bincount(bank_data.labeled_y)
-    if bank is None or counts.min() < 3:
+    bank = data.dataset.bank
+    labels = data.dataset.train.y
+    if bank is None or np.bincount(data.labeled_y).min() < 3:
         return None
-    y = bank_data.dataset.train.y
-    split = hold_out(bank_data.split, y, 1 / 3, bank_data.dataset.classes)
-    kept, held = split.labeled, split.held_out
-    views = [torch.tensor(values) for values in (bank_data.dataset.mean, bank_data.dataset.std)]
-    features = [
-        unit_features(torch.from_numpy(np.array(bank.features["train"][rows, 0])), *views) for rows in (kept, held)
-    ]
-    truth = torch.from_numpy(y[held])
-    probe = fit_probe(features[0], torch.from_numpy(y[kept]), len(counts))
-    frozen = float(((features[1] @ probe.weight.T + probe.bias).argmax(1) != truth).float().mean())
-    images = replace(bank_data, dataset=replace(bank.source, test=None), split=replace(split, held_out=held[:0]))
-    recipe = {name: value for name, value in FINETUNE.items() if name != "model"}
-    trainer = Trainer(model, Supervised(), **{**recipe, "steps": steps, "progress": False, **options})
+    classes = len(data.dataset.classes)
+    split = hold_out(data.split, labels, 1 / 3, data.dataset.classes)
+    truth = torch.from_numpy(labels[split.held_out])
+    probe = fit_probe(_features(data, split.labeled), torch.from_numpy(labels[split.labeled]), classes)
+    frozen = (_features(data, split.held_out) @ probe.weight.T + probe.bias).argmax(1)
+    images = replace(data, dataset=replace(bank.source, test=None), split=replace(split, held_out=split.held_out[:0]))
+    trainer = Trainer(
+        _trainable(cast(Backbone, bank.encoder), classes),
+        Supervised(),
+        config=_recipe(steps),
+        device=config.device,
+        seed=config.seed,
+    )
     trainer.fit(images)
-    found = trainer.predictor().predict(bank.source.train.x[held]).labels
-    return Advice(frozen, float((found.cpu() != truth).float().mean()), len(held))
+    finetuned = trainer.predictor().predict(bank.source.train.x[split.held_out]).labels.cpu()
+    return Comparison(_error(frozen, truth), _error(finetuned, truth), len(truth))
+
+
+def _error(answers: Tensor, truth: Tensor) -> float:
+    return float((answers != truth).float().mean())
+
+
+def _trainable(encoder: Backbone, classes: int) -> Classifier:
+    """A copy of the frozen network, whose weights are in memory already, with a new head."""
+    backbone = copy.deepcopy(encoder).requires_grad_(True)
+    return Classifier(backbone, nn.Linear(backbone.features, classes)).to(memory_format=torch.channels_last)
+
+
+def _recipe(steps: int) -> TrainConfig:
+    options = {name: value for name, value in preset_options("finetune", "").items() if name != "model"}
+    return TrainConfig(**{**options, "steps": steps, "progress": False})

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
+
+import yaml
 
 from ..algorithms import Algorithm
 from ..algorithms.baselines import ClosedForm
+from ..bank.bank import BankConfig
 from ..calibrators import Calibrator, Softmax
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from ..selectors import Selector
+from ..utils.serialization import to_config
 from ..utils.suggest import did_you_mean
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -76,8 +81,8 @@ class TrainConfig:
         progress: show a progress bar or, off a terminal, a few lines.
     """
 
-    steps: int = 2**20
-    eval_every: int = 5 * 1024
+    steps: int = 1000
+    eval_every: int = 50
     batch_size: int = 64
     unlabeled_ratio: int | None = None
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -163,6 +168,57 @@ class TrainConfig:
         for name in options.keys() - known:
             raise UserError(f"{name} is not an option of TrainConfig{did_you_mean(name, known)}")
         return replace(self, **options)
+
+
+class TrainOptions(TypedDict, total=False):
+    """Fields of TrainConfig as keyword arguments; what is left out is decided by a preset or a default."""
+
+    steps: int
+    eval_every: int
+    batch_size: int
+    unlabeled_ratio: int | None
+    optimizer: Literal["sgd", "adamw"]
+    lr: float
+    head_lr: float | None
+    layer_decay: float
+    momentum: float
+    weight_decay: float
+    warmup_steps: int
+    clip_grad: float | None
+    schedule: Literal["cosine", "constant"]
+    ema_decay: float
+    freeze: int | Literal["none", "backbone"]
+    freeze_bn: bool
+    init: str | None
+    head_init: Literal["random", "probe"]
+    head_scale: float
+    micro_batch: int | None
+    memory: str | None
+    joint_bn: bool
+    lazy: bool
+    on_nan: Literal["stop", "skip", "rollback"]
+    precision: Precision
+    compile: bool
+    device: str
+    seed: int
+    bins: int
+    out: str | None
+    tracker: TrackerName
+    report: bool
+    progress: bool
+
+
+def config_yaml(
+    data: Mapping[str, Any], parts: Mapping[str, object], config: TrainConfig, bank: BankConfig | None = None
+) -> str:
+    """The text of config.yaml, in the form that the command line reads: complete, so that it repeats the run.
+
+    Without `out`, because a new run needs a folder of its own.
+    """
+    described = {name: to_config(part) if part is not None else None for name, part in parts.items()}
+    options = {name: value for name, value in asdict(config).items() if name != "out"}
+    views = {} if bank is None else {"bank": asdict(bank)}
+    return yaml.safe_dump({**data, **described, **options, **views}, sort_keys=False, allow_unicode=True)
 
 
 def memory_bytes(memory: str) -> int:

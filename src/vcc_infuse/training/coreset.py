@@ -28,12 +28,14 @@ class CoresetScheduler:
 
     def __init__(self, selector: Selector | None, task: Task, seed: int) -> None:
         self.selector = copy.deepcopy(selector) if selector and selector.active else None
-        self.task, self.seed = task, seed
+        self.task = task
+        self.seed = seed
         self.interval = self.selector.interval(task) if self.selector else 0
         self.budget = self.selector.budget(task.pool) if self.selector else task.pool
         self.steps_per_pass = math.ceil(self.budget / max(1, task.unlabeled_batch_size))
         self.coreset: Coreset | None = None
-        self.coreset_start, self.seconds = 0, 0.0
+        self.coreset_start = 0
+        self.seconds = 0.0
 
     def due(self, number: int) -> bool:
         """Whether to select a new core set before step `number`."""
@@ -50,26 +52,44 @@ class CoresetScheduler:
     def refresh(
         self, pool: Pool, batches: Batches, truth: np.ndarray | None = None
     ) -> tuple[Selection, dict[str, Any]]:
-        """Select from the pool and update batches and algorithm; returns the selection and its statistics."""
+        """Select a core set and restrict batches and algorithm to it.
+
+        Args:
+            pool: the pool at the step that follows.
+            batches: what the run draws from.
+            truth: hidden labels of the pool, `(pool,)`, −1 where unknown, for the statistics.
+
+        Returns:
+            The selection and its statistics.
+        """
         assert self.selector is not None
-        began, previous, number = time.perf_counter(), self.coreset, pool.number
-        unscored = number == 0 and self.selector.first_interval != "score"
-        if unscored:
-            self.coreset = self.selector.first_coreset(pool.size, self.budget, self.seed)
-            selection = Selection(self.coreset or Coreset(torch.arange(pool.size), torch.ones(pool.size)))
-        else:
-            self.coreset = self.selector.select(pool, self.budget)
-            assert self.selector.selection_ is not None
-            selection = self.selector.selection_
+        began = time.perf_counter()
+        previous = self.coreset
+        unscored = pool.number == 0 and self.selector.first_interval != "score"
+        selection = self._first(pool) if unscored else self._select(pool)
         self._activate(pool, batches)
         # A selector that resamples may draw any example until the next refresh.
         ids = torch.arange(pool.size) if self.selector.resamples else selection.coreset.ids
         pool.algorithm.on_coreset_change(ids.to(pool.device))
-        spent = time.perf_counter() - began
-        self.seconds += spent
-        statistics = describe_selection(selection, self.task.classes, pool.size, previous, truth)
+        seconds = time.perf_counter() - began
+        self.seconds += seconds
+        statistics = describe_selection(
+            selection, classes=self.task.classes, pool_size=pool.size, previous=previous, truth=truth
+        )
         chosen_by = f"first interval ({self.selector.first_interval})" if unscored else type(self.selector).__name__
-        return selection, {"step": number, "chosen_by": chosen_by, "seconds": spent, **statistics}
+        return selection, {"step": pool.number, "chosen_by": chosen_by, "seconds": seconds, **statistics}
+
+    def _first(self, pool: Pool) -> Selection:
+        """The core set of the first interval, which needs no scan."""
+        assert self.selector is not None
+        self.coreset = self.selector.first_coreset(pool.size, self.budget, self.seed)
+        return Selection(self.coreset or Coreset(torch.arange(pool.size), torch.ones(pool.size)))
+
+    def _select(self, pool: Pool) -> Selection:
+        assert self.selector is not None
+        self.coreset = self.selector.select(pool, self.budget)
+        assert self.selector.selection_ is not None
+        return self.selector.selection_
 
     def resample(self, pool: Pool, batches: Batches) -> None:
         """Draw another core set without a new scan of the pool."""
@@ -96,7 +116,8 @@ class CoresetScheduler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; call `resume` once the batches exist."""
-        self.coreset_start, self.seconds = state["coreset_start"], state["seconds"]
+        self.coreset_start = state["coreset_start"]
+        self.seconds = state["seconds"]
         self.coreset = None if state["ids"] is None else Coreset(state["ids"].cpu(), state["weights"].cpu())
         if self.selector:
             self.selector.load_state_dict(state["selector"])

@@ -45,6 +45,8 @@ def make_accelerator(
 class ProcessLost(UserError):  # noqa: N818 - named after what happened
     """Another process of this run has ended, so this one cannot go on."""
 
+    every_process = True
+
 
 @contextmanager
 def together() -> Iterator[None]:

@@ -1,29 +1,34 @@
-"""The health of a run: whether its loss is finite, and what a user should know about it although it went on."""
+"""Losses that are not finite: noticing them, naming the cause, and going on as the option `on_nan` says."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.dataset import Examples
-from ..data.ssl_data import SSLData
+from ..data.batches import Batches
+from ..errors import UserError
 from ..types import Batch, Losses
+from ..utils.seeding import seed_step
+from .callbacks import Callback
 from .config import TrainConfig
+from .distributed import gather
+from .hints import about_evaluations, about_metrics
+from .recorder import RunRecorder
+from .state import TrainState
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 EXPLODED = 1e6  # a cross entropy is far below, so a larger loss is on its way to infinity
 PATIENCE = 20  # batches in a row without a finite gradient, after which leaving out batches is given up
 ROLLBACKS = 5
-OFTEN, SELDOM = 1, 25  # steps between two looks: a look makes the host wait for a GPU, or for other processes
-LONG_ENOUGH = 100  # steps after which a run without a pseudo label is worth a warning
-REASONS = 3
-MOST_BYTES = 2**32  # of images that are compared; reading more takes longer than a warning is worth
+OFTEN = 1  # steps between two looks on one CPU
+SELDOM = 25  # elsewhere: a look makes the host wait for a GPU, or for other processes
 
 
 class LossWatch:
@@ -107,74 +112,102 @@ def finite_gradient(modules: list[nn.Module]) -> bool:
     return bool(torch.stack([grad.detach().abs().sum() for grad in grads]).isfinite().all()) if grads else True
 
 
-def about_skipped(skipped: Sequence[tuple[str, str]], out: str | None) -> Iterator[str]:
-    """One line about the files that are not used: how many, why, and where they are listed."""
-    if not skipped:
-        return
-    reasons = Counter(reason for _, reason in skipped)
-    why = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common(REASONS))
-    more = f"; {len(reasons) - REASONS} other reasons" if len(reasons) > REASONS else ""
-    files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
-    where = f", listed in {out}/skipped.tsv" if out else ""
-    yield f"{files} skipped ({why}{more}){where}; replace or remove them"
+class Recovery(Callback):
+    """What a run does when its loss is not finite: stop, go back to the last checkpoint, or leave out a batch."""
 
+    def __init__(self, state: TrainState, batches: Batches, recorder: RunRecorder, config: TrainConfig) -> None:
+        self.state = state
+        self.batches = batches
+        self.recorder = recorder
+        self.config = config
+        self.watch = LossWatch(state.device, state.world)
 
-def about_data(data: SSLData, out: str | None) -> Iterator[str]:
-    """Warnings that the data give rise to before the first step; `out` is the run folder."""
-    dataset = data.dataset
-    yield from about_skipped(dataset.skipped, out)
-    pictures = dataset.bank.source if dataset.bank else dataset
-    if pictures.test is None:
-        return
-    rows = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
-    seen, first = overlap(pictures.train, rows, pictures.test)
-    if seen:
-        where = f", such as {first}" if first else ""
-        yield (
-            f"{seen:,} of {len(pictures.test):,} {dataset.evaluated_on} images are also training images{where}; "
-            "the error is too low: remove them from one of the two"
-        )
+    def on_start(self, trainer: Trainer, start: int) -> None:
+        """There must be a checkpoint to go back to."""
+        if self.config.on_nan == "rollback" and self.recorder.last_checkpoint() is None:
+            self.recorder.checkpoint(start)
 
+    def bad_step(self, number: int, *, look: bool) -> int | None:
+        """The first step whose loss is not finite on any process; `look` also where no look is due after `number`."""
+        if not (look or self.watch.due(number)):
+            return None
+        if self.state.world > 1:
+            steps = gather(self.watch.step[None])
+            self.watch.step = steps[steps >= 0].min() if (steps >= 0).any() else self.watch.step
+        return self.watch.found()
 
-def overlap(train: Examples, rows: np.ndarray, test: Examples) -> tuple[int, str]:
-    """How many test examples are among these training rows, by their content, and the name of the first."""
-    if train.x.nbytes + test.x.nbytes > MOST_BYTES:
-        return 0, ""
-    known = {_digest(train.x[row]) for row in rows}
-    found = [row for row in range(len(test)) if _digest(test.x[row]) in known]
-    return len(found), str(test.names[found[0]]) if found and test.names is not None else ""
+    def blame_weights(self, step: int, fault: Exception) -> Exception:
+        """Report weights that are not finite instead of what a method raised because of them."""
+        self.watch.step.fill_(step)
+        if self.state.world > 1:
+            raise UserError(diverged(step, {}, self._cause(step, {}))) from fault
+        return fault
 
+    def recover(self, step: int, fault: Exception | None) -> int:
+        """Stop with the reason, or go back to the last checkpoint with half the learning rate; returns its step."""
+        counters = self.state.counters
+        terms = self.watch.values()
+        problem = diverged(step, terms, self._cause(step, terms))
+        if self.config.on_nan != "rollback" or counters.lr_scale <= 0.5**ROLLBACKS:
+            raise UserError(problem + self._what_is_left()) from fault
+        scale = counters.lr_scale / 2
+        warnings = list(counters.warnings)
+        done = self.recorder.rewind()
+        self.watch.reset()
+        self.state.counters.lr_scale = scale
+        self.state.counters.warnings = warnings
+        self.state.warn(f"{problem}; went back to step {done}, and lr is × {scale:g} from there on")
+        self.recorder.checkpoint(done)  # so that a run that is interrupted from here on continues the same way
+        self.state.coreset_scheduler.resume(self.batches)
+        return done
 
-def _digest(row: np.ndarray) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
+    def _what_is_left(self) -> str:
+        scale = self.state.counters.lr_scale
+        tried = f", also with lr × {scale:g}" if scale < 1 else ""
+        step = self.recorder.last_checkpoint()
+        return tried + (f"; {self.config.out} keeps its checkpoint of step {step}" if step else "")
 
+    def _cause(self, step: int, terms: dict[str, float]) -> str:
+        seed_step(self.config.seed, step, self.state.accelerator.process_index)
+        batch = self.batches.at(step)
+        return find_cause(step, batch, terms, self.state.accelerator.mixed_precision, self.config)
 
-def about_metrics(last: dict[str, Any], steps: int, classes: tuple[str, ...]) -> Iterator[str]:
-    """Warnings that the last evaluation gives rise to."""
-    if last.get("pseudo_label_coverage") == 0 and steps >= LONG_ENOUGH:
-        yield (
-            "no pseudo label was used since the evaluation before the last, so the unlabeled images had no effect; "
-            "lower the method's threshold, train longer, or show more labels"
-        )
-    if (name := only_class(last, classes)) is not None:
-        yield f"the model answers {name!r} for every image; lower lr, show more labels, or choose another method"
+    def buffers(self) -> list[Tensor]:
+        """Copies of running statistics and memories as they are now."""
+        return [buffer.clone() for buffer in self._buffers()]
 
+    def _buffers(self) -> list[Tensor]:
+        return [buffer for module in self.state.modules for buffer in module.buffers()]
 
-def only_class(last: dict[str, Any], classes: tuple[str, ...]) -> str | None:
-    """The class of every test image or, without a test set, of nearly every pseudo label; None if there are more."""
-    errors = last.get("error_per_class")
-    if errors:
-        right = [i for i, error in enumerate(errors) if error == 0]
-        others = [error for error in errors if error != 0 and error is not None and error == error]
-        return classes[right[0]] if len(right) == 1 and others and min(others) == 1 else None
-    shares = last.get("pseudo_label_share_per_class") or [0]
-    return classes[int(np.argmax(shares))] if max(shares) > 0.999 else None
+    def leave_out(self, number: int, before: list[Tensor]) -> None:
+        """Undo what the forward of a batch without a finite gradient did to running statistics and memories."""
+        for buffer, old in zip(self._buffers(), before, strict=True):
+            buffer.copy_(old)
+        counters = self.state.counters
+        counters.skipped += 1
+        counters.skipped_in_row += 1
+        if counters.skipped_in_row >= PATIENCE:
+            raise self._given_up(number)
 
+    @contextmanager
+    def blame_skipped_batches(self, number: int) -> Iterator[None]:
+        """If a measurement fails while batches are being left out, report what made that necessary."""
+        try:
+            yield
+        except UserError as fault:
+            skipping = self.state.counters.skipped_in_row
+            raise (self._given_up(number) if skipping else fault) from fault.__cause__
 
-def about_evaluations(recorded: list[dict[str, Any]], steps: int, every: int) -> Iterator[str]:
-    """A warning if metrics.jsonl lacks evaluations that the run has made."""
-    have = {line["step"] for line in recorded}
-    lost = [step for step in [*range(every, steps, every), steps] if step not in have]
-    if lost:
-        shown = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
-        yield f"metrics.jsonl lost {len(lost)} evaluations (step {shown}); the curves of the report have gaps"
+    def _given_up(self, number: int) -> UserError:
+        count = self.state.counters.skipped_in_row
+        return UserError(f"{diverged(number, {}, self._cause(number, {}))}; leaving out {count} batches did not help")
+
+    def warn_at_the_end(self, last: dict[str, Any]) -> None:
+        """Warn about batches left out, and about what the last evaluation and the run folder show."""
+        state = self.state
+        steps = state.task.steps
+        if skipped := state.counters.skipped:
+            state.warn(f"{skipped} batches were left out, because their gradient was not finite; lower lr")
+        state.warn(*about_metrics(last, steps, state.data.dataset.classes))
+        if self.recorder.folder is not None and steps:
+            state.warn(*about_evaluations(self.recorder.evaluations(), steps, self.config.eval_every))

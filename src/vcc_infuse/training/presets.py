@@ -53,13 +53,13 @@ FINETUNE: dict[str, Any] = {
 }
 
 
-def preset(name: str, data: str) -> dict[str, Any]:
+def preset_options(name: str, data: str) -> dict[str, Any]:
     """The options of a preset other than "auto". Those of the papers depend on the data.
 
     Example:
-        >>> preset("scratch", "digits")["steps"]
+        >>> preset_options("scratch", "digits")["steps"]
         1000
-        >>> preset("paper", "cifar100")["model"]["init_args"]
+        >>> preset_options("paper", "cifar100")["model"]["init_args"]
         {'depth': 28, 'width': 8}
     """
     options = {"frozen": FROZEN, "finetune": FINETUNE, "scratch": SCRATCH, "paper": _paper(data), "usb": _usb(data)}

@@ -1,4 +1,4 @@
-"""RunRecorder: what a run writes, while it trains and when it ends; silent without a folder and on other processes."""
+"""RunRecorder: what a run writes, while it trains and when it ends."""
 
 from __future__ import annotations
 
@@ -6,95 +6,118 @@ import csv
 import io
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 from torch import Tensor
 
 from ..data.batches import Batches
-from ..data.dataset import Dataset, Examples
+from ..data.dataset import Examples
 from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..report import write_report
 from ..runs import checkpoint
-from ..runs.fingerprint import Identity, compare, content_digest, identify, options_of, refuse
+from ..runs.fingerprint import Fingerprint, compare, content_digest, options_of, refuse, used_rows
 from ..runs.folder import RunFolder
 from ..runs.gallery import last_scores, mistakes, ranked
 from ..selectors.pool import Pool
 from ..selectors.ranking import Selection
-from ..tracking import Tracker
 from ..utils.io import Columns, npz_bytes, read_jsonl, reading, save_npz, table_cell
 from ..utils.seeding import preserve_mode_and_rng
-from ..utils.serialization import to_config
-from .config import TrainConfig
+from .callbacks import Callback
 from .distributed import wait_for_everyone
 from .state import TrainState
 
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
-class RunRecorder:
-    """The run folder of one run, as the training loop sees it."""
 
-    def __init__(self, out: str | None, state: TrainState, report: bool = True) -> None:
+class RunRecorder(Callback):
+    """The run folder of one run, as the training loop sees it; silent without a folder and on other processes.
+
+    Args:
+        out: the run folder, if anything is written.
+        state: what is saved.
+        batches: the batches of the run, for what a selector stores to rank further images.
+        report: write report.html at the end.
+    """
+
+    def __init__(self, out: str | None, state: TrainState, batches: Batches, *, report: bool = True) -> None:
         self.folder = RunFolder(out) if out else None
-        self.state, self.report = state, report
-        self.tracker = Tracker(state.accelerator)
-        self.identity: Identity = {}
+        self.state = state
+        self.batches = batches
+        self.report = report
+        self.fingerprint: Fingerprint | None = None
+        self.config = ""
+        self.resumed = False
+        self.recorded = 0
+        """The step of the last evaluation that was recorded before this process."""
 
     @property
     def writes(self) -> bool:
         """Whether this process writes files."""
         return self.folder is not None and self.state.main
 
-    def open(self, config: str, resume: bool, force: bool = False) -> int:
+    def open(self, config: str, *, resume: bool, force: bool = False) -> int:
         """Create the folder, or reopen it and restore the state; returns the step to start from.
 
-        A run to resume must be the same run: `force` only says what differs.
+        A run to resume must be the same run; `force` continues it all the same and says what differs. A folder without
+        a checkpoint starts from the beginning.
         """
         if self.folder is None:
             if resume:
                 raise UserError("resume=True needs the folder of the run: Trainer(out=…)")
             return 0
-        rows = identify(self.state.data)
-        self.identity = identity(self.state, options_of(yaml.safe_load(config)), rows)
-        if resume:
-            self._check(self.folder, rows, force)
-        saved = self._load() if resume else None
+        self.config = config
+        rows = used_rows(self.state.data)
+        self.fingerprint = fingerprint(self.state, options_of(yaml.safe_load(config)), rows)
+        saved = self._restore(self.folder, rows, force) if resume else None
+        self.resumed = saved is not None
         step = saved["step"] if saved else 0
-        if saved:
-            with self._reading():  # before anything is written: a checkpoint that does not fit must cost nothing
-                self.state.load_state_dict(saved)
         wait_for_everyone(self.state.accelerator)
         if self.writes:
             if resume:
-                self.folder.check_logs(force)
-                self.folder.keep_config()
-            recorded = self.last_evaluation().get("step", 0)
-            if resume:
-                lines = (self.folder.metrics, self.folder.selections)
-                self.state.warn(*filter(None, (read_jsonl(path).complaint(path) for path in lines)))
-                if saved and step < self.state.task.steps:
-                    self.folder.reopen(config)
-                self.folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
+                self._reopen(self.folder, step, force)
             else:
+                self.folder.check_free()
+            if not self.resumed:
                 self._create(self.folder, config, rows)
-            self.tracker.start(self.folder.path, config, step if resume else None, recorded)
         return step
+
+    def _restore(self, folder: RunFolder, rows: Columns, force: bool) -> dict[str, Any] | None:
+        """Load the newest checkpoint, if it belongs to this run, before anything is written."""
+        self._check(folder, rows, force)
+        saved = self._load()
+        if saved:
+            with self._reading():
+                self.state.load_state_dict(saved)
+        return saved
+
+    def _reopen(self, folder: RunFolder, step: int, force: bool) -> None:
+        """Check the files of a run that goes on, and drop the lines written after its checkpoint."""
+        folder.check_logs(force)
+        folder.keep_config()
+        self.recorded = self.last_evaluation().get("step", 0)
+        complaints = (read_jsonl(path).complaint(path) for path in (folder.metrics, folder.selections))
+        self.state.warn(*filter(None, complaints))
+        if self.resumed and step < self.state.task.steps:
+            folder.reopen(self.config)
+        folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
 
     def _check(self, folder: RunFolder, rows: Columns, force: bool) -> None:
         """Refuse to continue another run than the one in the checkpoint."""
-        before = checkpoint.identity(folder.checkpoints)
-        if not before:
+        before = checkpoint.read_fingerprint(folder.checkpoints)
+        if before is None or self.fingerprint is None:
             return  # nothing was trained yet
-        old, now = before["config"], self.identity["config"]
-        if before["step"] == before.get("total"):  # a run that is complete may get more steps
-            old = {**old, "steps": now["steps"]}
-        found = compare({**before, "config": old}, self.identity, (folder.rows(), rows))
-        said = refuse(found, folder.path, force, "put it back as it was, start a new run, or add --force")
-        if said and self.state.main:
-            print(said, file=sys.stderr)
+        if before.get("step") == before["total"]:  # a run that is complete may get more steps
+            before["config"]["steps"] = self.fingerprint["config"]["steps"]
+        differences = compare(before, self.fingerprint, (folder.rows(), rows))
+        remark = refuse(differences, folder.path, force, "put it back as it was, start a new run, or add --force")
+        if remark and self.state.main:
+            print(remark, file=sys.stderr)
 
     def _reading(self) -> AbstractContextManager[None]:
         assert self.folder is not None
@@ -123,25 +146,20 @@ class RunRecorder:
 
     def last_checkpoint(self) -> int | None:
         """The step of the last checkpoint, if there is one."""
-        steps = (
-            [int(path.stem.rpartition("-")[2]) for path in self.folder.checkpoints.glob("step-*.pt")]
-            if self.folder
-            else []
-        )
-        return max(steps, default=None)
+        files = self.folder.checkpoints.glob("step-*.pt") if self.folder else ()
+        return max((int(path.stem.rpartition("-")[2]) for path in files), default=None)
 
     def _create(self, folder: RunFolder, config: str, rows: Columns) -> None:
-        folder.check_free()
         listed = io.StringIO()  # names with tabs or line ends are quoted
         cells = ((table_cell(path), table_cell(reason)) for path, reason in self.state.data.dataset.skipped)
         csv.writer(listed, "excel-tab", lineterminator="\n").writerows(cells)
         folder.create(config, rows, listed.getvalue())
 
-    def evaluation(self, metrics: dict[str, Any]) -> None:
-        """Record one evaluation."""
+    def on_evaluation(self, trainer: Trainer, metrics: dict[str, Any]) -> None:
+        """Record one evaluation, then save everything."""
         if self.folder and self.writes:
             self.folder.append(metrics)
-            self.tracker.write(metrics["step"], metrics)
+        self.checkpoint(metrics["step"])
 
     def last_evaluation(self) -> dict[str, Any]:
         """The evaluation recorded last."""
@@ -152,7 +170,7 @@ class RunRecorder:
         """All evaluations that can be read."""
         return read_jsonl(self.folder.metrics).values if self.folder else []
 
-    def selection(self, selection: Selection, metrics: dict[str, Any]) -> None:
+    def on_selection(self, trainer: Trainer, selection: Selection, metrics: dict[str, Any]) -> None:
         """Record a new core set: its metrics as a line, its ids and scores as a file."""
         if self.folder and self.writes:
             self.folder.append_selection(metrics)
@@ -161,20 +179,16 @@ class RunRecorder:
     def checkpoint(self, step: int) -> None:
         """Save everything after `step` steps."""
         if self.folder and self.writes:
-            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step}, self.identity)
+            self.folder.save_checkpoint(step, {**self.state.state_dict(), "step": step}, self.fingerprint)
 
-    def finish(self, summary: dict[str, Any]) -> None:
+    def on_finish(self, trainer: Trainer, summary: dict[str, Any]) -> None:
         """Save the model and its answers with the summary, whose presence marks a finished run."""
         if self.folder and self.writes:
-            direction = influence_direction(self.state, summary["seed"])
-            predictor = replace(self.state.predictor(), direction=direction, identity=self.identity)
+            direction = influence_direction(self.state, self.batches)
+            predictor = replace(self.state.predictor(), direction=direction, fingerprint=self.fingerprint)
             self.folder.finish(summary, predictor.files() | example_files(self.folder.path, self.state))
             if self.report:
                 write_html_report(self.folder.path)
-
-    def close(self) -> None:
-        """End the live view, however the run ended."""
-        self.tracker.close()
 
 
 def write_html_report(folder: Path) -> None:
@@ -185,8 +199,8 @@ def write_html_report(folder: Path) -> None:
         print(f"report not written: {fault}", file=sys.stderr)
 
 
-def identity(state: TrainState, options: dict[str, Any], rows: Columns) -> Identity:
-    """What makes this run: a checkpoint or a model with another identity belongs to another run."""
+def fingerprint(state: TrainState, options: dict[str, Any], rows: Columns) -> Fingerprint:
+    """The fingerprint of this run; `options` are those of its config.yaml."""
     data, bank = state.data, state.data.dataset.bank
     return {
         "config": options,
@@ -202,7 +216,7 @@ def identity(state: TrainState, options: dict[str, Any], rows: Columns) -> Ident
 def example_files(folder: Path, state: TrainState) -> dict[str, bytes]:
     """predictions.npz and gallery.npz: the final model's answers on the test set, and the images worth a look."""
     data = state.data
-    pictures = data.dataset.bank.source if data.dataset.bank else data.dataset
+    pictures = data.dataset.images
     test = data.dataset.test
     files: dict[str, bytes] = {}
     images: Columns = {}
@@ -224,22 +238,19 @@ def predictions(predictor: Predictor, test: Examples) -> Columns:
     return answers | {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
 
 
-def influence_direction(state: TrainState, seed: int) -> Tensor | None:
+def influence_direction(state: TrainState, batches: Batches) -> Tensor | None:
     """What the run's selector needs to rank further images (`vcc-infuse select`); None without such a selector."""
     if state.selector is None:
         return None
-    task, model = state.task, state.ema.module
-    batches = Batches(
-        state.data, state.views, (), batch_size=task.batch_size, unlabeled_batch_size=task.unlabeled_batch_size,
-        seed=seed, device=state.device,
-    )  # fmt: skip
-    pool = Pool.of(batches, model, model, state.algorithm, state.calibrator, task, task.steps)
+    model = state.ema.module
+    pool = Pool(
+        batches=batches,
+        model=model,
+        ema=model,
+        algorithm=state.algorithm,
+        calibrator=state.calibrator,
+        task=state.task,
+        number=state.task.steps,
+    )
     with preserve_mode_and_rng(model, device=state.device):
         return state.selector.direction(pool)
-
-
-def config_yaml(dataset: Dataset, config: TrainConfig, **objects: object) -> str:
-    """The configuration of a run started from Python, in the form the command line writes."""
-    data = {"data": dataset.name, "flip": dataset.flip, "augment": dataset.augment}
-    described = {name: to_config(thing) if thing else None for name, thing in objects.items()}
-    return yaml.safe_dump({**data, **described, **asdict(config)}, sort_keys=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from ..algorithms import Algorithm
 from ..calibrators import Calibrator
 from ..data.ssl_data import SSLData
-from ..errors import UserError
+from ..errors import UserError, option_prefix
 from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier, Embedded
 from ..models.ema import EMA
@@ -29,13 +29,27 @@ from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
 from .ema import bn_momentum
 from .initialize import start_at_run, start_head
-from .nonfinite import LossWatch
 from .optimizer import freeze, make_optimizer
 from .summary import TrainingStats
 
+Part = TypeVar("Part", Algorithm, Calibrator)
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
 INITIAL_WEIGHTS = 2**31
-COUNTERS = ("best_error", "train_seconds", "warnings", "lr_scale", "skipped", "skipped_in_row")
+
+
+@dataclass
+class Counters:
+    """Numbers of a run that a checkpoint keeps.
+
+    `lr_scale` is the factor on the learning rate after rollbacks; `skipped` counts the batches that were left out.
+    """
+
+    best_error: float = math.inf
+    train_seconds: float = 0.0
+    lr_scale: float = 1.0
+    skipped: int = 0
+    skipped_in_row: int = 0
+    warnings: list[str] = field(default_factory=list)
 
 
 class TrainState:
@@ -53,39 +67,62 @@ class TrainState:
         config: TrainConfig,
     ) -> None:
         self.accelerator = make_accelerator(config.precision, config.device, config.tracker, config.out)
-        self.device, self.world = self.accelerator.device, self.accelerator.num_processes
-        self.main = self.accelerator.is_main_process
         check_divisible(task, self.world)
-        self.data, self.task, self.selector = data, task, selector
-        seed_step(config.seed, INITIAL_WEIGHTS, 0)
-        self.model = make_model(model, data, task.classes, pretrained=config.init is None)
-        start = start_at_run(self.model, config.init, data.dataset, self.main) if config.init else None
-        self.model.to(self.device).train()
-        freeze(self.model, config)
-        self.views = make_views(data.dataset, (start and start.preprocessing) or preprocessing(self.model))
-        self.probe_error = start_head(self, algorithm, config, inherited=start is not None and start.head)
-        self.algorithm, self.calibrator = copy.deepcopy(algorithm), copy.deepcopy(calibrator)
-        for part in (self.algorithm, self.calibrator):
-            part.setup(self.model, task)
-            part.to(self.device).train()
+        self.data = data
+        self.task = task
+        self.selector = selector
+        self.counters = Counters()
+        self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
+        self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
+        self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
+        inherited = self._make_model(model, config)
+        self.probe_error = start_head(self, algorithm, config, inherited=inherited)
+        self.algorithm = self._set_up("algorithm", algorithm)
+        self.calibrator = self._set_up("calibrator", calibrator)
         self.ema = EMA(self.model, config.ema_decay)
         # A compiled model would be compiled again at every new momentum.
         self.bn_momentum = {} if config.compile else bn_momentum(self.model)
         self.forward = compiled(self.model) if config.compile else self.model
         optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
-        self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
-        self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
-        self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
-        self.best_error, self.train_seconds = math.inf, 0.0
-        self.watch = LossWatch(self.device, self.world)
-        self.warnings: list[str] = []
-        self.lr_scale, self.skipped, self.skipped_in_row = 1.0, 0, 0
+
+    def _make_model(self, model: nn.Module, config: TrainConfig) -> bool:
+        """The model with its starting weights, and the views it expects; returns whether its head is another run's."""
+        seed_step(config.seed, INITIAL_WEIGHTS, 0)
+        with option_prefix("model"):
+            self.model = make_model(model, self.data, self.task.classes, pretrained=config.init is None)
+        start = start_at_run(self.model, config.init, self.data.dataset, self.main) if config.init else None
+        self.model.to(self.device).train()
+        freeze(self.model, config)
+        self.views = make_views(self.data.dataset, (start and start.preprocessing) or preprocessing(self.model))
+        return start is not None and start.head
+
+    def _set_up(self, option: str, part: Part) -> Part:
+        """A copy of the user's method or calibrator, ready to train."""
+        own = copy.deepcopy(part)
+        with option_prefix(option):
+            own.setup(self.model, self.task)
+        return own.to(self.device).train()
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return cast(torch.device, self.accelerator.device)
+
+    @property
+    def world(self) -> int:
+        """The number of processes."""
+        return cast(int, self.accelerator.num_processes)
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the first process."""
+        return cast(bool, self.accelerator.is_main_process)
 
     def warn(self, *texts: str) -> None:
         """Tell the user on the screen now, and in summary.json and the report at the end."""
-        for text in (text for text in texts if text not in self.warnings):
-            self.warnings.append(text)
+        for text in (text for text in texts if text not in self.counters.warnings):
+            self.counters.warnings.append(text)
             if self.main:
                 warnings.warn(text, stacklevel=2)
 
@@ -100,19 +137,24 @@ class TrainState:
 
     def predictor(self) -> Predictor:
         """The averaged model as a classifier of raw examples: of images, where it was trained on a bank of them."""
-        own, bank = self.row_predictor(), self.data.dataset.bank
+        of_rows = self.row_predictor()
+        bank = self.data.dataset.bank
         if bank is None:
-            return own
-        model, mean, std = own.model, own.views.mean.to(self.device), own.views.std.to(self.device)
+            return of_rows
+        model = of_rows.model
+        mean = of_rows.views.mean.to(self.device)
+        std = of_rows.views.std.to(self.device)
         backbone = Embedded.attach(bank.encoder, model.backbone, mean, std, model.head.in_features)
         joined = Classifier(backbone, model.head)
-        return replace(own, model=joined, views=bank.views, shape=bank.source.shape)
+        return replace(of_rows, model=joined, views=bank.views, shape=bank.source.shape)
 
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""
-        dataset, model = self.data.dataset, self.classifier()
-        return Predictor(model, self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device,
-                         ranges=dataset.ranges)  # fmt: skip
+        dataset = self.data.dataset
+        return Predictor(
+            self.classifier(), self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device,
+            ranges=dataset.ranges,
+        )  # fmt: skip
 
     def sync_stats(self) -> None:
         """Average the statistics over processes, so that they describe the whole batch."""
@@ -128,19 +170,15 @@ class TrainState:
         """Everything a resumed run needs."""
         state = {name: part.state_dict() for name, part in self._stateful().items()}
         normalization = {"mean": self.views.mean, "std": self.views.std}  # perhaps that of another run, by `init`
-        return {
-            **state, "normalization": normalization, **{name: getattr(self, name) for name in COUNTERS},
-        }  # fmt: skip
+        return {**state, "normalization": normalization, "counters": asdict(self.counters)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken."""
         for name, part in self._stateful().items():
             remedy = "start again with a new --out"
             load_state(part, state[name], f"--resume: the checkpoint's {name} is from another version; {remedy}")
-        for name in COUNTERS:
-            setattr(self, name, state[name])
-        self.watch.reset()
-        for name, values in state.get("normalization", {}).items():
+        self.counters = Counters(**state["counters"])
+        for name, values in state["normalization"].items():
             setattr(self.views, name, values)
 
 
@@ -163,13 +201,14 @@ def make_model(model: nn.Module, data: SSLData, classes: int, pretrained: bool =
     """A classifier around a copy of the user's backbone, in the memory layout that suits convolutions."""
     if isinstance(model, Classifier):
         return copy.deepcopy(model)
-    shape, own = data.dataset.shape, copy.deepcopy(model)
+    shape = data.dataset.shape
+    backbone = copy.deepcopy(model)
     if len(shape) == 1:
-        return Classifier.build(own, shape, classes)
-    built = Classifier.build(own, (shape[2], shape[0], shape[1]), classes)
-    if pretrained and isinstance(own, Backbone):
-        own.load_pretrained()
-    return built.to(memory_format=torch.channels_last)
+        return Classifier.build(backbone, shape, classes)
+    classifier = Classifier.build(backbone, (shape[2], shape[0], shape[1]), classes)
+    if pretrained and isinstance(backbone, Backbone):
+        backbone.load_pretrained()
+    return classifier.to(memory_format=torch.channels_last)
 
 
 def preprocessing(model: Classifier) -> Preprocessing | None:
@@ -179,7 +218,14 @@ def preprocessing(model: Classifier) -> Preprocessing | None:
 
 def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:
     """The sizes of a run."""
-    y, classes = torch.from_numpy(np.asarray(data.labeled_y)), len(data.dataset.classes)
-    counts = torch.bincount(y, minlength=classes)
-    unlabeled = config.batch_size * (config.unlabeled_ratio or 1)
-    return Task(classes, len(y), len(data.split.pool), counts, steps, config.batch_size, unlabeled)
+    y = torch.from_numpy(np.asarray(data.labeled_y))
+    classes = len(data.dataset.classes)
+    return Task(
+        classes=classes,
+        labeled=len(y),
+        pool=len(data.split.pool),
+        label_counts=torch.bincount(y, minlength=classes),
+        steps=steps,
+        batch_size=config.batch_size,
+        unlabeled_batch_size=config.batch_size * (config.unlabeled_ratio or 1),
+    )

@@ -1,4 +1,7 @@
-"""TrainingStats: running sums of losses and pseudo-label quality between two evaluations, kept on the device."""
+"""What a run measures: running sums between two evaluations, the metrics of each, and the summary at the end.
+
+Rates are fractions of 1.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ class TrainingStats:
 def collect_metrics(state: TrainState, done: int, config: TrainConfig) -> dict[str, Any]:
     """Training metrics since the last call and, on the first process, those of the test set, after `done` steps."""
     state.sync_stats()
-    metrics = {"step": done, "seconds": state.train_seconds, **state.stats.read()}
+    metrics = {"step": done, "seconds": state.counters.train_seconds, **state.stats.read()}
     state.stats.reset()
     if state.main:
         metrics |= evaluate_test_set(state, config.bins) | class_thresholds(state)
@@ -92,7 +95,7 @@ def evaluate_test_set(state: TrainState, bins: int) -> dict[str, Any]:
     model, counts = state.classifier(), state.task.label_counts
     metrics: dict[str, Any] = evaluate(model, state.calibrator, test, state.views, state.device, bins, counts)
     metrics |= {"evaluated_on": state.data.dataset.evaluated_on, "evaluated_images": len(test)}
-    state.best_error = min(state.best_error, metrics["error"])
+    state.counters.best_error = min(state.counters.best_error, metrics["error"])
     return metrics
 
 
@@ -110,26 +113,37 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     return {
         "evaluated_on": None,
         **metrics,
-        **({} if dataset.test is None else {"error_best": state.best_error}),
+        **({} if dataset.test is None else {"error_best": state.counters.best_error}),
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),
         "steps": task.steps,
-        "seconds_train": state.train_seconds,
+        "seconds_train": state.counters.train_seconds,
         "seconds_embed": dataset.bank.seconds if dataset.bank else 0.0,
         "seconds_select": state.coreset_scheduler.seconds,
-        "images_per_second": seen / max(state.train_seconds, 1e-9),
+        "images_per_second": seen / max(state.counters.train_seconds, 1e-9),
         "peak_rss_mb": peak_memory(),
         "coreset_size": state.coreset_scheduler.budget,
         "labels": task.labeled,
         "preset": config.preset,
+        **network(state),
         "seed": config.seed,
         "classes": list(dataset.classes),
         "skipped_images": len(dataset.skipped),
-        "warnings": list(state.warnings),
+        "warnings": list(state.counters.warnings),
         "bins": config.bins,
         "processes": state.world,
         "precision": state.accelerator.mixed_precision,
         "versions": versions(),
     }
+
+
+def network(state: TrainState) -> dict[str, Any]:
+    """What sees the images: the frozen network or the backbone, and the side to which it resizes them, if it does."""
+    bank = state.data.dataset.bank
+    encoder = bank.encoder if bank else state.model.backbone
+    name = getattr(encoder, "name", None) or type(encoder).__name__
+    side = getattr(encoder, "input_size", None)
+    shape = state.data.dataset.images.shape
+    return {"encoder": name, "input_size": side or (shape[0] if len(shape) == 3 else None)}
 
 
 def peak_memory() -> float | None:

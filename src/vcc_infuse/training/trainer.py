@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -23,23 +23,27 @@ from ..runs.folder import RunFolder
 from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
-from ..utils.progress import TrainingProgress
 from ..utils.seeding import seed_step
-from .config import TrainConfig, check_compatible, check_lazy
+from .callbacks import Callback, LiveView, ShowProgress
+from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
 from .distributed import average_gradients, gather
 from .ema import warm_up_bn_momentum
+from .hints import about_data
 from .micro_batch import PROBE, fit_micro_batch
-from .nonfinite import about_data, finite, finite_gradient, refused_if_exploded
+from .nonfinite import Recovery, finite, finite_gradient, refused_if_exploded
 from .optimizer import clip, learning_rate, set_learning_rate
-from .recorder import RunRecorder, config_yaml
-from .recovery import Recovery
+from .recorder import RunRecorder
 from .signals import Interrupted, StopRequest, stop_request
 from .state import TrainState, make_task
 from .summary import collect_metrics, summarize
 
+PATIENCE = 10.0  # seconds after which no further step is timed
+
 
 class Trainer:
     """Trains a model with a semi-supervised algorithm.
+
+    `vcc_infuse.train` is the shorter way: it loads data, chooses by a preset, and makes the Trainer.
 
     Args:
         model: a backbone (WideResNet, SmallConv, MLP, Timm, or any module that maps a batch to features).
@@ -47,6 +51,7 @@ class Trainer:
         calibrator: decides how far a pseudo label is trusted; the softmax confidence if not given.
         selector: chooses the unlabeled examples to train on; all of them if not given.
         config: every other option; see TrainConfig.
+        callbacks: further observers of the run; see Callback.
         options: fields of TrainConfig that override those of `config`.
 
     Example:
@@ -63,10 +68,15 @@ class Trainer:
         calibrator: Calibrator | None = None,
         selector: Selector | None = None,
         config: TrainConfig | None = None,
-        **options: Any,
+        *,
+        callbacks: Sequence[Callback] = (),
+        **options: Unpack[TrainOptions],
     ) -> None:
-        self.model, self.algorithm, self.calibrator = model, algorithm or FixMatch(), calibrator or Softmax()
+        self.model = model
+        self.algorithm = algorithm or FixMatch()
+        self.calibrator = calibrator or Softmax()
         self.selector = selector
+        self.callbacks = tuple(callbacks)
         config = (config or TrainConfig()).updated(**options)
         ratio = config.unlabeled_ratio or self.algorithm.unlabeled_ratio
         self.config = config.updated(unlabeled_ratio=ratio)
@@ -79,19 +89,28 @@ class Trainer:
     def fit(
         self, data: SSLData, *, config: str | None = None, resume: bool = False, force: bool = False
     ) -> dict[str, Any]:
-        """Train on `data` and return the summary. `config` is the text of config.yaml; `resume` continues `out`.
+        """Train.
 
-        A finished run with fewer steps than this trainer is extended: its last checkpoint is trained on. Options, data
-        and number of processes must be those of the run to continue, unless `force` is set.
+        Args:
+            data: labeled examples, the pool, and the test set if there is one.
+            config: the text of config.yaml, if the run was put together elsewhere.
+            resume: continue the run in the folder `out`. A finished run with fewer steps than this trainer is
+                extended: its last checkpoint is trained on. Options, data and number of processes must be the same.
+            force: continue although they are not.
+
+        Returns:
+            What summary.json holds; empty on all but the first of several processes.
         """
         with self._lock():
-            self.prepare(data, resume)
-            with closing(self.recorder_):
-                start = self.recorder_.open(config or self._config_yaml(), resume, force)
+            self.prepare(data, resume=resume)
+            self._callbacks = [self.recorder_, LiveView(), self.recovery_, ShowProgress(), *self.callbacks]
+            try:
+                start = self.recorder_.open(config or self._config_yaml(), resume=resume, force=force)
                 self.state_.warn(*about_data(self.state_.data, self.config.out))
-                if self.config.on_nan == "rollback" and self.recorder_.last_checkpoint() is None:
-                    self.recorder_.checkpoint(start)
+                self._notify("on_start", start)
                 return self._run(start)
+            finally:
+                self._notify("on_end")
 
     def _lock(self) -> AbstractContextManager[None]:
         """The run folder for this run alone; the first of several processes holds it for all."""
@@ -99,11 +118,34 @@ class Trainer:
             return nullcontext()
         return RunFolder(self.config.out).locked()
 
-    def prepare(self, data: SSLData, resume: bool = False) -> None:
-        """Build the state, the batches and the recorder, without taking a step."""
-        config = self.config
+    def prepare(self, data: SSLData, *, resume: bool = False, config: TrainConfig | None = None) -> None:
+        """Build the state, the batches and the recorder, without taking a step; `config` replaces that of the run."""
+        config = config or self.config
         if resume and config.out and RunFolder(config.out).has_checkpoint():
             config = config.updated(init=None)  # the checkpoint holds the weights, and that run may be gone
+        data = self._prepare_data(data)
+        task = make_task(data, self.steps, config)
+        state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
+        self.state_ = state
+        self.batches_ = Batches(
+            data,
+            state.views,
+            self.algorithm.views,
+            self.calibrator.labeled_views,
+            batch_size=task.batch_size,
+            unlabeled_batch_size=task.unlabeled_batch_size,
+            seed=config.seed,
+            rank=state.accelerator.process_index,
+            world=state.world,
+            device=state.device,
+            lazy=config.lazy,
+        )
+        self.recorder_ = RunRecorder(config.out, state, self.batches_, report=config.report)
+        self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
+        self.micro_batch_ = config.micro_batch or self._fit_memory()
+        self.last_metrics_: dict[str, Any] = {}
+
+    def _prepare_data(self, data: SSLData) -> SSLData:
         data = data.with_all_labels() if self.algorithm.all_labels else data
         data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
         if self.algorithm.views and not len(data.split.pool):
@@ -112,55 +154,55 @@ class Trainer:
                 f"no unlabeled image is left for {name}, because every image is labeled; show fewer labels, leave out "
                 "include_labeled false, or choose --algorithm Supervised"
             )
-        task = make_task(data, self.steps, config)
-        state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
-        self.batches_ = Batches(
-            data, state.views, self.algorithm.views, self.calibrator.labeled_views, batch_size=task.batch_size,
-            unlabeled_batch_size=task.unlabeled_batch_size, seed=config.seed,
-            rank=state.accelerator.process_index, world=state.world, device=state.device, lazy=config.lazy,
-        )  # fmt: skip
-        self.state_, self.recorder_ = state, RunRecorder(config.out, state, config.report)
-        self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
-        self.micro_batch_ = config.micro_batch or self._fit_memory()
-        self.last_metrics_: dict[str, Any] = {}
+        return data
 
     def _fit_memory(self) -> int | None:
         """Examples per forward and backward that keep a step within `memory`; the whole batch without that option."""
-        state, memory = self.state_, self.config.memory
-        if memory is None:
+        state = self.state_
+        if self.config.memory is None:
             return None
         raw = self.batches_.rows(state.data.split.labeled[np.zeros(PROBE, dtype=np.int64)])
-        return fit_micro_batch(memory, state.model, self.batches_.views("plain", raw), state.task, state.optimizer)
+        plain = self.batches_.views("plain", raw)
+        return fit_micro_batch(self.config.memory, state.model, plain, state.task, state.optimizer)
+
+    def seconds_per_step(self, data: SSLData, count: int = 2) -> float:
+        """Time a few steps from random weights; `fit` starts over."""
+        if not self.steps:
+            return 0.0
+        options = self.config.updated(out=None, tracker="none", on_nan="stop", head_init="random", init=None)
+        self.prepare(data, config=options)
+        seconds: list[float] = []
+        while len(seconds) <= count and sum(seconds) < PATIENCE:
+            began = time.perf_counter()
+            self.train_step(len(seconds))
+            seconds.append(time.perf_counter() - began)
+        return float(np.median(seconds[1:] or seconds))  # the first step warms up
 
     def _run(self, start: int) -> dict[str, Any]:
         """The steps from `start` on."""
-        state = self.state_
-        state.coreset_scheduler.resume(self.batches_)
-        progress = TrainingProgress(self.steps, start, self.config.progress and state.main)
+        self.state_.coreset_scheduler.resume(self.batches_)
+        done = start
         with stop_request() as request:
-            done = start
             while done < self.steps:
-                number, done = done, done + 1
-                fault = self._refresh_and_train(number)
-                progress.step(state.stats.read() if progress.due(number) else None)
-                stop = self._should_stop(request, number)
-                look = self._evaluation_due(done) or stop or state.watch.due(number) or fault is not None
-                if look and (bad := self.recovery_.bad_step()) is not None:
+                fault = self._refresh_and_train(done)
+                done += 1
+                self._notify("on_step", done)
+                stop = self._should_stop(request, done - 1)
+                look = stop or fault is not None or self._evaluation_due(done)
+                if (bad := self.recovery_.bad_step(done - 1, look=look)) is not None:
                     done = self.recovery_.recover(bad, fault)
-                    progress.back_to(done)
+                    self._notify("on_rewind", done)
                     continue
                 if self._evaluation_due(done):
-                    progress.evaluated(done, self._evaluate(done))
+                    self._evaluate(done)
                 if stop:
-                    progress.close()
                     self._leave(done, request)
-        progress.close()
         if self.steps == 0:
             self._evaluate(0)
         return self._finish()
 
     def _refresh_and_train(self, number: int) -> Exception | None:
-        """One step. What a method says about numbers that come from weights that are not finite is returned."""
+        """One step. What a method raises about weights that are not finite is returned: the weights are the news."""
         try:
             self.refresh_coreset(number)
             self.train_step(number)
@@ -172,42 +214,66 @@ class Trainer:
 
     def refresh_coreset(self, number: int) -> None:
         """Select a new core set, or resample the present one, if step `number` asks for it."""
-        state, scheduler = self.state_, self.state_.coreset_scheduler
+        state = self.state_
+        scheduler = state.coreset_scheduler
         due = scheduler.due(number)
         if not (due or scheduler.resample_due(number)):
             return
-        pool = Pool.of(
-            self.batches_, state.model, state.ema.module, state.algorithm, state.calibrator, state.task, number,
-            gather, state.accelerator.autocast,
-        )  # fmt: skip
+        pool = Pool(
+            batches=self.batches_,
+            model=state.model,
+            ema=state.ema.module,
+            algorithm=state.algorithm,
+            calibrator=state.calibrator,
+            task=state.task,
+            number=number,
+            gather=gather,
+            autocast=state.accelerator.autocast,
+        )
         if due:
-            self.recorder_.selection(*scheduler.refresh(pool, self.batches_, state.data.hidden_truth))
+            self._notify("on_selection", *scheduler.refresh(pool, self.batches_, state.data.hidden_truth))
         else:
             scheduler.resample(pool, self.batches_)
 
     def train_step(self, number: int) -> None:
         """Train on one batch: usually one optimizer step, or as many as the method yields losses."""
-        began, state, config = time.perf_counter(), self.state_, self.config
+        began = time.perf_counter()
+        state = self.state_
+        config = self.config
         seed_step(config.seed, number, state.accelerator.process_index)
         warm_up_bn_momentum(state.bn_momentum, number)
-        set_learning_rate(state.optimizer, state.lr_scale * learning_rate(config, number, self.schedule_steps))
-        step = Step(
-            self.batches_.at(number), state.forward, state.ema.module, state.calibrator, number, self.steps,
-            config.joint_bn, gather, self.micro_batch_, lazy=config.lazy,
-        )  # fmt: skip
+        rate = learning_rate(config, number, self.schedule_steps)
+        set_learning_rate(state.optimizer, state.counters.lr_scale * rate)
+        step = self._step(number)
         losses = state.algorithm.losses(step)
         before = self.recovery_.buffers() if config.on_nan == "skip" else None
         while (terms := self._next_losses(losses)) is not None:
             if not self._apply_gradients(terms.total(), may_skip=before is not None):
                 self.recovery_.leave_out(number, before or [])
                 break
-            state.watch.see(number, terms)
+            self.recovery_.watch.see(number, terms)
             state.stats.add(terms, state.truth[step.batch.pool_ids])
         else:
-            state.skipped_in_row = 0
+            state.counters.skipped_in_row = 0
             state.ema.update(state.model, number)
             state.stats.steps += 1
-        state.train_seconds += time.perf_counter() - began
+        state.counters.train_seconds += time.perf_counter() - began
+
+    def _step(self, number: int) -> Step:
+        """What the method may look at."""
+        state = self.state_
+        return Step(
+            batch=self.batches_.at(number),
+            model=state.forward,
+            ema=state.ema.module,
+            calibrate=state.calibrator,
+            number=number,
+            steps=self.steps,
+            joint=self.config.joint_bn,
+            gather=gather,
+            micro_batch=self.micro_batch_,
+            lazy=self.config.lazy,
+        )
 
     def _next_losses(self, losses: Iterator[Losses]) -> Losses | None:
         with self.state_.accelerator.autocast():
@@ -231,13 +297,11 @@ class Trainer:
     def _evaluation_due(self, done: int) -> bool:
         return done == self.steps or done % self.config.eval_every == 0
 
-    def _evaluate(self, done: int) -> dict[str, Any]:
-        """Measure, record, save."""
-        with self.recovery_.in_vain(done - 1):
+    def _evaluate(self, done: int) -> None:
+        """Measure; the recorder writes the line and the checkpoint."""
+        with self.recovery_.blame_skipped_batches(done - 1):
             self.last_metrics_ = collect_metrics(self.state_, done, self.config)
-        self.recorder_.evaluation(self.last_metrics_)
-        self.recorder_.checkpoint(done)
-        return self.last_metrics_
+        self._notify("on_evaluation", self.last_metrics_)
 
     def _should_stop(self, request: StopRequest, number: int) -> bool:
         """Whether to leave now; several processes compare every ten steps, so that all leave together."""
@@ -262,8 +326,12 @@ class Trainer:
             return {}
         self.recovery_.warn_at_the_end(self.last_metrics_)
         summary = summarize(self.state_, self.last_metrics_, self.config)
-        self.recorder_.finish(summary)
+        self._notify("on_finish", summary)
         return summary
+
+    def _notify(self, event: str, *details: Any) -> None:
+        for callback in self._callbacks:
+            getattr(callback, event)(self, *details)
 
     def predictor(self) -> Predictor:
         """The trained classifier (averaged weights)."""
@@ -274,7 +342,7 @@ class Trainer:
         self.state_.accelerator.end_training()
 
     def _config_yaml(self) -> str:
-        return config_yaml(
-            self.state_.data.dataset, self.config, model=self.model, algorithm=self.algorithm,
-            calibrator=self.calibrator, selector=self.selector,
-        )  # fmt: skip
+        dataset = self.state_.data.dataset
+        data = {"data": dataset.name, "flip": dataset.flip, "augment": dataset.augment}
+        parts = {name: getattr(self, name) for name in ("model", "algorithm", "calibrator", "selector")}
+        return config_yaml(data, parts, self.config)

@@ -10,8 +10,7 @@ from ..errors import OptionError
 
 
 def resolve_device(device: str) -> torch.device:
-    """`auto` is the accelerator where there is one; a GPU's number makes it the current one of this process."""
-    # Without a hint accelerate joins no process group where there is no GPU: each process would believe it is alone.
+    """The device of a name; `auto` is an accelerator if there is one. A numbered GPU becomes the current one."""
     available = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if device == "auto":
         return available or torch.device("cpu")
@@ -28,7 +27,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on the device; a GPU fetches it while the CPU goes on, which takes pinned memory."""
+    """Move a tensor from the CPU to `device`; a GPU copies it from pinned memory while the CPU continues."""
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
@@ -52,5 +51,5 @@ def fast_bf16(device: torch.device) -> bool:
 
 
 def unit_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Standardized features scaled to unit length: what heads on frozen features are trained on."""
+    """Standardize features of shape (…, width) and scale them to unit length, as heads on frozen features expect."""
     return F.normalize((features.float() - mean) / std, dim=-1)

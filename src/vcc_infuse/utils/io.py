@@ -1,4 +1,4 @@
-"""JSON, JSON lines, arrays and text on disk. A crash leaves the old file or the new one, never half a file."""
+"""JSON, JSON lines, YAML, arrays and text on disk. A crash leaves the old file or the new one, never half a file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from ..errors import UserError
 
 Columns = dict[str, np.ndarray]
+LARGEST_YAML = 10**6  # characters
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # What reading a file of the wrong content can raise: JSON that is nested too deeply, a zip whose header promises
 # terabytes, a key that is missing, a number where a list belongs.
@@ -31,7 +33,7 @@ MALFORMED = (
 
 @contextmanager
 def reading(path: str | Path, remedy: str = "restore it from a copy or remove it") -> Iterator[None]:
-    """Whatever the content of a file breaks in this block becomes one line that names the file and the remedy."""
+    """Turn whatever a malformed file raises in this block into one line that names the file and the remedy."""
     try:
         yield
     except UserError:
@@ -51,7 +53,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it into place."""
     if not path.name:  # the root or the working directory
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not path.is_file() and not path.is_dir():  # a device such as /dev/stdout is no file to replace
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device such as /dev/stdout cannot be replaced
         write(path)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -65,9 +67,9 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def encoded(text: str, errors: str = "backslashreplace") -> bytes:
-    """Text as UTF-8; `errors` is for bytes of file names that are no UTF-8, as in `str.encode`.
+    """Text as UTF-8; `errors` says what becomes of bytes of file names that are not UTF-8, as in `str.encode`.
 
-    A backslash and a code are also what JSON wants for them, so that they are the same when they are read again.
+    The default writes the escapes that JSON reads back as the same bytes.
     """
     return text.encode("utf-8", errors)
 
@@ -110,6 +112,30 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return _parse(path.read_bytes(), str(path)) if path.is_file() else None
 
 
+def read_yaml(path: str | Path, option: str = "") -> dict[str, Any]:
+    """The options in a YAML file; `option` precedes the path in an error."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LARGEST_YAML + 1)
+        options = yaml.safe_load(text) if len(text) <= LARGEST_YAML else None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as fault:
+        raise UserError(f"{option}{path} cannot be read: {in_words(fault)}") from fault
+    if not isinstance(options, dict) or not _within(options, LARGEST_YAML // 100):
+        raise UserError(f"{option}{path} must hold options, one `name: value` per line, and not too many")
+    return options
+
+
+def _within(tree: Any, most: int) -> bool:
+    """Whether nested lists and dicts hold at most so many values. Aliases in YAML can make a few lines endless."""
+    left = [tree]
+    for _ in range(most):
+        if not left:
+            return True
+        node = left.pop()
+        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return not left
+
+
 def jsonl_line(value: Any) -> str:
     """One line of a JSONL file."""
     return json.dumps(nan_to_none(value), ensure_ascii=False) + "\n"
@@ -129,31 +155,28 @@ class Lines(NamedTuple):
     values: list[dict[str, Any]]
     damaged: list[int]
 
-    def complaint(self, path: Path) -> str:
-        """Which lines are left out, in words; empty if none is."""
-        return lines_left_out(path, self.damaged) if self.damaged else ""
-
-
-def lines_left_out(path: Path, numbers: Sequence[int], most: int = 10) -> str:
-    """How many lines of a file are damaged, and which."""
-    shown = ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
-    one = len(numbers) == 1
-    return f"{path}: {len(numbers)} {'line is' if one else 'lines are'} damaged and left out (line {shown})"
+    def complaint(self, path: Path, most: int = 10) -> str:
+        """How many lines are left out, and the numbers of the first; empty if none is."""
+        if not self.damaged:
+            return ""
+        shown = ", ".join(map(str, self.damaged[:most])) + (", …" if len(self.damaged) > most else "")
+        count = "1 line is" if len(self.damaged) == 1 else f"{len(self.damaged)} lines are"
+        return f"{path}: {count} damaged and left out (line {shown})"
 
 
 def read_jsonl(path: Path) -> Lines:
-    """The objects in a file, one per line, each with the number of its `step`; none if there is no such file.
+    """The objects in a file, one per line, each with an integer `step`; none if there is no such file.
 
-    A crash while writing can cut the last line short, and a disk can lose any: such lines are left out and counted.
+    A crash while writing can cut the last line short, and a disk can damage any: such lines are left out and counted.
     """
-    found = Lines([], [])
+    lines = Lines([], [])
     for number, line in enumerate(path.read_bytes().split(b"\n") if path.is_file() else [], 1):
         try:
             if line.strip():
-                found.values.append(_with_step(_parse(line, str(path))))
+                lines.values.append(_with_step(_parse(line, str(path))))
         except UserError:
-            found.damaged.append(number)
-    return found
+            lines.damaged.append(number)
+    return lines
 
 
 def _with_step(line: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""manifest.json: the checksums of a folder's files, and the moment at which a set of them changes.
+"""manifest.json: the checksums of a folder's files, by which a set of files changes at once.
 
-A set is written under temporary names, then the manifest is replaced: from here on the new set counts. Then the files
-get their names, by this process or, if it is killed, by whoever opens the folder next. A reader finds the old set or
-the new one, and a file that is not the one that was written is named.
+The new files are written under temporary names; replacing the manifest commits them; then they are renamed, by this
+process or, if it is killed, by the next one that opens the folder. A reader sees the old set or the new one, and an
+error names any file that is not as it was written.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from .io import write_json
 NAME = "manifest.json"
 BLOCK = 2**20
 Content = bytes | memoryview
+Entry = dict[str, Any]
+RESTORE = "restore it from a copy"
 
 
 def publish(
@@ -31,38 +33,38 @@ def publish(
     existing: Iterable[str] = (),
     dropped: Iterable[str] = (),
 ) -> None:
-    """Write files as one set, vouch for `existing` ones as they are, and no longer for those that are `dropped`.
+    """Write files as one set and record their checksums.
 
-    `logs` are files that only grow: what they hold now is vouched for, too.
+    Args:
+        folder: the folder of the set.
+        files: the new content of each file.
+        logs: files that only grow; what they hold now is recorded.
+        existing: files that are recorded as they are.
+        dropped: files that are no longer recorded.
     """
     settle(folder)
     entries = {name: entry for name, entry in (_entries(folder) or {}).items() if name not in dropped}
-    for name, content in files.items():
-        with open(_staged(folder, name), "wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        entries[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    entries |= {name: _stage(folder / f".{name}.new", content) for name, content in files.items()}
     entries |= {name: describe(folder / name) for name in existing}
     for name in logs:
         before = entries.pop(name, None)
         if name in files or (folder / name).is_file():
-            found = before if name in files and before else describe(folder / name)
-            entries[name] = {**found, "grows": True}
+            entry = before if name in files and before else describe(folder / name)
+            entries[name] = {**entry, "grows": True}
     write_json(folder / NAME, {"files": entries, "sha256": _seal(entries)})
     settle(folder)
     for leftover in folder.glob(".*.new"):  # of a process that was killed before its set counted
         leftover.unlink(missing_ok=True)
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> Entry:
     """The length and the checksum of a file."""
     size = path.stat().st_size
     return {"bytes": size, "sha256": _digest(path, size)}
 
 
 def settle(folder: Path) -> None:
-    """Give the files of the newest set their names, where a killed process did not come to it."""
+    """Rename the files of the newest set, in case a process was killed before it could."""
     entries = None
     for staged in folder.glob(".*.new"):
         entries = (_entries(folder) or {}) if entries is None else entries
@@ -73,12 +75,13 @@ def settle(folder: Path) -> None:
 
 
 def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
-    """Refuse files that are not those which were written; of those that the manifest does not know, only links.
+    """Refuse files that are not as they were written; files that the manifest does not list pass unless they are links.
 
     `required`: refuse a folder without a manifest.
     """
     settle(folder)
-    entries, names = _entries(folder), list(names)
+    entries = _entries(folder)
+    names = list(names)
     if entries is None and required:
         raise UserError(f"{folder}/{NAME} is missing, so nothing shows whether the files are whole; {RESTORE}")
     check_links(folder, names)
@@ -97,22 +100,24 @@ def check_links(folder: Path, names: Iterable[str]) -> None:
 
 
 def listed(folder: Path) -> set[str]:
-    """The names that the manifest vouches for."""
+    """The names of the files in the manifest."""
     return set(_entries(folder) or ())
 
 
-RESTORE = "restore it from a copy"
+def _stage(path: Path, content: Content) -> Entry:
+    with open(path, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _staged(folder: Path, name: str) -> Path:
-    return folder / f".{name}.new"
-
-
-def _fault(path: Path, entry: dict[str, Any]) -> str | None:
+def _fault(path: Path, entry: Entry) -> str | None:
     """How a file differs from what was written."""
     if not path.is_file():
         return "is missing"
-    size, expected = path.stat().st_size, entry["bytes"]
+    size = path.stat().st_size
+    expected = entry["bytes"]
     if size < expected or (size > expected and not entry.get("grows")):
         return f"is damaged or was changed: it has {size:,} bytes instead of {expected:,}"
     return None if _digest(path, expected) == entry["sha256"] else "is damaged or was changed: its checksum differs"
@@ -127,12 +132,12 @@ def _digest(path: Path, length: int) -> str:
     return digest.hexdigest()
 
 
-def _entries(folder: Path) -> dict[str, dict[str, Any]] | None:
+def _entries(folder: Path) -> dict[str, Entry] | None:
     """What the manifest says; None without one."""
     path = folder / NAME
     try:
         content = json.loads(path.read_bytes())
-        entries: dict[str, dict[str, Any]] = content["files"]
+        entries: dict[str, Entry] = content["files"]
         whole = content["sha256"] == _seal(entries)
     except FileNotFoundError:
         return None
@@ -143,5 +148,5 @@ def _entries(folder: Path) -> dict[str, dict[str, Any]] | None:
     return entries
 
 
-def _seal(entries: dict[str, dict[str, Any]]) -> str:
+def _seal(entries: dict[str, Entry]) -> str:
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()

@@ -1,37 +1,115 @@
-"""How far something is: a bar with the remaining time on a terminal, elsewhere a line every half minute."""
+"""Progress of long work: phases that say what is going on, and bars with the remaining time.
+
+On a terminal there is a bar or a running clock; elsewhere, as in a log file, there are lines now and then.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
-QUIET = 30.0  # seconds between lines where there is no terminal
+FIRST = 3.0  # seconds until the first line where there is no terminal
+QUIET = 30.0  # seconds between further lines
+TICK = 0.5  # seconds between two looks of a phase at the clock
+REFRESH = 10  # steps between two looks at the figures, which make the device wait
 BAR = 10  # columns that notes leave for the bar
 FORMAT = "{desc}{percentage:3.0f} %|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
 FIXED = len(": 100 %|| /, 12:34:56 left")
+ERASE = "\r\033[K"
+RATES = {"error": "error", "ece": "ECE", "pseudo_label_coverage": "coverage", "pseudo_label_precision": "precision"}
+
+
+class Phase:
+    """One phase of a run, made by `phase`."""
+
+    def __init__(self, text: str, shown: bool) -> None:
+        self.text = text
+        self.shown = shown and os.environ.get("RANK", "0") == "0"
+        self.began = self.last_line = time.monotonic()
+        self.write(f"{text}\n")
+
+    def write(self, text: str) -> None:
+        """Print, if the phase is shown."""
+        if self.shown:
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        """Show the elapsed time if it is due: as a line, on a terminal as a clock that other output overwrites."""
+        terminal = sys.stderr.isatty()
+        now = time.monotonic()
+        if _open[-1:] == [self] and now - self.last_line >= (1 if terminal else FIRST):
+            self.last_line = now
+            elapsed = duration(now - self.began)
+            self.write(f"{ERASE}  {elapsed}\r" if terminal else f"{self.text}: {elapsed}\n")
+
+    def watch(self, done: threading.Event) -> None:
+        """Look at the clock until the phase is done."""
+        while not done.wait(TICK):
+            self.tick()
+
+
+_open: list[Phase | Progress] = []  # the innermost last: it alone speaks
+
+
+@contextmanager
+def phase(text: str, *, shown: bool = True) -> Iterator[Phase]:
+    """Say what is going on, at once and again every three seconds until it is done; only on the first process.
+
+    A `Progress` or another phase inside silences it meanwhile.
+
+    Args:
+        text: what is going on, such as "reading photos".
+        shown: False to say nothing.
+    """
+    running = Phase(text, shown)
+    depth = len(_open)
+    _open.append(running)
+    done = threading.Event()
+    threading.Thread(target=running.watch, args=(done,), name=f"phase: {text}", daemon=True).start()
+    try:
+        yield running
+    finally:
+        done.set()
+        del _open[depth:]
+        running.write(ERASE if sys.stderr.isatty() else "")
 
 
 class Progress:
-    """Counts things that are being done, such as (embedding, views).
+    """Counts things that are being done; threads may share it.
 
-    Off a terminal it says nothing about what takes less than half a minute. Threads may share it.
+    Where there is no terminal, the first line comes after three seconds, then one every half minute.
+
+    Args:
+        doing: what is being done, such as "embedding".
+        total: how many things there are, with those done before.
+        unit: what they are, such as "views".
+        shown: False to say nothing.
+        start: how many were done before.
     """
 
     def __init__(self, doing: str, total: int, unit: str, shown: bool = True, start: int = 0) -> None:
-        self.doing, self.total, self.unit, self.start = doing, total, unit, start
-        self.shown, self.terminal = shown and total > start, sys.stderr.isatty()
-        self.bar = tqdm(
-            total=total, initial=start, desc=doing, disable=not (self.shown and self.terminal), dynamic_ncols=True,
-            bar_format=FORMAT,
-        )  # fmt: skip
-        self.count, self.began, self.lock = start, time.monotonic(), threading.Lock()
-        self.said = self.began
+        self.doing = doing
+        self.total = total
+        self.unit = unit
+        self.start = start
+        self.count = start
+        self.shown = shown and total > start
+        self.terminal = sys.stderr.isatty()
+        if self.shown:
+            _open.append(self)
+        hidden = not (self.shown and self.terminal)
+        self.bar = tqdm(total=total, initial=start, desc=doing, disable=hidden, dynamic_ncols=True, bar_format=FORMAT)
+        self.lock = threading.Lock()
+        self.began = time.monotonic()
+        self.next_line = self.began + min(FIRST, QUIET)
 
     def __enter__(self) -> Progress:
         return self
@@ -40,7 +118,7 @@ class Progress:
         self.close()
 
     def advance(self, count: int = 1, notes: Iterable[str] = ()) -> None:
-        """So many more are done; notes are what is worth a glance besides, the most important first."""
+        """Count `count` more as done; `notes` are shown beside the bar, the most important first."""
         with self.lock:
             self.count += count
             if notes := list(notes):
@@ -50,24 +128,23 @@ class Progress:
                 self.say(self.line(notes), sys.stderr)
 
     def line_due(self) -> bool:
-        """Whether there is no terminal, and the last line is half a minute old."""
-        return self.shown and not self.terminal and time.monotonic() - self.said >= QUIET
+        """Whether there is no terminal and it is time for a line."""
+        return self.shown and not self.terminal and time.monotonic() >= self.next_line
 
     def say(self, line: str, stream: TextIO | None = None) -> None:
-        """Print a line, above the bar if there is one; the next one of `advance` is due half a minute later."""
-        self.said = time.monotonic()
+        """Print a line, above the bar if there is one; the next line of `advance` is due half a minute later."""
+        self.next_line = time.monotonic() + QUIET
         if not self.bar.disable:
             self.bar.write(line)
         elif self.shown:
             print(line, file=stream or sys.stdout, flush=True)
 
     def line(self, notes: Iterable[str] = ()) -> str:
-        """How far it is, how fast, and how long it will take."""
-        done, seconds = self.count - self.start, max(time.monotonic() - self.began, 1e-9)
-        rate = done / seconds
+        """The progress in words: how much is done, how fast, and how long the rest takes."""
+        rate = (self.count - self.start) / max(time.monotonic() - self.began, 1e-9)
         left = [f"{duration((self.total - self.count) / rate)} left"] if rate and self.count < self.total else []
-        far = f"{self.doing}: {self.count:,} of {self.total:,} {self.unit}"
-        return ", ".join([far, f"{rate:,.3g} per second", *left, *notes])
+        done = f"{self.doing}: {self.count:,} of {self.total:,} {self.unit}"
+        return ", ".join([done, f"{rate:,.3g} per second", *left, *notes])
 
     def room(self) -> int:
         """Columns for notes beside a bar that can still be read."""
@@ -76,6 +153,55 @@ class Progress:
     def close(self) -> None:
         """Leave the bar as it is."""
         self.bar.close()
+        if self in _open:
+            _open.remove(self)
+
+
+class TrainingProgress(Progress):
+    """The progress of a run. Where there is no terminal, about ten evaluations are printed."""
+
+    def __init__(self, steps: int, start: int, shown: bool) -> None:
+        super().__init__("training", steps, "steps", shown, start)
+        self.last_printed = start
+
+    def due(self, step: int) -> bool:
+        """Whether to read new figures: often enough for the bar, and where a line is due."""
+        return self.line_due() if self.bar.disable else step % REFRESH == 0
+
+    def step(self, figures: dict[str, Any] | None = None) -> None:
+        """Count one step."""
+        self.advance(1, brief(figures) if figures else ())
+
+    def back_to(self, step: int) -> None:
+        """Go back to `step`, because the steps after it are repeated."""
+        self.count = step
+        self.bar.n = step
+        self.last_printed = min(self.last_printed, step)
+
+    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
+        """Print the figures of an evaluation, unless there are too many evaluations to print all."""
+        is_due = step == self.total or step - self.last_printed >= self.total / 10
+        if not self.bar.disable or is_due or self.line_due():
+            self.say(f"step {step}/{self.total}: {', '.join(brief(figures))}")
+            self.last_printed = step
+
+
+def brief(figures: dict[str, Any]) -> list[str]:
+    """The most important figures in words, rates in percent; the ECE is that of the calibrated confidence.
+
+    >>> brief({"error": 0.25, "ece": 0.2, "ece_calibrated": 0.05, "loss_labeled": 0.5})
+    ['error 25.0 %', 'ECE 5.0 %', 'labeled 0.500']
+    """
+    ece = figures.get("ece") if figures.get("ece_calibrated") is None else figures["ece_calibrated"]
+    values = {**figures, "ece": ece}
+    names = {**RATES, "error": "validation error"} if figures.get("evaluated_on") == "validation" else RATES
+    rates = [
+        f"{name} {100 * values[key]:.1f} %"
+        for key, name in names.items()
+        if isinstance(values.get(key), float) and values[key] == values[key]
+    ]
+    losses = [f"{key.removeprefix('loss_')} {v:.3f}" for key, v in figures.items() if key.startswith("loss_")]
+    return [*rates, *losses]
 
 
 def fitting(notes: Iterable[str], room: int) -> str:
@@ -90,55 +216,11 @@ def fitting(notes: Iterable[str], room: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people."""
+    """A time for people.
+
+    >>> duration(42.4), duration(600), duration(7200)
+    ('42 s', '10 min', '2.0 h')
+    """
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-REFRESH = 10  # steps between two looks at the figures, which make the device wait
-
-
-class TrainingProgress(Progress):
-    """Shows how a run goes. Off a terminal about ten evaluations are told, and what happens in every half minute."""
-
-    def __init__(self, steps: int, start: int, shown: bool) -> None:
-        super().__init__("training", steps, "steps", shown, start)
-        self.told = start
-
-    def due(self, step: int) -> bool:
-        """Whether to read new figures: often enough for the bar, and where a line is due."""
-        return self.line_due() if self.bar.disable else step % REFRESH == 0
-
-    def step(self, figures: dict[str, Any] | None = None) -> None:
-        """One step further."""
-        self.advance(1, brief(figures) if figures else ())
-
-    def back_to(self, step: int) -> None:
-        """Some steps are taken again."""
-        self.bar.n = self.count = step
-        self.told = min(self.told, step)
-
-    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
-        """Tell an evaluation."""
-        last = step == self.total
-        if not self.bar.disable or last or step - self.told >= self.total / 10 or self.line_due():
-            self.say(f"step {step}/{self.total}: {', '.join(brief(figures))}")
-            self.told = step
-
-
-def brief(figures: dict[str, Any]) -> list[str]:
-    """The figures worth a glance, rates in percent."""
-    losses = [f"{name.removeprefix('loss_')} {v:.3f}" for name, v in figures.items() if name.startswith("loss_")]
-    error = "validation error" if figures.get("evaluated_on") == "validation" else "error"
-    rates = [
-        f"{label} {100 * figures[name]:.1f} %"
-        for name, label in (
-            ("error", error),
-            ("ece", "ECE"),
-            ("pseudo_label_coverage", "coverage"),
-            ("pseudo_label_precision", "precision"),
-        )
-        if isinstance(figures.get(name), float) and figures[name] == figures[name]
-    ]
-    return [*rates, *losses]

@@ -10,9 +10,16 @@ from torch import Tensor, nn
 
 
 class RingBuffer(nn.Module):
-    """The last `size` rows pushed, in named columns; `columns` gives each column's row shape and dtype.
+    """The last `size` rows pushed, in named columns; shapes never change.
 
-    Shapes never change: `filled` is the number of rows written so far, `valid` is their mask.
+    Args:
+        size: the number of rows.
+        columns: the row shape and the dtype of each column.
+
+    >>> buffer = RingBuffer(2, {"x": ((), torch.float)})
+    >>> buffer.push(x=torch.tensor([1.0, 2.0, 3.0]))
+    >>> buffer["x"], int(buffer.filled)
+    (tensor([3., 2.]), 2)
     """
 
     cursor: Tensor
@@ -32,12 +39,12 @@ class RingBuffer(nn.Module):
 
     @property
     def filled(self) -> Tensor:
-        """Number of rows written, as a tensor, so that reading it does not synchronize with the device."""
+        """Number of rows that hold data, as a tensor: reading it does not synchronize with the device."""
         return self.pushed.clamp(max=self.size)
 
     @property
     def valid(self) -> Tensor:
-        """Mask of the rows that were written."""
+        """Mask of the rows that hold data, of shape (size,)."""
         return torch.arange(self.size, device=self.cursor.device) < self.filled
 
     @torch.no_grad()
@@ -53,7 +60,7 @@ class RingBuffer(nn.Module):
 
 
 class ClassMemory(nn.Module):
-    """The last `size` rows of each class; shapes never change."""
+    """The last `size` rows of each class, of shape (classes, size, width); shapes never change."""
 
     rows: Tensor
     pushed: Tensor
@@ -67,23 +74,23 @@ class ClassMemory(nn.Module):
     def push(self, rows: Tensor, labels: Tensor) -> None:
         """Store rows in order; of more than `size` rows of one class, the last stay."""
         classes, size, _ = self.rows.shape
-        own = F.one_hot(labels, classes)
-        place = own.cumsum(0).gather(1, labels[:, None])[:, 0] - 1
+        members = F.one_hot(labels, classes)
+        place = members.cumsum(0).gather(1, labels[:, None])[:, 0] - 1
         slots = labels * size + (self.pushed[labels] + place) % size
-        # Rows that share a slot all write its last one: no order of writing matters, and no mask asks the device.
+        # All rows that share a slot write the last of them: the order of writing does not matter, and no mask
+        # synchronizes with the device.
         number = torch.arange(len(rows), device=rows.device)
-        last = torch.zeros(classes * size, dtype=torch.long, device=rows.device).scatter_reduce_(
-            0, slots, number, "amax"
-        )
+        last = torch.zeros(classes * size, dtype=torch.long, device=rows.device)
+        last.scatter_reduce_(0, slots, number, "amax")
         self.rows.view(classes * size, -1)[slots] = rows.detach().float()[last[slots]]
-        self.pushed += own.sum(0)
+        self.pushed += members.sum(0)
 
     def means(self) -> Tensor:
-        """The mean row of each class, zero for a class without rows."""
+        """The mean row of each class, of shape (classes, width); zero for a class without rows."""
         # Rows that were never written are zero and add nothing.
         return self.rows.sum(1) / self.pushed.clamp(1, self.rows.shape[1])[:, None]
 
     @property
     def known(self) -> Tensor:
-        """Mask of the classes that have rows."""
+        """Mask of the classes that have rows, of shape (classes,)."""
         return self.pushed > 0

@@ -14,9 +14,10 @@ from torch import nn
 
 @contextmanager
 def preserve_mode_and_rng(*modules: nn.Module, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Put all modules in eval mode; on exit each submodule's own mode and all random states are restored."""
+    """Put all modules in eval mode; on exit restore the mode of each submodule and all random states."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     devices = [device] if torch.device(device).type == "cuda" else []
     try:
         with torch.random.fork_rng(devices):
@@ -36,7 +37,7 @@ def seed_chunk(*key: int) -> None:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Make every random draw of a step a function of (seed, step, rank), so that a resumed run restores nothing."""
+    """Make every random draw of a step a function of (seed, step, rank), so that no random state must be saved."""
     number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
     random.seed(number)
     np.random.seed(number)
@@ -44,7 +45,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def seed_torch(seed: int) -> None:
-    """`torch.manual_seed`, without the millisecond it takes to note the call for GPUs that are not there."""
+    """`torch.manual_seed`, without the millisecond that it spends on GPUs that are not there."""
     if _has_accelerator():
         torch.manual_seed(seed)
     else:

@@ -1,4 +1,7 @@
-"""Objects as plain data and back: class path and constructor arguments, as in jsonargparse's configuration files."""
+"""Objects as plain data and back: class path and constructor arguments, as in jsonargparse's configuration files.
+
+A file may name a class of another package. Importing it runs code, so that needs the user's trust.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ def from_config(config: dict[str, Any], base: type[T], trust_code: Trust = False
         raise UserError(f"{config['class_path']} is not a {base.__name__}")
     # An argument may be an object of the same kind: DARP(base=FlexMatch()).
     arguments = {
-        name: from_config(v, base, trust_code) if _is_config(v) else v for name, v in config["init_args"].items()
+        name: from_config(value, base, trust_code) if isinstance(value, dict) and "class_path" in value else value
+        for name, value in config["init_args"].items()
     }
     return kind(**arguments)
 
@@ -45,19 +49,19 @@ def import_class(path: str, trust_code: Trust, where: str = "") -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as fault:  # somebody's file can raise anything
-        said = str(fault) if isinstance(fault, ImportError | AttributeError) else in_words(fault)
+    except Exception as fault:  # the code of another package can raise anything
+        reason = str(fault) if isinstance(fault, ImportError | AttributeError) else in_words(fault)
         remedy = "install its package, or give its file with --import (in Python: import it first)"
-        raise UserError(f"{where}{path} cannot be imported: {said}; {remedy}") from fault
+        raise UserError(f"{where}{path} cannot be imported: {reason}; {remedy}") from fault
 
 
 def check_trusted(path: object, trust_code: Trust, where: str = "") -> None:
-    """Refuse a class path of another package; one of this package runs nothing but the library."""
-    words = str(path).split(".")
-    if not (isinstance(path, str) and len(words) > 1 and all(word.isidentifier() for word in words)):
+    """Refuse the class path of another package unless it is trusted."""
+    parts = str(path).split(".")
+    if not (isinstance(path, str) and len(parts) > 1 and all(part.isidentifier() for part in parts)):
         raise UserError(f"{where}{str(path)[:200]!r} is not the import path of a class, such as {PACKAGE}.FixMatch")
-    own = words[0] == PACKAGE and "__main__" not in words
-    if not (own or trust_code is True or (trust_code is not False and path in trust_code)):
+    ours = parts[0] == PACKAGE and "__main__" not in parts
+    if not (ours or trust_code is True or (trust_code is not False and path in trust_code)):
         remedy = "if you trust it, give --trust-code, and its file with --import (in Python: trust_code=True)"
         raise UserError(f"{where}{path} is code outside {PACKAGE}, and is not run; {remedy}")
 
@@ -71,16 +75,6 @@ def class_path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _is_config(value: Any) -> bool:
-    return isinstance(value, dict) and "class_path" in value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, nn.Module):
-        return to_config(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
 def load_state(part: Any, state: dict[str, Any], error_message: str) -> None:
     """Load `state`; tensors that do not match raise `error_message`, any other error passes through."""
     try:
@@ -89,3 +83,9 @@ def load_state(part: Any, state: dict[str, Any], error_message: str) -> None:
         if MISMATCH not in str(fault):
             raise
         raise UserError(error_message) from fault
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, nn.Module):
+        return to_config(value)
+    return list(value) if isinstance(value, tuple) else value

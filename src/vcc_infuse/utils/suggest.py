@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
+NEAR = 0.65  # dgo and dog have a similarity of 0.67, plastic and glass one of 0.5
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest known words; empty if nothing is near."""
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    """`; did you mean …?` with the nearest known words; empty if none is near.
+
+    Example:
+        >>> did_you_mean("--stps", ["--steps", "--seed"])
+        '; did you mean --steps?'
+        >>> did_you_mean("plastic", ["glass", "metal"])
+        ''
+    """
+    return _phrase(_nearest(word, list(known)))
 
 
 def did_you_mean_path(path: str, known: Iterable[str] = ()) -> str:
-    """The same for a path, among the known names and the files beside it."""
+    """The same for a path, among the files beside it and the known names."""
     folder = Path(path).parent
-    siblings = [str(folder / p.name) for p in folder.iterdir()] if folder.is_dir() else []
-    return did_you_mean(path, [*known, *siblings])
+    siblings = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    return _phrase(
+        [*(str(folder / name) for name in _nearest(Path(path).name, siblings)), *_nearest(path, list(known))]
+    )
+
+
+def _nearest(word: str, known: list[str]) -> list[str]:
+    """At most three words, best first. What all options begin with (`--algorithm.`) does not make them similar."""
+    prefix = re.match(r"(--)?(\w+\.)*", word)
+    shared = prefix.end() if prefix and all(name.startswith(prefix[0]) for name in known) else 0
+    endings = {name[shared:]: name for name in known}
+    longer = [rest for rest in endings if len(word) > shared + 1 and rest.startswith(word[shared:])]
+    near = longer or difflib.get_close_matches(word[shared:], endings, n=3, cutoff=NEAR)
+    return [endings[rest] for rest in near[:3]]
+
+
+def _phrase(words: list[str]) -> str:
+    return f"; did you mean {' or '.join(words)}?" if words else ""

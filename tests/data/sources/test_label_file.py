@@ -189,9 +189,9 @@ MISTAKES = {
     "split.csv": (as_csv([(*ITEMS[0], "dev2")], ("file", "label", "split")), "split is 'dev2'; it must be train"),
     "test.csv": (TEST_EMU, "the label 'dgo' is only in the splits test and validation; did you mean dog"),
     "bad.json": ("{", "cannot be read"),
-    "other.json": ('{"a": 1}', "is no label file that is known here"),
-    "text.json": ('["a", "b"]', "is no label file that is known here"),
-    "nested.jsonl": ('{"file": "z.png", "label": ["a"]}', "is no label file that is known here"),
+    "other.json": ('{"a": 1}', "is not a label file of a known format"),
+    "text.json": ('["a", "b"]', "is not a label file of a known format"),
+    "nested.jsonl": ('{"file": "z.png", "label": ["a"]}', "is not a label file of a known format"),
     "quotes.csv": ('file,label\n"a,b', "cannot be read"),
     "many.json": (json.dumps(coco([*ITEMS, ("z.png", "cat")])), "more than one label"),
 }

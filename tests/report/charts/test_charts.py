@@ -8,12 +8,7 @@ import pytest
 from sklearn.metrics import confusion_matrix
 from tests.helpers.folders import NASTY, make_run
 
-from vcc_infuse.report.charts import classes
-from vcc_infuse.report.charts import calibration as confidence
-from vcc_infuse.report.charts import classes as confusion
-from vcc_infuse.report.charts import training as coreset
-from vcc_infuse.report.charts import training as curves
-from vcc_infuse.report.charts import calibration as reliability
+from vcc_infuse.report.charts import calibration, classes, training
 from vcc_infuse.report.read import Run, read_run, read_runs
 from vcc_infuse.report.sections import sections
 
@@ -28,7 +23,7 @@ def charts_of(runs):
 
 
 def test_curves_show_every_evaluation(folder):
-    (trace,) = curves.error([read_run(folder, "one")]).data
+    (trace,) = training.error_curve([read_run(folder, "one")]).data
     lines = lines_of(folder)
     assert trace["y"] == pytest.approx([100 * line["error"] for line in lines])
     assert trace["meta"]["steps"] == [10, 20, 30, 40]
@@ -36,7 +31,7 @@ def test_curves_show_every_evaluation(folder):
 
 
 def test_every_loss_term_has_a_line(folder):
-    chart = curves.losses([read_run(folder, "one")])
+    chart = training.loss_curves([read_run(folder, "one")])
     assert {t["name"]: t["y"] for t in chart.data} == {
         "labeled": [1, 1 / 2, 1 / 3, 1 / 4],
         "unlabeled": [2, 1, 2 / 3, 0.5],
@@ -46,7 +41,7 @@ def test_every_loss_term_has_a_line(folder):
 
 def test_reliability_shows_accuracy_and_counts_of_each_bin(folder):
     stored = lines_of(folder)[-1]["reliability_calibrated"]
-    accuracy, counts, _ = reliability.after([read_run(folder, "one")]).data
+    accuracy, counts, _ = calibration.calibrated_diagram([read_run(folder, "one")]).data
     assert counts["y"] == stored["count"]
     for shown, value in zip(accuracy["y"], stored["accuracy"], strict=True):
         assert shown == (None if value is None else pytest.approx(100 * value))
@@ -58,30 +53,30 @@ def test_without_a_calibrator_there_is_nothing_after_calibration(folder):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in stored))
     (folder / "summary.json").unlink()
     plain, other = read_run(folder, "plain"), read_run(make_run(folder.parent / "two"), "two")
-    assert reliability.after([plain]) is None
-    assert reliability.before([plain]).title == "Confidence (softmax)"
-    assert [trace["name"] for trace in curves.calibration([plain]).data] == ["softmax"]
-    assert reliability.after([plain, other]) is not None
-    assert reliability.before([plain, other]).title == "Before calibration (softmax)"
+    assert calibration.calibrated_diagram([plain]) is None
+    assert calibration.softmax_diagram([plain]).title == "Confidence (softmax)"
+    assert [trace["name"] for trace in training.ece_curves([plain]).data] == ["softmax"]
+    assert calibration.calibrated_diagram([plain, other]) is not None
+    assert calibration.softmax_diagram([plain, other]).title == "Before calibration (softmax)"
 
 
 def test_confusion_agrees_with_scikit_learn(folder):
     run = read_run(folder, "one")
     stored = np.load(folder / "predictions.npz")
     expected = confusion_matrix(stored["truth"], stored["predicted"])
-    assert (confusion.matrix(run) == expected).all()
-    (trace,) = confusion.confusion(run).data
+    assert (classes.confusion_counts(run) == expected).all()
+    (trace,) = classes.confusion_matrix(run).data
     assert [[int(cell or 0) for cell in row] for row in trace["text"]] == expected.tolist()
     assert trace["customdata"] == expected.tolist()
     share = 100 * confusion_matrix(stored["truth"], stored["predicted"], normalize="true")
     assert np.allclose(trace["z"], share, rtol=0, atol=0.005001)
-    assert f"{np.trace(expected)} of {expected.sum()} predictions are correct" in confusion.confusion(run).alt
+    assert f"{np.trace(expected)} of {expected.sum()} predictions are correct" in classes.confusion_matrix(run).alt
 
 
 def test_histograms_count_correct_and_wrong(folder):
     stored = np.load(folder / "predictions.npz")
     correct = stored["truth"] == stored["predicted"]
-    traces = confidence.histogram(read_run(folder, "one")).data
+    traces = calibration.confidence_histogram(read_run(folder, "one")).data
     for trace, (column, members) in zip(
         traces, [(c, m) for c in ("confidence", "calibrated") for m in (correct, ~correct)], strict=True
     ):
@@ -92,7 +87,7 @@ def test_histograms_count_correct_and_wrong(folder):
 
 def test_kept_share_of_a_class_is_kept_over_present(folder):
     line = lines_of(folder, "selections.jsonl")[-1]
-    (trace,) = coreset.kept([read_run(folder, "one")]).data
+    (trace,) = training.kept_bars([read_run(folder, "one")]).data
     pool = 50 / 0.4
     slow = [
         100 * 50 * a / (pool * b)
@@ -102,17 +97,17 @@ def test_kept_share_of_a_class_is_kept_over_present(folder):
 
 
 def test_score_histogram(folder):
-    everything, kept = coreset.scores(read_run(folder, "one")).data
+    everything, kept = training.score_histogram(read_run(folder, "one")).data
     assert (everything["x"], everything["y"], kept["y"]) == ([-0.5, 0.5], [70, 30], [20, 30])
 
 
 def test_thresholds_and_pseudo_labels_per_class(folder):
     last = lines_of(folder)[-1]
-    (bars,) = classes.last([read_run(folder, "one")], "threshold_per_class").data
+    (bars,) = classes.last_bars([read_run(folder, "one")], "threshold_per_class").data
     assert bars["y"] == pytest.approx([100 * v for v in last["threshold_per_class"]])
-    (bars,) = classes.last([read_run(folder, "one")], "pseudo_label_precision_per_class").data
+    (bars,) = classes.last_bars([read_run(folder, "one")], "pseudo_label_precision_per_class").data
     assert bars["x"] == list(range(1, 10)), "a class without pseudo labels has no precision"
-    (heat,) = classes.over_time(read_run(folder, "one"), "threshold_per_class").data
+    (heat,) = classes.heatmap_over_time(read_run(folder, "one"), "threshold_per_class").data
     assert np.allclose(np.array(heat["z"])[:, -1], bars_of(last["threshold_per_class"]), rtol=0, atol=0.005001)
 
 
@@ -145,7 +140,7 @@ def test_plotly_accepts_every_chart(tmp_path, options):
 def test_runs_with_different_classes_share_one_axis(tmp_path):
     names = (["cat", "dog"], ["dog", "cow", "hen"], [f"c{i}" for i in range(4)])
     runs = read_runs([make_run(tmp_path / str(i), classes=c, seed=i) for i, c in enumerate(names)])
-    chart = classes.last(runs, "threshold_per_class")
+    chart = classes.last_bars(runs, "threshold_per_class")
     assert chart.layout["xaxis"]["ticktext"] == ["cat", "dog", "cow", "hen", "c0", "c1", "c2", "c3"]
     assert [trace["x"] for trace in chart.data] == [[0, 1], [1, 2, 3], [4, 5, 6, 7]]
     assert len({trace["marker"]["color"] for trace in chart.data}) == 3
@@ -156,7 +151,7 @@ def test_runs_with_different_classes_share_one_axis(tmp_path):
 def test_unknown_values_leave_gaps():
     lines = [{"step": 1, "seconds": 1.0, "error": None}, {"step": 2, "seconds": 2.0, "error": float("nan")},
              {"step": 3, "seconds": 3.0, "error": 0.25}]  # fmt: skip
-    chart = curves.error([Run("r", metrics=lines)])
+    chart = training.error_curve([Run("r", metrics=lines)])
     assert chart.data[0]["y"] == [None, None, 25.0]
     assert "error of r is 25.0 %" in chart.alt
-    assert curves.error([Run("r", metrics=lines[:2])]) is None
+    assert training.error_curve([Run("r", metrics=lines[:2])]) is None

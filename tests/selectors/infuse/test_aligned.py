@@ -60,7 +60,7 @@ def of_each_class(pool, logits, goal, labels):
 
 def test_gradient_is_that_of_each_class_in_pool_and_labels(make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    found = AlignedINFUSE(0.3, sample=100).gradient(pool)
+    found = AlignedINFUSE(keep=0.3, sample=100).gradient(pool)
     ids = pool.rng(SAMPLE).permutation(pool.size)[:100]
     seed_chunk(pool.seed, pool.number, SAMPLE, 0)
     logits = pool.model(pool.views(ids, ("weak",))["weak"]).logits
@@ -75,7 +75,7 @@ def test_a_class_that_is_named_too_often_is_chosen_less(make_pool, eval_mode):
     """The classifier is made to name class 3 too often."""
     pool = eval_mode(make_pool())
     pool.model.head.bias.data[3] += 6
-    chosen = AlignedINFUSE(0.3).choose(pool, 60)
+    chosen = AlignedINFUSE(keep=0.3).choose(pool, 60)
     rows = chosen.rows
     before = (rows.labels[rows.selected] == 3).mean()
     after = (rows.labels[np.isin(rows.ids, chosen.coreset.ids)] == 3).mean()

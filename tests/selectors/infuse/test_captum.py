@@ -4,7 +4,7 @@ With the identity for the Hessian, the influence of u on the support set is −m
 captum's TracInCP with a single checkpoint and learning rate 1, up to the sign. captum has no forward pass of a mixed
 pair, so the network is wrapped: an input is a pair of images and λ, and an unlabeled image is paired with itself.
 Neither the Gauss-Newton matrix nor the groups of `granularity="batch"` have a counterpart in captum; they are compared
-with autograd in test_selector.py.
+with autograd in test_infuse.py.
 """
 
 import pytest
@@ -58,7 +58,7 @@ def selected_rows(pool):
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_scores_equal_those_of_captum(params, rank, make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    columns = INFUSE(0.3, params=params, rank=rank, mixup_draws=DRAWS).score(pool)
+    columns = INFUSE(keep=0.3, params=params, rank=rank, mixup_draws=DRAWS).score_pool(pool)
     ids, images, labels = selected_rows(pool)
     influence = TracInCP(
         MixedPair(pool.model).eval(), TensorDataset(images, images, torch.ones(ROWS, 1), labels), ["now"],

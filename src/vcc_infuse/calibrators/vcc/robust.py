@@ -11,9 +11,7 @@ A regression of r̃ shrinks toward its mean, so that whole classes never reach a
   run; the network starts at the softmax confidence; the weight of its loss is 1; it never trains the classifier.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -25,9 +23,10 @@ from ...utils.device import to_float64
 from ..base import set_top_confidence
 from ..hard_view_temperature import VIEW, TemperatureEstimate, sample_rows
 from ..scale_matching import ScaleMatching
-from .vcc import SCORES, VCC
+from .vcc import VCC
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RobustVCC(VCC):
     """VCC whose order within each pseudo class decides what is selected, and the softmax confidence how much.
 
@@ -47,59 +46,28 @@ class RobustVCC(VCC):
             has memorized them still gets right.
         memorization_gate: without held-out labels, weaken the temperature where accuracy on labeled images is close to
             confidence in unlabeled ones, which means that no labels are memorized; else apply it in full.
-
-    The other options are those of VCC.
     """
 
     follows_schedule = True
 
-    def __init__(
-        self,
-        *,
-        scores: Sequence[str] = SCORES,
-        reconstruct: Literal["vae", "mlp", "none"] = "vae",
-        fusion: Literal["corrected", "printed"] = "corrected",
-        output: Literal["scalar", "distribution"] = "scalar",
-        match: Literal["balanced", "confidence", "none"] = "balanced",
-        inference: Literal["temperature", "reconstruction"] = "temperature",
-        residual: bool = True,
-        mc_samples: int = 8,
-        dropout: float = 0.3,
-        window: int = 1,
-        max_age_passes: float = 4.0,
-        top_k: int = 8,
-        queue_size: int | None = None,
-        min_per_class: int = 16,
-        latent_dim: int = 16,
-        target_fraction: float = 0.25,
-        warmup_fraction: float = 0.1,
-        weight: float = 1.0,
-        holdout_fraction: float = 0.0,
-        memorization_gate: bool = True,
-    ) -> None:
-        super().__init__(
-            scores=scores,
-            reconstruct=reconstruct,
-            fusion=fusion,
-            output=output,
-            residual=residual,
-            mc_samples=mc_samples,
-            dropout=dropout,
-            window=window,
-            max_age_passes=max_age_passes,
-            top_k=top_k,
-            queue_size=queue_size,
-            min_per_class=min_per_class,
-            latent_dim=latent_dim,
-            weight=weight,
-        )
-        self.match = check_choice("match", match, ("balanced", "confidence", "none"))
-        self.inference = check_choice("inference", inference, ("temperature", "reconstruction"))
-        self.target_fraction = check_range("target_fraction", target_fraction, 0.001, 1)
-        self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
-        self.holdout_fraction = check_range("holdout_fraction", holdout_fraction, 0, 0.9)
-        self.memorization_gate = memorization_gate
-        self.labeled_views = () if holdout_fraction else ("strong",)
+    joint: bool = field(default=False, init=False)
+    residual: bool = True
+    weight: float = 1.0
+    match: Literal["balanced", "confidence", "none"] = "balanced"
+    inference: Literal["temperature", "reconstruction"] = "temperature"
+    target_fraction: float = 0.25
+    warmup_fraction: float = 0.1
+    holdout_fraction: float = 0.0
+    memorization_gate: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("match", self.match, ("balanced", "confidence", "none"))
+        check_choice("inference", self.inference, ("temperature", "reconstruction"))
+        check_range("target_fraction", self.target_fraction, 0.001, 1)
+        check_range("warmup_fraction", self.warmup_fraction, 0, 1)
+        check_range("holdout_fraction", self.holdout_fraction, 0, 0.9)
+        self.labeled_views = () if self.holdout_fraction else ("strong",)
 
     @property
     def held_out(self) -> float:

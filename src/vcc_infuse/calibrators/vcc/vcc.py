@@ -1,9 +1,8 @@
 """VCC (Fang et al., IJCAI 2024): confidence from how stable a prediction is, learned by a variational autoencoder."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -13,12 +12,14 @@ from ...errors import check_choice, check_integer, check_range
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..base import Calibrator, set_top_confidence
 from ..history import DENSE_CLASSES, History
+from .fusion import Fusion
 from .reconstruction import Reconstruction
 from .score_memory import ScoreMemory
 
 SCORES = ("ensemble", "temporal", "view")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class VCC(Calibrator):
     """Replaces the confidence of any pseudo-label method; the label stays the classifier's.
 
@@ -45,41 +46,37 @@ class VCC(Calibrator):
         Semi-supervised Learning, IJCAI 2024.
     """
 
-    def __init__(
-        self,
-        *,
-        scores: Sequence[str] = SCORES,
-        reconstruct: Literal["vae", "mlp", "none"] = "vae",
-        fusion: Literal["corrected", "printed"] = "corrected",
-        output: Literal["scalar", "distribution"] = "scalar",
-        joint: bool = False,
-        residual: bool = False,
-        mc_samples: int = 8,
-        dropout: float = 0.3,
-        window: int = 1,
-        max_age_passes: float = 4.0,
-        top_k: int = 8,
-        queue_size: int | None = None,
-        min_per_class: int = 16,
-        latent_dim: int = 16,
-        weight: float = 2.0,
-    ) -> None:
+    scores: Sequence[str] = SCORES
+    reconstruct: Literal["vae", "mlp", "none"] = "vae"
+    fusion: Fusion = "corrected"
+    output: Literal["scalar", "distribution"] = "scalar"
+    joint: bool = False
+    residual: bool = False
+    mc_samples: int = 8
+    dropout: float = 0.3
+    window: int = 1
+    max_age_passes: float = 4.0
+    top_k: int = 8
+    queue_size: int | None = None
+    min_per_class: int = 16
+    latent_dim: int = 16
+    weight: float = 2.0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.scores = tuple(check_choice("scores", score, SCORES) for score in scores)
-        self.reconstruct = check_choice("reconstruct", reconstruct, ("vae", "mlp", "none"))
-        self.fusion = check_choice("fusion", fusion, ("corrected", "printed"))
-        self.output = check_choice("output", output, ("scalar", "distribution"))
-        self.joint = joint
-        self.residual = residual
-        self.mc_samples = check_integer("mc_samples", mc_samples)
-        self.dropout = check_range("dropout", dropout, 0, 0.99)
-        self.window = check_integer("window", window, 1, 1000)
-        self.max_age_passes = check_range("max_age_passes", max_age_passes, 0, 1e9)
-        self.top_k = check_integer("top_k", top_k, 0)
-        self.queue_size = None if queue_size is None else check_integer("queue_size", queue_size)
-        self.min_per_class = check_integer("min_per_class", min_per_class)
-        self.latent_dim = check_integer("latent_dim", latent_dim)
-        self.weight = check_range("weight", weight)
+        self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
+        check_choice("reconstruct", self.reconstruct, ("vae", "mlp", "none"))
+        check_choice("fusion", self.fusion, ("corrected", "printed"))
+        check_choice("output", self.output, ("scalar", "distribution"))
+        check_range("dropout", self.dropout, 0, 0.99)
+        check_integer("window", self.window, 1, 1000)
+        check_range("max_age_passes", self.max_age_passes, 0, 1e9)
+        check_integer("top_k", self.top_k, 0)
+        for name in ("mc_samples", "min_per_class", "latent_dim"):
+            check_integer(name, getattr(self, name))
+        if self.queue_size is not None:
+            check_integer("queue_size", self.queue_size)
+        check_range("weight", self.weight)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the history, the queue and the network."""

@@ -21,7 +21,7 @@ from ...errors import OptionError
 from ...utils.progress import Progress
 from ..sources.folder_layout import HEIF
 from .convert import Size, fit, height_width, is_gray, upright_size
-from .high_bit_depth import IMAGES, Deep, Ranges, decoded_bytes, find_ranges, is_deep, open_image, values
+from .high_bit_depth import SAMPLED_IMAGES, Deep, Ranges, decoded_bytes, find_ranges, is_deep, open_image, values
 from .store import Store
 
 T = TypeVar("T")
@@ -47,6 +47,12 @@ class Header(NamedTuple):
     channels: int = 0
     deep: bool = False
 
+    @classmethod
+    def of(cls, image: Image.Image | Deep) -> Header:
+        """The header of an opened image."""
+        channels = image.channels if isinstance(image, Deep) and image.channels not in (1, 3) else 0
+        return cls(upright_size(image), is_gray(image), "", channels, is_deep(image))
+
 
 def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> list[Header]:
     """The header of every image, in order."""
@@ -54,9 +60,7 @@ def read_headers(store: Store, names: Sequence[str], progress: bool = False) -> 
     def read(row: int) -> Header:
         try:
             with store.open(names[row]) as file:
-                image = open_image(file, store.limits)
-                channels = image.channels if isinstance(image, Deep) and image.channels not in (1, 3) else 0
-                return Header(upright_size(image), is_gray(image), "", channels, is_deep(image))
+                return Header.of(open_image(file, store.limits))
         except BROKEN as error:
             return Header(reason=_reason(error, names[row]))
 
@@ -70,7 +74,7 @@ def common_shape(headers: Iterable[Header], size: Size, mode: str) -> tuple[int,
         shown = ", ".join(f"{w}×{h} ({n} files)" for (h, w), n in sizes.most_common(3))
         more = f" and {len(sizes) - 3} more sizes" if len(sizes) > 3 else ""
         reason = f"must be set, because the images have different sizes: {shown}{more}"
-        raise OptionError("size", None, reason, "for example 32")
+        raise OptionError("size", None, reason, "160 or 224 suit photographs; vcc_infuse.train resizes by itself")
     several = Counter(h.channels for h in headers if not h.reason)
     several.pop(0, None)
     gray = mode == "gray" or (mode == "auto" and all(h.gray for h in headers if not h.reason))
@@ -81,7 +85,7 @@ def common_shape(headers: Iterable[Header], size: Size, mode: str) -> tuple[int,
 def ranges_of(store: Store, names: Sequence[str], headers: Sequence[Header], intensity: str) -> Ranges:
     """Which values of the deep images become 0 and 255."""
     deep = [name for name, header in zip(names, headers, strict=True) if header.deep]
-    step = max(1, len(deep) // IMAGES) if intensity == "percentile" else 1
+    step = max(1, len(deep) // SAMPLED_IMAGES) if intensity == "percentile" else 1
     return find_ranges(_read_values(store, deep[::step]), intensity) if deep else ()
 
 

@@ -1,4 +1,7 @@
-"""Which values become 0 and 255 where images have more than 8 bits: one range for all images, so that they compare."""
+"""Images of more than 8 bits: reading them where Pillow would lose bits or channels, and scaling them to bytes.
+
+All images of a dataset are scaled by one range, so that they compare.
+"""
 
 from __future__ import annotations
 
@@ -12,84 +15,19 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ...errors import check_choice
+from ..dataset import CHANNELS
 from .store import Limits
 
-INTENSITIES = ("auto", "full", "percentile")
-Ranges = tuple[tuple[float, float], ...]
-"""(lowest, highest) for all channels or for each; empty: 0…65535 for integers and 0…1 for floats."""
-DEPTHS = (8, 10, 12, 14, 16)
-PERCENTILES = (0.5, 99.5)
-BAND = 256  # rows
-PIXELS, IMAGES = 4096, 1000  # for the percentiles: pixels of an image, and images
-
-
-def check_intensity(intensity: str) -> str:
-    """Refuse an unknown rule."""
-    return check_choice("intensity", intensity, INTENSITIES)
-
-
-def find_ranges(images: Iterable[np.ndarray], intensity: str) -> Ranges:
-    """The range of H×W×C images by the rule `intensity`; values that are not finite do not count."""
-    if intensity == "full":
-        return ()
-    return _percentiles(images) if intensity == "percentile" else _natural(images)
-
-
-def _natural(images: Iterable[np.ndarray]) -> Ranges:
-    """The range of the camera or file format that holds all values: 8 to 16 bits, 0…1, or else what occurs."""
-    low, high, floats = np.inf, -np.inf, False
-    for image in images:
-        finite = image[np.isfinite(image)]
-        if finite.size:
-            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
-            floats |= image.dtype.kind == "f"
-    if low > high:
-        return ()
-    tops = (1.0, 255.0) if floats else tuple(2.0**bits - 1 for bits in DEPTHS)
-    top = next((top for top in tops if high <= top), None)
-    return ((0.0, top),) if low >= 0 and top is not None else (_wide(low, high),)
-
-
-def _percentiles(images: Iterable[np.ndarray]) -> Ranges:
-    """The middle 99 % of the values, for each channel where all images have the same channels."""
-    samples = []
-    for image in images:
-        pixels = image.reshape(-1, image.shape[2])[:: max(1, image[..., 0].size // PIXELS)].astype(np.float64)
-        samples.append(pixels[np.isfinite(pixels).all(1)])
-    if not sum(map(len, samples)):
-        return ()
-    alike = len({sample.shape[1] for sample in samples}) == 1
-    joined = np.concatenate(samples if alike else [sample.reshape(-1, 1) for sample in samples])
-    return tuple(_wide(*np.percentile(column, PERCENTILES)) for column in joined.T)
-
-
-def _wide(low: float, high: float) -> tuple[float, float]:
-    """A range that is not empty."""
-    return float(low), float(high if high > low else low + 1)
-
-
-def to_bytes(values: np.ndarray, ranges: Ranges) -> np.ndarray:
-    """Values … × C as uint8. Values beyond given ranges are clipped; beyond the type's own range they are refused."""
-    if values.dtype == np.uint8:
-        return values
-    if not np.isfinite(values).all():
-        raise ValueError("holds NaN or infinite values")
-    top = 1 if values.dtype.kind == "f" else 65535
-    if not ranges and not (values.min() >= 0 and values.max() <= top):
-        raise ValueError(f"values outside 0…{top}")
-    low, high = np.array(ranges or [(0, top)], np.float64).T
-    if len(low) not in (1, values.shape[-1]):  # ranges of other channels
-        low, high = low.min(), high.max()
-    found = np.empty(values.shape, np.uint8)
-    for start in range(0, len(values), BAND):  # in float64 all values would take eight times the memory
-        scaled = (values[start : start + BAND].astype(np.float64) - low) * (255 / (high - low))
-        found[start : start + BAND] = np.rint(scaled.clip(0, 255))
-    return found
-
-
-CHANNELS = 16
 FORMATS = ("AVIF", "BMP", "DIB", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+INTENSITIES = ("auto", "full", "percentile")
+DEPTHS = (8, 10, 12, 14, 16)
+PERCENTILES = (0.5, 99.5)
+SAMPLED_PIXELS = 4096  # of an image, for the percentiles
+SAMPLED_IMAGES = 1000
+BAND = 256  # rows
+Ranges = tuple[tuple[float, float], ...]
+"""(lowest, highest) for all channels or for each; empty: 0…65535 for integers and 0…1 for floats."""
 # Without a handler Python prints tifffile's remarks on odd tags.
 logging.getLogger("tifffile").addHandler(logging.NullHandler())
 
@@ -117,7 +55,7 @@ def read_heif() -> bool:
 
 @cache
 def formats() -> tuple[str, ...]:
-    """What Pillow may take a file for. It knows dozens of formats, rarely used and as rarely checked for faults."""
+    """The formats that Pillow may open. It knows dozens more, which are rarely used and rarely checked for faults."""
     read_heif()
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
@@ -134,8 +72,8 @@ def decoded_bytes(image: Image.Image | Deep) -> int:
     """Bytes of the pixels, at least as many as those of RGB, which they may become."""
     if isinstance(image, Deep):
         return image.nbytes
-    each = {"I": 4, "F": 4}.get(image.mode[0], 1)
-    return int(image.width) * int(image.height) * each * max(3, len(image.getbands()))
+    value = 4 if image.mode[0] in "IF" else 1
+    return int(image.width) * int(image.height) * value * max(3, len(image.getbands()))
 
 
 def _open(file: BinaryIO) -> Image.Image | Deep:
@@ -143,12 +81,10 @@ def _open(file: BinaryIO) -> Image.Image | Deep:
         image = Image.open(file, formats=formats())
     except UnidentifiedImageError:
         file.seek(0)
-        if file.read(4) not in TIFF:
+        deep = _tiff(file) if file.read(4) in TIFF else None
+        if deep is None:
             raise
-        found = _tiff(file)
-        if found is None:
-            raise
-        return found
+        return deep
     return _deep_png(image, file) or _deep_tiff(image, file) or image
 
 
@@ -191,9 +127,9 @@ def _deep_tiff(image: Image.Image, file: BinaryIO) -> Deep | None:
     if image.format != "TIFF":
         return None
     tags = image.tag_v2  # type: ignore[attr-defined]
-    bits, samples, extra = max(tags.get(258) or (1,)), tags.get(277, 1), tags.get(338) or ()
-    spread = tags.get(284) == 2 and tags.get(262) in (0, 1)  # gray planes
-    several = samples > 1 and (bits > 8 or 0 in extra or spread)
+    bits = max(tags.get(258) or (1,))
+    gray_planes = tags.get(284) == 2 and tags.get(262) in (0, 1)
+    several = tags.get(277, 1) > 1 and (bits > 8 or 0 in (tags.get(338) or ()) or gray_planes)
     return _tiff(file) if several or getattr(image, "n_frames", 1) > 1 else None
 
 
@@ -203,7 +139,8 @@ def _tiff(file: BinaryIO) -> Deep | None:
 
     file.seek(0)
     with tifffile.TiffFile(file) as tiff:
-        series, extra = tiff.series[0], tiff.pages.first.extrasamples
+        series = tiff.series[0]
+        extra = tiff.pages.first.extrasamples
         nbytes = math.prod(series.shape) * series.dtype.itemsize
         sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     axis = "".join(axis for axis in sizes if axis not in "YX")
@@ -221,3 +158,71 @@ def _tiff(file: BinaryIO) -> Deep | None:
         return array.reshape([*sizes.values()]).transpose(order)
 
     return Deep((sizes["Y"], sizes["X"]), sizes[axis] - alpha, alpha, read, nbytes)
+
+
+def check_intensity(intensity: str) -> str:
+    """Refuse an unknown rule."""
+    return check_choice("intensity", intensity, INTENSITIES)
+
+
+def find_ranges(images: Iterable[np.ndarray], intensity: str) -> Ranges:
+    """The range of H×W×C images by the rule `intensity`; values that are not finite do not count."""
+    if intensity == "full":
+        return ()
+    return _percentiles(images) if intensity == "percentile" else _natural(images)
+
+
+def _natural(images: Iterable[np.ndarray]) -> Ranges:
+    """The range of the camera or file format that holds all values: 8 to 16 bits, 0…1, or else what occurs."""
+    low = np.inf
+    high = -np.inf
+    floats = False
+    for image in images:
+        finite = image[np.isfinite(image)]
+        if finite.size:
+            low = min(low, float(finite.min()))
+            high = max(high, float(finite.max()))
+            floats |= image.dtype.kind == "f"
+    if low > high:
+        return ()
+    tops = (1.0, 255.0) if floats else tuple(2.0**bits - 1 for bits in DEPTHS)
+    top = next((top for top in tops if high <= top), None)
+    return ((0.0, top),) if low >= 0 and top is not None else (_wide(low, high),)
+
+
+def _percentiles(images: Iterable[np.ndarray]) -> Ranges:
+    """The middle 99 % of the values, for each channel where all images have the same channels."""
+    samples = []
+    for image in images:
+        pixels = image.reshape(-1, image.shape[2])[:: max(1, image[..., 0].size // SAMPLED_PIXELS)].astype(np.float64)
+        samples.append(pixels[np.isfinite(pixels).all(1)])
+    if not sum(map(len, samples)):
+        return ()
+    alike = len({sample.shape[1] for sample in samples}) == 1
+    joined = np.concatenate(samples if alike else [sample.reshape(-1, 1) for sample in samples])
+    return tuple(_wide(*np.percentile(column, PERCENTILES)) for column in joined.T)
+
+
+def _wide(low: float, high: float) -> tuple[float, float]:
+    """A range that is not empty."""
+    return float(low), float(high if high > low else low + 1)
+
+
+def to_bytes(values: np.ndarray, ranges: Ranges) -> np.ndarray:
+    """Values … × C as uint8. Values beyond given ranges are clipped; beyond the type's own range they are refused."""
+    if values.dtype == np.uint8:
+        return values
+    if not np.isfinite(values).all():
+        raise ValueError("holds NaN or infinite values")
+    top = 1 if values.dtype.kind == "f" else 65535
+    if not ranges and not (values.min() >= 0 and values.max() <= top):
+        raise ValueError(f"values outside 0…{top}")
+    low, high = np.array(ranges or [(0, top)], np.float64).T
+    if len(low) not in (1, values.shape[-1]):  # ranges of other channels
+        low = low.min()
+        high = high.max()
+    scaled = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), BAND):  # in float64 all values would take eight times the memory
+        band = (values[start : start + BAND].astype(np.float64) - low) * (255 / (high - low))
+        scaled[start : start + BAND] = np.rint(band.clip(0, 255))
+    return scaled

@@ -1,4 +1,4 @@
-"""How much one file of a user's may cost: a small file can unpack to more than the memory holds."""
+"""Image files in a folder, a zip or alone, read within limits: a small file can unpack to more than memory holds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """What is read of somebody's images. A larger image is skipped and listed; deeper folders are an error.
+    """How large images and files may be. A larger image is skipped and listed; deeper folders are an error.
 
     Args:
         image_mb: megabytes that the pixels of an image may take; Pillow itself refuses more than 179 million pixels.
@@ -92,12 +92,17 @@ class FolderStore(Store):
     """A folder and everything below it, links included; the stamp is size and modification time."""
 
     def __init__(self, root: Path, limits: Limits) -> None:
-        self.root, self.limits = root, limits
+        self.root = root
+        self.limits = limits
 
     @cached_property
     def stamps(self) -> Mapping[str, str]:  # type: ignore[override]
         """Computed on first use, because the names of a huge folder need not be in memory at once."""
-        return {name: "" if name.endswith("/") else _stamp(os.stat(self.root / name)) for name in self._names()}
+        return {name: "" if name.endswith("/") else self._stamp(name) for name in self._names()}
+
+    def _stamp(self, name: str) -> str:
+        stat = os.stat(self.root / name)
+        return f"{stat.st_size} {stat.st_mtime_ns}"
 
     def images(self) -> Iterator[str]:
         """Names of the images, in order, while the folder is walked: only one folder's names are in memory."""
@@ -129,8 +134,10 @@ class ZipStore(Store):
     """A zip file; the stamp is size and checksum. Each thread has its own handle."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
+        self.path = path
         self.limits = limits
-        self.path, self._local, self._open = path, threading.local(), list[zipfile.ZipFile]()
+        self._local = threading.local()
+        self._open: list[zipfile.ZipFile] = []
         try:
             entries = self._zip().infolist()
         except (zipfile.BadZipFile, EOFError, ValueError) as error:
@@ -138,8 +145,8 @@ class ZipStore(Store):
         if any(entry.flag_bits & 1 for entry in entries):
             raise UserError(f"{path}: the zip file has a password; unpack it and use the folder instead")
         self._entries = {_entry_name(entry): entry for entry in entries}
-        seen = {name: f"{entry.file_size} {entry.CRC:08x}" for name, entry in self._entries.items()}
-        self.stamps = {name: seen[name] for name in sorted(seen) if not is_hidden(name)}
+        visible = sorted((name, entry) for name, entry in self._entries.items() if not is_hidden(name))
+        self.stamps = {name: f"{entry.file_size} {entry.CRC:08x}" for name, entry in visible}
 
     def _zip(self) -> zipfile.ZipFile:
         if not hasattr(self._local, "zip"):
@@ -161,16 +168,6 @@ class ZipStore(Store):
             handle.close()
 
 
-def _entry_name(entry: zipfile.ZipInfo) -> str:
-    """The name of a zip's entry. Some programs write UTF-8 without saying so, which Python reads as code page 437."""
-    if entry.flag_bits & 0x800 or entry.filename.isascii():
-        return entry.filename
-    try:
-        return entry.filename.encode("cp437").decode("utf-8")
-    except UnicodeError:
-        return entry.filename
-
-
 def open_store(path: Path, limits: Limits | None = None) -> Store:
     """The store for a folder, a zip or a single image."""
     limits = limits or Limits()
@@ -188,8 +185,14 @@ def open_store(path: Path, limits: Limits | None = None) -> Store:
     raise UserError(f"{path}: neither a folder, a zip file nor an image ({' '.join(EXTENSIONS)})")
 
 
-def _stamp(stat: os.stat_result) -> str:
-    return f"{stat.st_size} {stat.st_mtime_ns}"
+def _entry_name(entry: zipfile.ZipInfo) -> str:
+    """The name of a zip's entry. Some programs write UTF-8 without saying so, which Python reads as code page 437."""
+    if entry.flag_bits & 0x800 or entry.filename.isascii():
+        return entry.filename
+    try:
+        return entry.filename.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return entry.filename
 
 
 def _walk(root: Path, depth: int) -> Iterator[str]:
@@ -215,7 +218,7 @@ def _walk(root: Path, depth: int) -> Iterator[str]:
 def _listed(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            found = [f"{e.name}/" if e.is_dir() else e.name for e in entries if e.is_dir() or e.is_file()]
+            names = [f"{e.name}/" if e.is_dir() else e.name for e in entries if e.is_dir() or e.is_file()]
     except PermissionError as error:
         raise UserError(f"{error.filename}: permission denied; make it readable") from error
-    return [name for name in found if not is_hidden(name)]
+    return [name for name in names if not is_hidden(name)]

@@ -33,7 +33,8 @@ class SkippedImages:
     """The number of unreadable images, and the first few messages: a huge damaged archive must not fill the memory."""
 
     def __init__(self) -> None:
-        self.count, self.first = 0, list[str]()
+        self.count = 0
+        self.first: list[str] = []
 
     def add(self, names: Sequence[str], reasons: Mapping[int, str]) -> None:
         """Add the rows of a chunk that have a reason."""
@@ -61,7 +62,8 @@ def image_chunks(
     store: Store, shape: tuple[int, ...], skipped: SkippedImages, size: int, ranges: Ranges = ()
 ) -> Iterator[ImageChunk]:
     """The images of a store, `size` at a time; unreadable ones are added to `skipped`."""
-    images, start = store.images(), 0
+    images = store.images()
+    start = 0
     # A folder is read while it is walked, so the total is unknown: the bar shows a rate but no end.
     with tqdm(unit="image", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
         while names := tuple(islice(images, size)):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +35,7 @@ class DecodedGroups(NamedTuple):
 
 def load_folder(
     path: str | Path,
+    *,
     size: int | None = None,
     mode: str = "auto",
     cache: str | None = None,
@@ -47,9 +46,9 @@ def load_folder(
 ) -> Dataset:
     """A dataset from train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class>.
 
-    A `label_file` replaces the layout: images in any folders, with their labels in a table.
-    Class folders alone give one fifth of every class to the test set, the same fifth for every seed.
-    Images are decoded once and kept in the cache folder; unreadable ones are listed in `skipped`.
+    A `label_file` replaces the layout: images in any folders, with their labels in a table. Class folders alone give
+    one fifth of every class to the test set, the same fifth for every seed. Images are decoded once and kept in the
+    cache folder; unreadable ones are listed in `skipped`. The options are those of `load_ssl`.
     """
     with open_store(Path(path), limits) as store:
         key: list[Any] = [type(store).__name__, store.fingerprint(), size, mode]
@@ -59,9 +58,12 @@ def load_folder(
         key += [] if intensity == "auto" else ["intensity", intensity]
         key += ["heif", read_heif()] if any(name.lower().endswith(HEIF) for name in store.stamps) else []
         key += [] if store.limits == Limits() else ["limits", store.limits.image_mb, store.limits.file_mb]
-        options = (size, mode, intensity)
-        layout = partial(_layout, store, str(path), table)
-        arrays, facts = cached(key, cache, lambda make: _build(store, str(path), options, make, progress, layout()))
+
+        def build(allocate: Allocate) -> dict[str, Any]:
+            layout = label_layout(store, *table, str(path)) if table else read_layout(store.stamps, str(path))
+            return _build(store, str(path), (size, mode, intensity), allocate, progress, layout)
+
+        arrays, facts = cached(key, cache, build)
     dataset = Dataset(
         _examples(arrays["train"], facts["train"]),
         _examples(arrays["test"], facts["test"]) if "test" in facts else None,
@@ -75,10 +77,6 @@ def load_folder(
     )
     rows = np.array(facts.get("validation", []), np.int64)
     return as_validation(dataset, rows) if len(rows) else dataset
-
-
-def _layout(store: Store, path: str, table: tuple[str, bytes] | None) -> Layout:
-    return read_layout(store.stamps, path) if table is None else label_layout(store, *table, path)
 
 
 def read_images(
@@ -100,11 +98,11 @@ def _build(
     groups = {"train": layout.train} | ({"test": layout.test} if layout.test else {})
     read = read_groups(store, groups, path, options, allocate, progress)
     mean, std = channel_mean_std(read.arrays["train"])
-    number = {None: -1} | {c: i for i, c in enumerate(layout.classes)}
-    rows = {group: [(name, number[c]) for name, c in items] for group, items in read.groups.items()}
+    number = {None: -1} | {name: number for number, name in enumerate(layout.classes)}
+    rows = {group: [(name, number[label]) for name, label in items] for group, items in read.groups.items()}
     facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std, "ranges": read.ranges}
-    kept = [row for row, (name, _) in enumerate(rows["train"]) if name in layout.validation]
-    return rows | facts | {"skipped": [*layout.missing, *read.skipped], "validation": kept}
+    validation = [row for row, (name, _) in enumerate(rows["train"]) if name in layout.validation]
+    return rows | facts | {"skipped": [*layout.missing, *read.skipped], "validation": validation}
 
 
 def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:
@@ -121,10 +119,13 @@ def read_groups(
     size, mode, intensity = options
     read = DecodedGroups({}, {}, [], [])
     for group, items in groups.items():
-        found = read_headers(store, [name for name, _ in items], progress)
-        read.ranges.extend([] if headers else ranges_of(store, [name for name, _ in items], found, intensity))
-        headers += found
-        read.groups[group] = _drop(items, {i: h.reason for i, h in enumerate(found) if h.reason}, read.skipped)
+        names = [name for name, _ in items]
+        group_headers = read_headers(store, names, progress)
+        if not headers:
+            read.ranges.extend(ranges_of(store, names, group_headers, intensity))
+        headers += group_headers
+        bad = {row: header.reason for row, header in enumerate(group_headers) if header.reason}
+        read.groups[group] = _drop(items, bad, read.skipped)
     _check_enough(groups, read, path)
     shape = common_shape(headers, size, mode)
     threads = threads_for(sum(h.size[0] * h.size[1] for h in headers) / len(headers))
@@ -160,7 +161,7 @@ def _check_enough(before: Groups, read: DecodedGroups, path: str) -> None:
         name, reason = read.skipped[0]
         raise UserError(f"{path}: {len(read.skipped)} of {total} images cannot be read, first {name} ({reason})")
     for group in before:
-        left = Counter(c for _, c in read.groups[group])
-        for _, c in before[group]:
-            if not left[c]:
-                raise UserError(f"{path}: no {c or 'unlabeled'!r} image ({group}) can be read; replace them")
+        left = {label for _, label in read.groups[group]}
+        for _, label in before[group]:
+            if label not in left:
+                raise UserError(f"{path}: no {label or 'unlabeled'!r} image ({group}) can be read; replace them")

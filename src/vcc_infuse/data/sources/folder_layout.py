@@ -17,6 +17,7 @@ EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", "
 _ROLES = {"train": "train", "test": "test", "labeled": "labeled", "labelled": "labeled"}
 _ROLES |= {"unlabeled": "unlabeled", "unlabelled": "unlabeled"}
 Item = tuple[str, str | None]  # name in the store, class (None = unlabeled)
+Paths = list[tuple[str, tuple[str, ...]]]  # name in the store, its folders and file name
 
 
 def is_image(name: str) -> bool:
@@ -55,14 +56,15 @@ def read_layout(names: Iterable[str], path: str) -> Layout:
     paths = _unwrap([(name, parts(name)) for name in names])
     if not any(is_image(name) for name, _ in paths):
         raise UserError(f"{path}: no images found (looked for {' '.join(EXTENSIONS)})")
-    roles: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
-    for name, p in paths:
-        if p[0].lower() in _ROLES:
-            roles.setdefault(_ROLES[p[0].lower()], []).append((name, p[1:]))
+    roles: dict[str, Paths] = {}
+    for name, (top, *below) in paths:
+        if top.lower() in _ROLES:
+            roles.setdefault(_ROLES[top.lower()], []).append((name, tuple(below)))
     if not roles:
         return _class_folders(paths, path)
     base = _base(set(roles), path)
-    train, test = _by_class(roles[base], path), _by_class(roles.get("test", []), path)
+    train = _by_class(roles[base], path)
+    test = _by_class(roles.get("test", []), path)
     classes = _classes(train, base, path)
     if "test" in roles and not _images(test):
         raise UserError(f"{path}: test/ holds no images; fill it or remove it")
@@ -74,7 +76,7 @@ def read_layout(names: Iterable[str], path: str) -> Layout:
     return Layout(_images(train) + unlabeled, _images(test), classes, fixed=base == "labeled")
 
 
-def _unwrap(paths: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
+def _unwrap(paths: Paths) -> Paths:
     """Remove a single folder that contains everything else."""
     tops = {p[0] for name, p in paths if is_image(name)}
     top = next(iter(tops), "")
@@ -90,18 +92,17 @@ def _base(roles: set[str], path: str) -> str:
     needed = {"labeled", "unlabeled"} if base == "labeled" else {"train"}
     missing = sorted(needed - roles)
     if missing:
-        raise UserError(
-            f"{path}: {missing[0]}/ is missing; give labeled/<class> and unlabeled, or train/<class>, "
-            "and test/<class> to measure the error"
-        )
+        remedy = "give labeled/<class> and unlabeled, or train/<class>, and test/<class> to measure the error"
+        table = "; or give the labels of these images as a table: label_file" if missing == ["labeled"] else ""
+        raise UserError(f"{path}: {missing[0]}/ is missing; {remedy}{table}")
     return base
 
 
-def _by_class(paths: list[tuple[str, tuple[str, ...]]], path: str) -> list[Item]:
+def _by_class(paths: Paths, path: str) -> list[Item]:
     """Every file and folder under a role with its class; folders are kept so that empty classes are noticed."""
     for name, p in paths:
         if len(p) == 1 and is_image(name):
-            raise UserError(f"{path}: {name} is in no class folder; move it into one")
+            raise UserError(f"{path}: {name} is in no class folder; move it into one, or give a table as label_file")
     return [(name, p[0]) for name, p in paths if len(p) > 1 or (len(p) == 1 and name.endswith("/"))]
 
 
@@ -117,7 +118,7 @@ def _images(items: list[Item]) -> list[Item]:
     return [item for item in items if is_image(item[0])]
 
 
-def _class_folders(paths: list[tuple[str, tuple[str, ...]]], path: str) -> Layout:
+def _class_folders(paths: Paths, path: str) -> Layout:
     items = _by_class(paths, path)
     classes = _classes(items, "", path)
     items = _images(items)

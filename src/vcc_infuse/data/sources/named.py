@@ -1,4 +1,4 @@
-"""The datasets that torchvision downloads and checks: CIFAR-10, CIFAR-100, SVHN and STL-10."""
+"""Datasets by name: scikit-learn's digits, Fashion-MNIST from IDX files, and those that torchvision downloads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,26 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ..dataset import Examples, MeanStd
+from ..cache import Allocate, cache_folder, cached
+from ..dataset import Dataset, Examples, MeanStd, channel_mean_std
+from ..images.convert import height_width
+from ..images.decode import refit
+from ..split import train_test_rows
+
+SOURCES: dict[str, str] = {
+    "digits": "scikit-learn's handwritten digits, 1,437 train / 360 test, 8×8 gray, 10 classes; needs no download",
+    "fashion_mnist": "Fashion-MNIST, 60,000 / 10,000, 28×28 gray, 10 classes",
+    "cifar10": "CIFAR-10, 50,000 / 10,000, 32×32 RGB, 10 classes",
+    "cifar100": "CIFAR-100, 50,000 / 10,000, 32×32 RGB, 100 classes",
+    "svhn": "SVHN with its extra images, 604,388 / 26,032, 32×32 RGB, 10 classes; not mirrored",
+    "svhn_train": "SVHN without its extra images, 73,257 / 26,032, 32×32 RGB, 10 classes; not mirrored",
+    "stl10": "STL-10, 5,000 labeled + 100,000 unlabeled / 8,000, 96×96 RGB, 10 classes",
+}
+FASHION_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+_FASHION_RAW = Path("FashionMNIST", "raw")  # where torchvision puts the files
 
 
 @dataclass(frozen=True)
@@ -27,7 +46,7 @@ class TorchvisionSpec:
 
 
 def _of_255(*values: float) -> tuple[float, ...]:
-    return tuple(v / 255 for v in values)
+    return tuple(value / 255 for value in values)
 
 
 _SVHN = ((0.4380, 0.4440, 0.4730), (0.1751, 0.1771, 0.1744))
@@ -58,25 +77,68 @@ SPECS = {
 }  # fmt: skip
 
 
+def load_named(
+    name: str, *, root: str | None, download: bool, size: int | None, mode: str, cache: str | None
+) -> Dataset:
+    """The dataset called `name` (see `SOURCES`); the other arguments are those of `load`."""
+    if name == "digits":
+        return _digits(size, mode)
+    home = Path(root).expanduser() if root else cache_folder(cache) / "datasets"
+    if name == "fashion_mnist":
+        train, test = _read_fashion_mnist(home, bool(root), download)
+        return _resized(name, train, test, FASHION_CLASSES, size, mode)
+    # Through the cache, because reading and checking the large sets takes minutes and memory.
+    key = [name, find(name, home, download), size, mode]
+    arrays, facts = cached(key, cache, lambda allocate: _decode_torchvision(name, home, size, mode, allocate))
+    train, test = (Examples(arrays[part], np.array(facts["labels"][part], np.int64)) for part in ("train", "test"))
+    classes = tuple(facts["classes"])
+    mean_std = tuple(facts["mean"]), tuple(facts["std"])
+    return Dataset(train, test, classes, *mean_std, flip=SPECS[name].flip, name=name)
+
+
+def _resized(
+    name: str, train: Examples, test: Examples, classes: tuple[str, ...], size: int | None, mode: str, flip: bool = True
+) -> Dataset:
+    train_x, test_x = (np.empty(_resized_shape(part.x.shape, size, mode), np.uint8) for part in (train, test))
+    refit(train.x, train_x)
+    refit(test.x, test_x)
+    mean, std = channel_mean_std(train_x)
+    return Dataset(Examples(train_x, train.y), Examples(test_x, test.y), classes, mean, std, flip=flip, name=name)
+
+
+def _resized_shape(shape: tuple[int, ...], size: int | None, mode: str) -> tuple[int, ...]:
+    channels = {"rgb": 3, "gray": 1}.get(mode, shape[3])
+    return (shape[0], *(height_width(size) or shape[1:3]), channels)
+
+
+# --- digits
+
+
+def _digits(size: int | None, mode: str) -> Dataset:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)  # stored as 0…16
+    y = labels.astype(np.int64)
+    train, test = (Examples(x[rows], y[rows]) for rows in train_test_rows(y))
+    classes = tuple(map(str, range(10)))
+    return _resized("digits", train, test, classes, size, mode, flip=False)  # a mirrored digit is no digit
+
+
+# --- torchvision
+
+
 def find(name: str, root: Path, download: bool) -> list[tuple[str, int, int]]:
     """(name, size, time) of the files of a dataset; missing files are downloaded if `download`."""
     spec = SPECS[name]
-    missing = [f for f in spec.files if not (root / f).is_file()]
+    missing = [file for file in spec.files if not (root / file).is_file()]
     if missing and not download:
         raise UserError(f"{name}: {root / missing[0]} is missing; set root to its folder, or set download to true")
     if missing:
         for options in (*spec.train, spec.test):
             _open(name, root, options, download=True)
-    stats = [(f, (root / f).stat()) for f in spec.files]
-    return [(f, s.st_size, s.st_mtime_ns) for f, s in stats]
-
-
-def read(name: str, root: Path) -> tuple[list[Examples], Examples, tuple[str, ...]]:
-    """The training parts, the test part and the class names."""
-    spec = SPECS[name]
-    sets = [_open(name, root, options) for options in (*spec.train, spec.test)]
-    parts = [Examples(_channels_last(np.asarray(s.data)), _labels(s, len(s.data))) for s in sets]
-    return parts[:-1], parts[-1], tuple(getattr(sets[0], "classes", map(str, range(10))))
+    stats = [(file, (root / file).stat()) for file in spec.files]
+    return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
 def _open(name: str, root: Path, options: dict[str, Any], download: bool = False) -> Any:
@@ -89,58 +151,51 @@ def _open(name: str, root: Path, options: dict[str, Any], download: bool = False
         raise UserError(f"{name}: files in {root} are not usable ({error}); {remedy}") from error
 
 
+def _decode_torchvision(name: str, root: Path, size: int | None, mode: str, allocate: Allocate) -> dict[str, Any]:
+    spec = SPECS[name]
+    sets = [_open(name, root, options) for options in (*spec.train, spec.test)]
+    *parts, test = (Examples(_channels_last(np.asarray(part.data)), _labels(part)) for part in sets)
+    shape = (sum(map(len, parts)), *parts[0].x.shape[1:])
+    train_x = allocate("train", _resized_shape(shape, size, mode))
+    start = 0
+    for part in parts:
+        refit(part.x, train_x[start : start + len(part)])
+        start += len(part)
+    refit(test.x, allocate("test", _resized_shape(test.x.shape, size, mode)))
+    mean, std = spec.mean_std if train_x.shape == shape else channel_mean_std(train_x)
+    labels = {"train": np.concatenate([part.y for part in parts]).tolist(), "test": test.y.tolist()}
+    classes = tuple(getattr(sets[0], "classes", map(str, range(10))))
+    return {"labels": labels, "classes": classes, "mean": mean, "std": std}
+
+
 def _channels_last(x: np.ndarray) -> np.ndarray:
     return x if x.shape[-1] == 3 else x.transpose(0, 2, 3, 1)
 
 
-def _labels(dataset: Any, n: int) -> np.ndarray:
+def _labels(part: Any) -> np.ndarray:
     """CIFAR calls them targets, the others labels; the unlabeled part of STL-10 has −1."""
-    labels = getattr(dataset, "targets", None)
-    labels = dataset.labels if labels is None else labels
-    return np.full(n, -1, np.int64) if labels is None else np.asarray(labels, np.int64)
+    labels = getattr(part, "targets", None)
+    labels = part.labels if labels is None else labels
+    return np.full(len(part.data), -1, np.int64) if labels is None else np.asarray(labels, np.int64)
 
 
-CLASSES = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-_TORCHVISION = Path("FashionMNIST", "raw")  # where torchvision puts the files
+# --- Fashion-MNIST
 
 
-def read_fashion_mnist(root: str | None, fallback: Path, download: bool) -> tuple[Examples, Examples]:
-    """Training and test examples, from `root` if given, else from Debian's package or the `fallback` folder."""
-    home = Path(root).expanduser() if root else fallback
-    folders = [home, home / _TORCHVISION] if root else [DEBIAN, home / _TORCHVISION]
-    found = next((f for f in folders if _file(f, "train-images-idx3-ubyte")), None)
-    if found is None and download:
-        _download(home)
-        found = home / _TORCHVISION
-    if found is None:
-        raise UserError(
-            f"fashion_mnist: no IDX files in {folders[0]}; apt-get install dataset-fashion-mnist, "
-            "or set root to their folder, or set download to true"
-        )
-    return _read(found, "train"), _read(found, "t10k")
+def _read_fashion_mnist(home: Path, given: bool, download: bool) -> tuple[Examples, Examples]:
+    """Training and test examples, from `home` if the user gave it, else from Debian's package or `home`."""
+    folders = [home if given else DEBIAN, home / _FASHION_RAW]
+    folder = next((f for f in folders if _idx_file(f, "train-images-idx3")), None)
+    if folder is None and download:
+        _download_fashion_mnist(home)
+        folder = home / _FASHION_RAW
+    if folder is None:
+        remedy = "apt-get install dataset-fashion-mnist, or set root to their folder, or set download to true"
+        raise UserError(f"fashion_mnist: no IDX files in {folders[0]}; {remedy}")
+    return _read_part(folder, "train"), _read_part(folder, "t10k")
 
 
-def _read(folder: Path, prefix: str) -> Examples:
-    arrays = []
-    for kind in ("images-idx3", "labels-idx1"):
-        path = _file(folder, f"{prefix}-{kind}-ubyte")
-        if path is None:
-            raise UserError(f"fashion_mnist: {folder} lacks {prefix}-{kind}-ubyte(.gz); set root to another folder")
-        arrays.append(read_idx(path))
-    images, labels = arrays
-    if images.ndim != 3 or labels.shape != (len(images),):
-        raise UserError(f"fashion_mnist: {folder} has {labels.shape} labels for {images.shape} images; get new files")
-    return Examples(images[..., None], labels.astype(np.int64))
-
-
-def _file(folder: Path, stem: str) -> Path | None:
-    return next((p for p in (folder / stem, folder / f"{stem}.gz") if p.is_file()), None)
-
-
-def _download(home: Path) -> None:
+def _download_fashion_mnist(home: Path) -> None:
     from torchvision.datasets import FashionMNIST
 
     try:
@@ -149,9 +204,30 @@ def _download(home: Path) -> None:
         raise UserError(f"fashion_mnist: download to {home} failed ({error}); set root to its folder") from error
 
 
+def _read_part(folder: Path, prefix: str) -> Examples:
+    arrays = []
+    for stem in (f"{prefix}-images-idx3", f"{prefix}-labels-idx1"):
+        path = _idx_file(folder, stem)
+        if path is None:
+            raise UserError(f"fashion_mnist: {folder} lacks {stem}-ubyte(.gz); set root to another folder")
+        arrays.append(read_idx(path))
+    images, labels = arrays
+    if images.ndim != 3 or labels.shape != (len(images),):
+        raise UserError(f"fashion_mnist: {folder} has {labels.shape} labels for {images.shape} images; get new files")
+    return Examples(images[..., None], labels.astype(np.int64))
+
+
+def _idx_file(folder: Path, stem: str) -> Path | None:
+    return next((p for p in (folder / f"{stem}-ubyte", folder / f"{stem}-ubyte.gz") if p.is_file()), None)
+
+
 def read_idx(path: str | Path) -> np.ndarray:
-    """The uint8 array stored in an IDX file."""
-    raw = _bytes(Path(path))
+    """The uint8 array stored in an IDX file, compressed or not."""
+    raw = Path(path).read_bytes()
+    try:
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: damaged gzip file ({error}); download it again") from error
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise UserError(f"{path}: not an IDX file of bytes: it starts with {raw[:4].hex()}, not 000008")
     start = 4 + 4 * raw[3]
@@ -160,13 +236,3 @@ def read_idx(path: str | Path) -> np.ndarray:
     if len(shape) != raw[3] or len(raw) != expected:
         raise UserError(f"{path}: damaged IDX file ({len(raw)} bytes instead of {expected}); download it again")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
-
-
-def _bytes(path: Path) -> bytes:
-    raw = path.read_bytes()
-    if raw[:2] != b"\x1f\x8b":
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: damaged gzip file ({error}); download it again") from error

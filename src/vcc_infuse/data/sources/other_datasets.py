@@ -1,4 +1,4 @@
-"""Items of other libraries' datasets: which part of each is the image, which the label, and what it is called."""
+"""Datasets of other libraries, DataFrames and lists of images, read into memory as one Dataset."""
 
 from __future__ import annotations
 
@@ -15,13 +15,108 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..dataset import Dataset, Examples, channel_mean_std
-from ..images.convert import check_options, fit, height_width, is_gray, upright_size
+from ..images.convert import check_options, fit, height_width
 from ..images.decode import BROKEN, Header, as_image, common_shape
-from ..images.high_bit_depth import Deep, Ranges, check_intensity, find_ranges, is_deep, open_image, to_bytes, values
+from ..images.high_bit_depth import Deep, Ranges, check_intensity, find_ranges, open_image, to_bytes, values
 from .arrays import class_numbers, encode
 
 IMAGE_COLUMNS = ("image", "img", "pixels", "file", "path", "image_path", "filename")
 LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "fine_label")
+
+
+@dataclass
+class Pictures:
+    """What was read: name, header, pixels (deep values as they are) and label of each image, and what failed."""
+
+    names: list[str] = field(default_factory=list)
+    headers: list[Header] = field(default_factory=list)
+    pixels: list[np.ndarray] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def load_objects(
+    data: Any,
+    y: Sequence[Any] | None = None,
+    test: Any = None,
+    test_y: Sequence[Any] | None = None,
+    *,
+    columns: tuple[str, str] | None = None,
+    classes: Sequence[str] | None = None,
+    size: int | None = None,
+    mode: str = "auto",
+    intensity: str = "auto",
+) -> Dataset:
+    """A dataset in memory; the arguments are those of `SSLData.from_dataset`."""
+    check_options(size, mode)
+    check_intensity(intensity)
+    if isinstance(data, Mapping) and "train" in data:
+        test = data.get("test") if test is None else test
+        data = data["train"]
+    known = class_names(data, columns) if classes is None else tuple(map(str, classes))
+    train = read_pictures(data, y, columns, size, mode)
+    tested = Pictures() if test is None else read_pictures(test, test_y, columns, size, mode, labeled=True)
+    names, numbers = _numbers(train.labels, known, "y")
+    shape = common_shape([*train.headers, *tested.headers], size, mode)
+    ranges = find_ranges((p for p, h in zip(train.pixels, train.headers, strict=True) if h.deep), intensity)
+    x = _stacked(train, shape, ranges)
+    test_examples = None
+    if tested.pixels:
+        _, test_numbers = _numbers(tested.labels, names, "test_y", by_name=known is None)
+        test_examples = Examples(_stacked(tested, shape, ranges), test_numbers, tested.names)
+    mean, std = channel_mean_std(x)
+    skipped = (*train.skipped, *(tested.skipped if tested.pixels else ()))
+    return Dataset(
+        Examples(x, numbers, train.names), test_examples, names, mean, std, skipped, fixed=True, ranges=ranges
+    )
+
+
+def read_pictures(
+    data: Any, y: Sequence[Any] | None, columns: tuple[str, str] | None, size: int | None, mode: str,
+    labeled: bool = False,
+) -> Pictures:  # fmt: skip
+    """Every image with its label; those that cannot be read are listed. `labeled` leaves out images without a label."""
+    pictures = Pictures()
+    total = 0
+    for number, (item, given) in enumerate(pairs(data, y, columns)):
+        name = name_of(item, number)
+        label = label_of(given)
+        if labeled and label is None:
+            continue
+        total += 1
+        try:
+            if isinstance(item, Exception):
+                raise item
+            header, pixels = _read(_opened(item), size, mode)
+        except BROKEN as fault:
+            pictures.skipped.append((name, " ".join(str(fault).split()) or type(fault).__name__))
+            continue
+        pictures.names.append(name)
+        pictures.headers.append(header)
+        pictures.pixels.append(pixels)
+        pictures.labels.append(label)
+    if not total and not labeled:
+        raise UserError("data: no images; at least one is needed")
+    if 2 * len(pictures.skipped) > total:
+        name, reason = pictures.skipped[0]
+        raise UserError(f"data: {len(pictures.skipped)} of {total} images cannot be read, first {name} ({reason})")
+    return pictures
+
+
+def _numbers(
+    labels: list[Any], classes: tuple[str, ...] | None, name: str, by_name: bool = False
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Class names and the number of each label, −1 where there is none; integers are numbers of classes or names."""
+    array = np.empty(len(labels), dtype=object)
+    array[:] = [-1 if label is None else label for label in labels]
+    if classes is None:
+        names, numbers = encode(array)
+        return tuple(map(str, names)), numbers
+    numbers_given = not by_name and all(isinstance(label, int) for label in array)
+    return class_numbers(array.astype(np.int64) if numbers_given else array, classes, name)
+
+
+# --- items: which part is the image, which the label, and what it is called
 
 
 def class_names(data: Any, columns: tuple[str, str] | None) -> tuple[str, ...] | None:
@@ -59,23 +154,29 @@ def pairs(data: Any, y: Sequence[Any] | None, columns: tuple[str, str] | None) -
         except BROKEN as fault:
             yield fault, None if labels is None else labels[number]
             continue
-        if labels is not None and not isinstance(item, tuple | list):
-            yield (item[_columns(list(item), columns, image_only=True)[0]] if _row(item) else item), labels[number]
+        if labels is None:
+            yield _image_and_label(item, columns)
         else:
-            yield _split(item, None if labels is None else labels[number], labels is None, columns)
+            yield _image(item, columns), labels[number]
 
 
-def _row(item: Any) -> bool:
+def _is_row(item: Any) -> bool:
     return isinstance(item, Mapping) and "bytes" not in item
 
 
-def _split(item: Any, label: Any, own: bool, columns: tuple[str, str] | None) -> tuple[Any, Any]:
-    """The image and the label of one item."""
-    if _row(item):
-        image, name = _columns(list(item), columns)
-        return item[image], item[name] if own else label
+def _image(item: Any, columns: tuple[str, str] | None) -> Any:
+    """The image of an item whose label is given apart."""
+    if _is_row(item):
+        return item[_columns(list(item), columns, image_only=True)[0]]
+    return _image_and_label(item, columns)[0] if isinstance(item, tuple | list) else item
+
+
+def _image_and_label(item: Any, columns: tuple[str, str] | None) -> tuple[Any, Any]:
+    if _is_row(item):
+        image, label = _columns(list(item), columns)
+        return item[image], item[label]
     if isinstance(item, tuple | list) and len(item) >= 2:
-        return item[0], item[1] if own else label
+        return item[0], item[1]
     kind = type(item).__name__
     raise UserError(f"data: an item is {kind}; it must be (image, label) or a row with both, or give the labels as y")
 
@@ -83,12 +184,12 @@ def _split(item: Any, label: Any, own: bool, columns: tuple[str, str] | None) ->
 def _columns(known: list[Any], columns: tuple[str, str] | None, image_only: bool = False) -> tuple[Any, Any]:
     """The names of the image and the label column."""
     wanted = columns or tuple(
-        next((c for c in names if c in known), names[0]) for names in (IMAGE_COLUMNS, LABEL_COLUMNS)
+        next((c for c in usual if c in known), usual[0]) for usual in (IMAGE_COLUMNS, LABEL_COLUMNS)
     )
     missing = [name for name in wanted[: 1 if image_only else 2] if name not in known]
     if missing:
-        there = ", ".join(map(str, known))
-        raise UserError(f"data has no column {missing[0]!r}; name image and label: columns=(…, …), of {there}")
+        names = ", ".join(map(str, known))
+        raise UserError(f"data has no column {missing[0]!r}; name image and label: columns=(…, …), of {names}")
     return wanted[0], wanted[1]
 
 
@@ -109,92 +210,7 @@ def name_of(item: Any, number: int) -> str:
     return str(path) if path else f"item {number}"
 
 
-@dataclass
-class Pictures:
-    """What was read: a name, a header and pixels per image (values of deep images as they are), labels, failures."""
-
-    names: list[str] = field(default_factory=list)
-    headers: list[Header] = field(default_factory=list)
-    pixels: list[np.ndarray] = field(default_factory=list)
-    labels: list[Any] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-
-
-def load_objects(
-    data: Any,
-    y: Sequence[Any] | None = None,
-    test: Any = None,
-    test_y: Sequence[Any] | None = None,
-    *,
-    columns: tuple[str, str] | None = None,
-    classes: Sequence[str] | None = None,
-    size: int | None = None,
-    mode: str = "auto",
-    intensity: str = "auto",
-) -> Dataset:
-    """A dataset in memory; the arguments are those of `SSLData.from_dataset`."""
-    check_options(size, mode)
-    check_intensity(intensity)
-    if isinstance(data, Mapping) and "train" in data:
-        data, test = data["train"], data.get("test") if test is None else test
-    names = class_names(data, columns) if classes is None else tuple(map(str, classes))
-    train = read_pictures(data, y, columns, size, mode)
-    held = None if test is None else read_pictures(test, test_y, columns, size, mode, labeled=True)
-    found, numbers = _numbers(train.labels, names, "y")
-    shape = common_shape([*train.headers, *(held.headers if held else [])], size, mode)
-    ranges = find_ranges((p for p, h in zip(train.pixels, train.headers, strict=True) if h.deep), intensity)
-    x = _stacked(train, shape, ranges)
-    skipped, kept = tuple(train.skipped), None
-    if held is not None and held.pixels:
-        held_y = _numbers(held.labels, found, "test_y", by_name=names is None)[1]
-        kept = Examples(_stacked(held, shape, ranges), held_y, held.names)
-        skipped += tuple(held.skipped)
-    mean, std = channel_mean_std(x)
-    return Dataset(Examples(x, numbers, train.names), kept, found, mean, std, skipped, fixed=True, ranges=ranges)
-
-
-def read_pictures(
-    data: Any, y: Sequence[Any] | None, columns: tuple[str, str] | None, size: int | None, mode: str,
-    labeled: bool = False,
-) -> Pictures:  # fmt: skip
-    """Every image with its label; those that cannot be read are listed. `labeled` leaves out images without a label."""
-    found, total = Pictures(), 0
-    for number, (item, label) in enumerate(pairs(data, y, columns)):
-        name = name_of(item, number)
-        label = label_of(label)
-        if labeled and label is None:
-            continue
-        total += 1
-        try:
-            if isinstance(item, Exception):
-                raise item
-            header, pixels = _read(_opened(item), size, mode)
-        except BROKEN as fault:
-            found.skipped.append((name, " ".join(str(fault).split()) or type(fault).__name__))
-            continue
-        found.names.append(name)
-        found.headers.append(header)
-        found.pixels.append(pixels)
-        found.labels.append(label)
-    if not total and not labeled:
-        raise UserError("data: no images; at least one is needed")
-    if 2 * len(found.skipped) > total:
-        name, reason = found.skipped[0]
-        raise UserError(f"data: {len(found.skipped)} of {total} images cannot be read, first {name} ({reason})")
-    return found
-
-
-def _numbers(
-    labels: list[Any], classes: tuple[str, ...] | None, name: str, by_name: bool = False
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """Class names and the number of each label, −1 where there is none; integers are numbers of classes or names."""
-    array = np.empty(len(labels), dtype=object)
-    array[:] = [-1 if label is None else label for label in labels]
-    if classes is None:
-        found, numbers = encode(array)
-        return tuple(map(str, found)), numbers
-    numbers_given = not by_name and all(isinstance(label, int) for label in array)
-    return class_numbers(array.astype(np.int64) if numbers_given else array, classes, name)
+# --- pixels
 
 
 def _opened(item: Any) -> Image.Image | Deep:
@@ -206,15 +222,16 @@ def _opened(item: Any) -> Image.Image | Deep:
     if isinstance(item, io.BytesIO):
         return open_image(item)
     if isinstance(item, Image.Image):
-        own = item.copy()  # here Pillow reads the pixels of a file
-        own.format = item.format  # which tells whether it may store an orientation
-        return own
+        copied = item.copy()  # here Pillow reads the pixels of a file
+        copied.format = item.format  # which tells whether it may store an orientation
+        return copied
     return _from_array(item)
 
 
 def _from_array(item: Any) -> Image.Image | Deep:
     """H×W or H×W×C; tensors have their channels first."""
-    array = np.moveaxis(item.detach().cpu().numpy(), 0, -1) if _planes(item) else np.asarray(item)
+    planes = isinstance(item, Tensor) and item.ndim == 3
+    array = np.moveaxis(item.detach().cpu().numpy(), 0, -1) if planes else np.asarray(item)
     if array.dtype.kind not in "iufb" or array.ndim not in (2, 3) or not array.size:
         got = f"{array.dtype} of shape {array.shape}"
         raise UserError(f"data: an image is {got}; give paths, PIL images or numbers H×W or H×W×C")
@@ -224,14 +241,9 @@ def _from_array(item: Any) -> Image.Image | Deep:
     return Deep((array.shape[0], array.shape[1]), array.shape[2], False, lambda: array)
 
 
-def _planes(item: Any) -> bool:
-    return isinstance(item, Tensor) and item.ndim == 3
-
-
 def _read(image: Image.Image | Deep, size: int | None, mode: str) -> tuple[Header, np.ndarray]:
     """Header and pixels: 8 bits at their final size, and deep values as they are until their range is known."""
-    channels = image.channels if isinstance(image, Deep) and image.channels not in (1, 3) else 0
-    header = Header(upright_size(image), is_gray(image), "", channels, is_deep(image))
+    header = Header.of(image)
     if header.deep:
         pixels = values(image)
         if pixels.dtype != np.uint8 and not np.isfinite(pixels).all():

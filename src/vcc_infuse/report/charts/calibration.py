@@ -1,4 +1,4 @@
-"""Reliability diagrams before and, if there is one, after calibration: accuracy and number of predictions per bin."""
+"""Charts of the confidence: reliability diagrams before and after calibration, and histograms."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ..format import count, decimal, known, label, scaled
+from ..format import count, decimal, known, label, percent, scaled
 from ..read import Metrics, Run
 from .chart import CORRECT, WRONG, Chart, Trace, axis, color, layout
 
+BINS = 20
+PANELS = (("confidence", "softmax", ""), ("calibrated", "calibrated", "2"))
 
-def before(runs: Sequence[Run]) -> Chart | None:
+
+def softmax_diagram(runs: Sequence[Run]) -> Chart | None:
     """The diagram of the softmax confidence."""
     title = "Before calibration (softmax)" if any(map(is_calibrated, runs)) else "Confidence (softmax)"
     return diagram(runs, title, "reliability", "ece")
 
 
-def after(runs: Sequence[Run]) -> Chart | None:
+def calibrated_diagram(runs: Sequence[Run]) -> Chart | None:
     """The diagram of the calibrated confidence; none if no run has a calibrator, because it would be the same."""
     if not any(map(is_calibrated, runs)):
         return None
@@ -26,7 +29,7 @@ def after(runs: Sequence[Run]) -> Chart | None:
 
 
 def is_calibrated(run: Run) -> bool:
-    """Whether the calibrated confidence is another than the softmax's."""
+    """Whether the calibrated confidence differs from the softmax's."""
     return bool(run.latest.get("reliability_calibrated") != run.latest.get("reliability"))
 
 
@@ -37,28 +40,30 @@ def diagram(runs: Sequence[Run], title: str, key: str, ece: str) -> Chart | None
         return None
     ideal = dict(type="scatter", mode="lines", x=[0, 100], y=[0, 100], name="ideal", hoverinfo="skip",
                  line=dict(color="#8a93a3", dash="dash", width=1.5))  # fmt: skip
-    data = [*(t for run in drawn for t in traces(run, run.latest[key], len(runs) == 1)), ideal]
+    data = [*(t for run in drawn for t in diagram_traces(run, run.latest[key], len(runs) == 1)), ideal]
     shape = layout(
         xaxis=axis("confidence, percent", range=[0, 100], anchor="y2"), yaxis=axis("accuracy, %", domain=[0.34, 1]),
         yaxis2=axis("predictions", domain=[0, 0.24]), showlegend=False,
     )  # fmt: skip
     shape["yaxis"]["range"] = [0, 104]
-    summary = "; ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}, {spread(run.latest[key])}" for run in drawn)
+    summary = "; ".join(
+        f"{run.name}: ECE {decimal(run.latest.get(ece))}, {fullest_bin(run.latest[key])}" for run in drawn
+    )
     note = " · ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}" for run in drawn)
     alt = f"Reliability diagram, {title.lower()}. {summary}."
     return Chart(title, alt, data, shape, note.split(": ", 1)[1] if len(runs) == 1 else note, height=360)
 
 
-def traces(run: Run, bars: Metrics, single: bool) -> list[Trace]:
+def diagram_traces(run: Run, table: Metrics, single: bool) -> list[Trace]:
     """The accuracy per bin (bars for a single run, a line for several) and the count per bin."""
-    counts = bars["count"]
+    counts = table["count"]
     width = 100 / len(counts)
     middle = [(i + 0.5) * width for i in range(len(counts))]
     shared: dict[str, Any] = dict(name=label(run.name), meta=dict(run=run.number))
     hover = "%{customdata[0]} predictions with confidence %{customdata[1]:.1f} %: %{y:.1f} % correct<extra></extra>"
     accuracy: Trace = dict(
-        **shared, x=middle, y=scaled(bars["accuracy"]), hovertemplate=hover,
-        customdata=list(map(list, zip(counts, scaled(bars["confidence"]), strict=True))),
+        **shared, x=middle, y=scaled(table["accuracy"]), hovertemplate=hover,
+        customdata=list(map(list, zip(counts, scaled(table["confidence"]), strict=True))),
     )  # fmt: skip
     tint = color(run.number)
     if single:
@@ -70,29 +75,24 @@ def traces(run: Run, bars: Metrics, single: bool) -> list[Trace]:
     return [accuracy, number]
 
 
-def spread(bars: Metrics) -> str:
+def fullest_bin(table: Metrics) -> str:
     """The fullest bin in words."""
-    counts = bars["count"]
+    counts = table["count"]
     fullest = max(range(len(counts)), key=counts.__getitem__)
     low, high = (100 * (fullest + i) / len(counts) for i in (0, 1))
-    accuracy = bars["accuracy"][fullest]
+    accuracy = table["accuracy"][fullest]
     share = f", {100 * accuracy:.1f} % of them correct" if known(accuracy) else ""
-    return (
-        f"{count(counts[fullest])} of {count(sum(counts))} predictions have {low:.0f} to {high:.0f} % confidence{share}"
-    )
+    most = f"{count(counts[fullest])} of {count(sum(counts))}"
+    return f"{most} predictions have {low:.0f} to {high:.0f} % confidence{share}"
 
 
-BINS = 20
-PANELS = (("confidence", "softmax", ""), ("calibrated", "calibrated", "2"))
-
-
-def histogram(run: Run) -> Chart | None:
-    """Shares of the correct and of the wrong predictions: there are few wrong ones, and counts would hide them."""
+def confidence_histogram(run: Run) -> Chart | None:
+    """Shares of the correct and of the wrong predictions; counts would hide the wrong ones, which are few."""
     if run.predictions is None or not len(run.predictions["truth"]):
         return None
     correct = run.predictions["truth"] == run.predictions["predicted"]
     data = [
-        bars(run, run.predictions[column], correct == wanted, word, suffix)
+        histogram_bars(run, run.predictions[column], correct == wanted, word, suffix)
         for column, _, suffix in PANELS
         for wanted, word in ((True, "correct"), (False, "wrong"))
     ]
@@ -101,16 +101,14 @@ def histogram(run: Run) -> Chart | None:
         xaxis2=axis("calibrated, %", domain=[0.55, 1], range=[0, 100], anchor="y2"),
         yaxis2=axis(anchor="x2", matches="y", showticklabels=False), barmode="overlay", bargap=0.05,
     )  # fmt: skip
-    means = [
-        f"{word}: {mean(run, column, correct)} correct, {mean(run, column, ~correct)} wrong"
-        for column, word, _ in PANELS
-    ]
+    columns = [(word, run.predictions[column]) for column, word, _ in PANELS]
+    means = [f"{word}: {mean(values[correct])} correct, {mean(values[~correct])} wrong" for word, values in columns]
     numbers = f"{int(correct.sum())} correct and {int((~correct).sum())} wrong predictions"
     alt = f"Confidence of {numbers} of {run.name}. Mean confidence, {'; '.join(means)}."
     return Chart("Confidence of correct and wrong predictions", alt, data, shape, f"{numbers}; each adds up to 100 %.")
 
 
-def bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: str, suffix: str) -> Trace:
+def histogram_bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: str, suffix: str) -> Trace:
     """One histogram."""
     counts, edges = np.histogram(np.clip(confidence[members], 0, 1), bins=BINS, range=(0, 1))
     share = 100 * counts / max(int(members.sum()), 1)
@@ -122,7 +120,6 @@ def bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: str, suffi
     )  # fmt: skip
 
 
-def mean(run: Run, column: str, members: np.ndarray) -> str:
+def mean(confidence: np.ndarray) -> str:
     """A mean confidence in words."""
-    assert run.predictions is not None
-    return f"{100 * float(run.predictions[column][members].mean()):.1f} %" if members.any() else "none"
+    return percent(float(confidence.mean())) if len(confidence) else "none"

@@ -1,4 +1,4 @@
-"""Chart: a Plotly figure with its title, a note, and a sentence for screen readers; layout shared by all charts."""
+"""Chart: a Plotly figure with its title, a note and a sentence for screen readers; the layout shared by all charts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ..format import label
 from ..read import Run
 
 COLORS = ("#3b82f6", "#f0701a", "#10a37f", "#a463f2", "#e0457b", "#0ea5b7", "#b58900", "#7c8798", "#84a300", "#c2410c")
-
-CORRECT, WRONG, MUTED = COLORS[0], COLORS[1], "rgba(128,134,148,0.45)"
+CORRECT = COLORS[0]
+WRONG = COLORS[1]
+MUTED = "rgba(128,134,148,0.45)"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 Trace = dict[str, Any]

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ...utils.io import Columns
-from ..format import UNKNOWN, name_of, percent
+from ..format import name_of, percent
 from ..read import Run
 
 PARTS = {
@@ -18,16 +18,13 @@ PARTS = {
     "harmful": ("Most harmful", "lowest scores of the selector"),
     "mistakes": ("Most confident mistakes", "{} images, by calibrated confidence"),
 }
-
-SMALL = 32
-"""Up to this many pixels per side, PNG is as small as JPEG and lossless."""
+SMALL = 32  # up to so many pixels per side, PNG is as small as JPEG and lossless
 
 
 class Thumbnail(NamedTuple):
     """One image inside the page; `truth` is ✓ beside a correct label and empty where the true class is unknown."""
 
     source: str
-    title: str
     alt: str
     label: str
     truth: str
@@ -46,41 +43,30 @@ class Strip(NamedTuple):
 def gallery(run: Run) -> list[Strip]:
     """One strip for each part of which the run kept images."""
     kept = run.gallery or {}
-    parts = [part for part in PARTS if f"{part}_images" in kept]
     return [
-        Strip(
-            PARTS[part][0],
-            PARTS[part][1].format(run.measured_on),
-            [thumbnail(run, kept, part, i) for i in rows(kept, part)],
-        )
-        for part in parts
+        Strip(title, order.format(run.measured_on), [thumbnail(run, kept, part, i) for i in range(len(images))])
+        for part, (title, order) in PARTS.items()
+        if (images := kept.get(f"{part}_images")) is not None
     ]
-
-
-def rows(kept: Columns, part: str) -> range:
-    """The places of the images of one part."""
-    return range(len(kept[f"{part}_images"]))
 
 
 def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
     """One image with its labels and its score or confidence."""
     name = str(kept[f"{part}_names"][i])
     truth, label = (int(kept[f"{part}_{column}"][i]) for column in ("truth", "label"))
-    true_name, label_name = class_name(run, truth), class_name(run, label)
+    label_name = name_of(run.classes, label)
+    true_name = name_of(run.classes, truth)
     if part == "mistakes":
-        value, word = percent(float(kept["mistakes_confidence"][i])), "predicted"
+        value = percent(float(kept["mistakes_confidence"][i]))
+        word = "predicted"
     else:
-        value, word = f"{float(kept[f'{part}_score'][i]):+.3g}", "pseudo label"
+        value = f"{float(kept[f'{part}_score'][i]):+.3g}"
+        word = "pseudo label"
     place = f"{PARTS[part][0]}, number {i + 1}{': ' + name if name else ''}"
     alt = f"{place}: {word} {label_name}, true class {true_name}, {value}"
     mark = "" if truth < 0 else "✓" if truth == label else true_name
     source = data_uri(kept[f"{part}_images"][i])
-    return Thumbnail(source, name or alt, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)
-
-
-def class_name(run: Run, number: int) -> str:
-    """A class name, or a dash where the class is unknown."""
-    return name_of(run.classes, number) if number >= 0 else UNKNOWN
+    return Thumbnail(source, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)
 
 
 def data_uri(image: np.ndarray) -> str:

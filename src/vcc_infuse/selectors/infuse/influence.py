@@ -1,4 +1,13 @@
-"""The gradient on the support set, which replaces a validation set: feature-level Mixup of labeled examples."""
+"""Influence of unlabeled examples on the loss of a support set: pure functions of features, logits and labels.
+
+The influence of an example u is dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), where V is the support set and ε the weight that u
+gains in training. For a linear head an example's gradient is error ⊗ [feature; 1], so that neither autograd nor the
+backbone is needed. The functions at the end measure the same through all parameters of a network.
+
+References:
+    Fang et al.: VCC-INFUSE: Towards Accurate and Efficient Selection of Unlabeled Examples in Semi-supervised
+    Learning. IJCAI 2024.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +22,153 @@ from torch.func import functional_call, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...types import Outputs
-from ..head_gradients import augmented, mean_gradient
+from ..head_gradients import alignment, augmented, mean_gradient
 from ..pool import Pool, PoolChunk
+
+Head = tuple[Tensor, Tensor | None]
+"""Weight `(classes, width)` and bias `(classes,)` of a linear head."""
+
+
+def influence(
+    features: Tensor, logits: Tensor, *, targets: Tensor, direction: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """How training on each example would change the support loss, to first order, through the linear head.
+
+    Args:
+        features: inputs of the head, `(batch, width)`.
+        logits: outputs of the head for them, `(batch, classes)`.
+        targets: pseudo labels: classes `(batch,)`, or distributions `(batch, classes)`.
+        direction: gradient of the support loss, `(classes, width + 1)`; see `support_direction`.
+        weights: how much each example counts in the unlabeled loss, `(batch,)`; all the same if None.
+
+    Returns:
+        dL(V)/dε of each example, `(batch,)`: the support loss falls where it is negative.
+
+    Example:
+        >>> import torch
+        >>> features = torch.tensor([[1.0], [1.0]])
+        >>> direction = torch.tensor([[-0.5, 0.0], [0.5, 0.0]])  # the support set wants a larger first logit
+        >>> influence(features, torch.zeros(2, 2), targets=torch.tensor([0, 1]), direction=direction)
+        tensor([-0.5000,  0.5000])
+    """
+    target = F.one_hot(targets, logits.shape[1]) if targets.ndim == 1 else targets
+    errors = logits.softmax(1) - target
+    return -alignment(direction, errors if weights is None else weights[:, None] * errors, features)
+
+
+def support_direction(
+    features: Tensor, labels: Tensor, *, head: Head, mixup_draws: int = 8, rng: np.random.Generator | None = None
+) -> Tensor:
+    """Gradient of the support loss in a linear head: the mean cross entropy on Mixup of labeled features.
+
+    Args:
+        features: inputs of the head for labeled examples, `(labeled, width)`.
+        labels: their classes, `(labeled,)`.
+        head: weight `(classes, width)` and bias `(classes,)` or None.
+        mixup_draws: number of Mixup draws to average; 0 takes the examples as they are, as for a validation set.
+        rng: draws partners and shares; seeded with 0 if None.
+
+    Returns:
+        The gradient, `(classes, width + 1)`; the last column belongs to the bias.
+
+    Example:
+        >>> import torch
+        >>> head = torch.zeros(2, 1), None
+        >>> support_direction(torch.tensor([[1.0]]), torch.tensor([0]), head=head, mixup_draws=0)
+        tensor([[-0.5000, -0.5000],
+                [ 0.5000,  0.5000]])
+    """
+    return support_gradients(features, labels, head=head, mixup_draws=mixup_draws, rng=rng)[0]
+
+
+def support_gradients(
+    features: Tensor, labels: Tensor, *, head: Head, mixup_draws: int, rng: np.random.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """The gradient of `support_direction`, and that in the features, `(labeled, width)`."""
+    rng = np.random.default_rng(0) if rng is None else rng
+    weight, bias = (None if part is None else part.detach().float() for part in head)
+    assert weight is not None
+    truth = F.one_hot(labels, len(weight)).float()
+    draws = [FeatureMixup.draw(len(labels), rng, features.device) for _ in range(mixup_draws)]
+    draws = draws or [FeatureMixup.none(len(labels), features.device)]
+    direction = torch.zeros(len(weight), features.shape[1] + 1, device=features.device)
+    in_features = torch.zeros_like(features)
+    for mix in draws:
+        mixed = mix(features)
+        errors = F.linear(mixed, weight, bias).softmax(1) - mix(truth)
+        direction += mean_gradient(errors, mixed) / len(draws)
+        in_features += mix.backward(errors @ weight) / (len(labels) * len(draws))
+    return direction, in_features
+
+
+class FeatureMixup(NamedTuple):
+    """Mixup over the whole labeled set: each row is mixed with a partner, which gets one minus the share of the row.
+
+    Shapes: `partner` is `(rows,)`, `share` is `(rows, 1)`.
+    """
+
+    partner: Tensor
+    share: Tensor
+
+    @classmethod
+    def draw(cls, count: int, rng: np.random.Generator, device: torch.device | str = "cpu") -> FeatureMixup:
+        """A random partner for each row, and λ ~ Beta(1, 1)."""
+        partner = torch.from_numpy(rng.permutation(count)).to(device)
+        return cls(partner, torch.from_numpy(rng.random(count)).float().to(device)[:, None])
+
+    @classmethod
+    def none(cls, count: int, device: torch.device | str = "cpu") -> FeatureMixup:
+        """Rows as they are."""
+        return cls(torch.arange(count, device=device), torch.ones(count, 1, device=device))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """λ · row + (1 − λ) · partner, for features and for one-hot labels."""
+        return torch.lerp(rows[self.partner], rows, self.share)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """The gradient in the original rows, given the gradient in the mixed rows."""
+        return (self.share * gradient).index_add(0, self.partner, (1 - self.share) * gradient)
+
+
+class GaussNewton:
+    """The head's Gauss-Newton matrix as a Kronecker product S ⊗ A (K-FAC), summed over batches.
+
+    Args:
+        batches: probabilities `(batch, classes)`, features `(batch, width)` and weights `(batch,)`.
+    """
+
+    def __init__(self, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+        self.count = 0.0
+        self.inputs: Tensor | float = 0.0
+        self.outputs: Tensor | float = 0.0
+        for probs, features, weights in batches:
+            p = probs.double()
+            w = weights.double()
+            rows = augmented(features).double()
+            self.inputs = self.inputs + (rows * w[:, None]).T @ rows
+            self.outputs = self.outputs + torch.diag(w @ p) - (p * w[:, None]).T @ p
+            self.count += float(w.sum())
+
+    def solve(self, direction: Tensor, damping: float) -> Tensor:
+        """(S + λ_S I)⁻¹ · direction · (A + λ_A I)⁻¹; each λ is `damping` times the factor's mean eigenvalue."""
+        if self.count == 0:
+            return direction
+        once = torch.linalg.solve(self._damped(self.outputs, damping), direction.double())
+        solved: Tensor = torch.linalg.solve(self._damped(self.inputs, damping), once.T)
+        return solved.T.to(direction.dtype)
+
+    def _damped(self, total: Tensor | float, damping: float) -> Tensor:
+        factor = torch.as_tensor(total) / self.count
+        size = len(factor)
+        return factor + damping * factor.trace() / size * torch.eye(size, dtype=factor.dtype, device=factor.device)
+
+
+Tangent = dict[str, Tensor]
+"""A value for each parameter of a network, by name."""
 
 
 class SupportGradient(NamedTuple):
-    """Gradients of the support loss: in the head, classes × (width + 1), and in each support example's feature.
+    """Gradients of the support loss: in the head, `(classes, width + 1)`, and in the features, `(support, width)`.
 
     `chunks` yields the row numbers and the network's inputs of these examples.
     """
@@ -26,44 +176,6 @@ class SupportGradient(NamedTuple):
     head: Tensor
     features: Tensor
     chunks: Iterator[tuple[np.ndarray, Tensor]]
-
-
-class FeatureMixup:
-    """One Mixup draw over the whole labeled set: each row is mixed with a random partner, λ ~ Beta(1, 1)."""
-
-    def __init__(self, count: int, rng: np.random.Generator, device: torch.device | str = "cpu") -> None:
-        self.partner = torch.from_numpy(rng.permutation(count)).to(device)
-        self.lam = torch.from_numpy(rng.random(count)).float().to(device)[:, None]
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """λ · row + (1 − λ) · partner, for features and for one-hot labels."""
-        return torch.lerp(rows[self.partner], rows, self.lam)
-
-    def backward(self, gradient: Tensor) -> Tensor:
-        """The gradient in the original rows, given the gradient in the mixed rows."""
-        own = self.lam * gradient
-        return own.index_add(0, self.partner, (1 - self.lam) * gradient)
-
-
-def support_gradient(
-    head: nn.Linear, features: Tensor, y: Tensor, draws: int, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the Mixup loss averaged over `draws` draws: in the head, and in each labeled feature."""
-    truth = F.one_hot(y, head.out_features).float()
-    direction = torch.zeros(head.out_features, head.in_features + 1, device=features.device)
-    back = torch.zeros_like(features)
-    weight = head.weight.detach().float()
-    bias = torch.zeros(head.out_features, device=weight.device) if head.bias is None else head.bias.detach().float()
-    for _ in range(draws):
-        mix = FeatureMixup(len(y), rng, features.device)
-        mixed = mix(features)
-        errors = F.linear(mixed, weight, bias).softmax(1) - mix(truth)
-        direction += mean_gradient(errors, mixed) / draws
-        back += mix.backward(errors @ weight) / (len(y) * draws)
-    return direction, back
-
-
-Tangent = dict[str, Tensor]
 
 
 def full_direction(pool: Pool, support: SupportGradient) -> Tangent:
@@ -80,63 +192,37 @@ def full_direction(pool: Pool, support: SupportGradient) -> Tangent:
     total["head.weight"] += support.head[:, :-1]
     if "head.bias" in total:
         total["head.bias"] += support.head[:, -1]
-    frozen = set(parameters) - set(pool.trainable) if pool.trainable else set()
+    frozen = pool.frozen()
     return {name: torch.zeros_like(v) if name in frozen else v for name, v in total.items()}
 
 
-def _backbone_gradient(model: nn.Module, parameters: Tangent, x: Tensor, back: Tensor) -> Tangent:
+def _backbone_gradient(model: nn.Module, parameters: Tangent, x: Tensor, in_features: Tensor) -> Tangent:
     """The gradient in the parameters, given the gradient in the features of x."""
 
     def features(moved: Tangent) -> Tensor:
         outputs: Outputs = functional_call(model, moved, (x,))
         return outputs.features
 
-    gradient: Tangent = vjp(features, parameters)[1](back)[0]
+    gradient: Tangent = vjp(features, parameters)[1](in_features)[0]
     return gradient
 
 
 def directional_derivatives(model: nn.Module, tangent: Tangent, chunk: PoolChunk) -> Tensor:
-    """⟨∇ weight·CE(u), tangent⟩ for each example of a chunk; zero where the weight is zero."""
-    derivatives, wanted = torch.zeros_like(chunk.weights), chunk.weights > 0
+    """⟨∇ weight·CE(u), tangent⟩ for each example of a chunk, `(rows,)`; zero where the weight is zero."""
+    derivatives = torch.zeros_like(chunk.weights)
+    wanted = chunk.weights > 0
     if not wanted.any():
         return derivatives
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    images, targets, weights = chunk.images[wanted], chunk.targets[wanted], chunk.weights[wanted]
+    images = chunk.images[wanted]
+    targets = chunk.targets[wanted]
+    weights = chunk.weights[wanted]
 
     def losses(moved: Tangent) -> Tensor:
         outputs: Outputs = functional_call(model, moved, (images,))
         return -weights * (targets * outputs.logits.float().log_softmax(1)).sum(1)
 
-    device = images.device.type
     # Fused attention has no forward-mode rule, and half precision is too coarse for the derivative.
-    with sdpa_kernel(SDPBackend.MATH), torch.autocast(device, enabled=False):
+    with sdpa_kernel(SDPBackend.MATH), torch.autocast(images.device.type, enabled=False):
         derivatives[wanted] = jvp(losses, (parameters,), (tangent,))[1]
     return derivatives
-
-
-class GaussNewton:
-    """Sums of the two factors over batches of (probabilities, features, weights)."""
-
-    def __init__(self, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-        self.count = 0.0
-        self.inputs: Tensor | float = 0.0
-        self.outputs: Tensor | float = 0.0
-        for probs, features, weights in batches:
-            rows, p, w = augmented(features).double(), probs.double(), weights.double()
-            self.inputs = self.inputs + (rows * w[:, None]).T @ rows
-            self.outputs = self.outputs + torch.diag(w @ p) - (p * w[:, None]).T @ p
-            self.count += float(w.sum())
-
-    def solve(self, direction: Tensor, damping: float) -> Tensor:
-        """(S + λ_S I)⁻¹ · direction · (A + λ_A I)⁻¹; each λ is `damping` times the factor's mean eigenvalue."""
-        if self.count == 0:
-            return direction
-        left, right = (self._damped(factor, damping) for factor in (self.outputs, self.inputs))
-        once = torch.linalg.solve(left, direction.double())
-        solved: Tensor = torch.linalg.solve(right, once.T)
-        return solved.T.to(direction.dtype)
-
-    def _damped(self, total: Tensor | float, damping: float) -> Tensor:
-        factor = torch.as_tensor(total) / self.count
-        size = len(factor)
-        return factor + damping * factor.trace() / size * torch.eye(size, dtype=factor.dtype, device=factor.device)

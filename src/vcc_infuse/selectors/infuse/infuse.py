@@ -1,35 +1,43 @@
 """INFUSE (VCC-INFUSE, IJCAI 2024): keep the unlabeled examples whose influence lowers the validation loss most.
 
-score(u) = dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), with feature-level Mixup of labeled examples in place of V.
-A positive score raises the validation loss, so the lowest scores are kept unless `rank="printed"`.
+The influence of u is dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), with feature-level Mixup of labeled examples in place of V.
+A positive influence raises the validation loss, so the lowest are kept unless `rank="printed"`.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, cast
 
-import torch.nn.functional as F
+import numpy as np
+import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice, check_integer, check_range
-from ..base import FirstInterval, ScoreWith
-from ..head_gradients import alignment
+from ...errors import UserError, check_choice, check_integer, check_range
+from ...types import Outputs
 from ..pool import Pool, PoolChunk
 from ..scoring import GRANULARITIES, Granularity, ScoredSelector, example_columns, group_scores, random_groups
-from .influence import GaussNewton, SupportGradient, directional_derivatives, full_direction, support_gradient
+from .influence import (
+    GaussNewton,
+    SupportGradient,
+    directional_derivatives,
+    full_direction,
+    influence,
+    support_direction,
+    support_gradients,
+)
 
 MIXUP = 21  # key of a random stream
 SUPPORT_SIZE = 1024
+CURVATURE_SIZE = 4096
+Array = Tensor | np.ndarray
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class INFUSE(ScoredSelector):
     """The examples with the best influence on a Mixup support set; examples without weight come after all others.
 
     Args:
-        keep: fraction of the pool to keep, and of the optimizer steps to take.
-        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
         params: parameters through which influence is measured: the "head" (closed form) or "all" of them.
         granularity: one score per "example", or one per random "batch" as in the paper.
         rank: "corrected" keeps what lowers the support loss most; "printed" keeps the highest score, which raises it.
@@ -37,61 +45,117 @@ class INFUSE(ScoredSelector):
         mixup_draws: number of Mixup draws over the labeled set that are averaged.
         support_views: augmented views per labeled image to mix; 0 takes enough for a support set of 1,024.
         damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
-        score_with: score with the "online" or the averaged ("ema") weights.
-        first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
+
+    References:
+        Fang et al.: VCC-INFUSE: Towards Accurate and Efficient Selection of Unlabeled Examples in Semi-supervised
+        Learning. IJCAI 2024.
+
+    Example:
+        In a training loop of your own, with features and logits of any network that ends in a linear layer:
+
+        >>> import torch
+        >>> from vcc_infuse import INFUSE
+        >>> _ = torch.manual_seed(0)
+        >>> head, pool, labeled = torch.nn.Linear(4, 3), torch.randn(10, 4), torch.randn(6, 4)
+        >>> infuse = INFUSE(keep=0.3)
+        >>> scores = infuse.score(
+        ...     pool, head(pool), support_features=labeled, support_labels=torch.arange(6) % 3, head=head
+        ... )
+        >>> scores.shape, infuse.choose_from(scores).shape
+        (torch.Size([10]), torch.Size([3]))
     """
 
-    def __init__(
-        self,
-        keep: float = 0.4,
-        every: int | None = None,
-        params: Literal["head", "all"] = "head",
-        granularity: Granularity = "example",
-        rank: Literal["corrected", "printed"] = "corrected",
-        curvature: Literal["identity", "gauss_newton"] = "identity",
-        mixup_draws: int = 8,
-        support_views: int = 1,
-        damping: float = 0.1,
-        score_with: ScoreWith = "online",
-        first_interval: FirstInterval = "random",
-    ) -> None:
-        super().__init__(keep, every, first_interval, score_with)
-        self.params = check_choice("params", params, ("head", "all"))
-        self.granularity = check_choice("granularity", granularity, GRANULARITIES)
-        self.rank = check_choice("rank", rank, ("corrected", "printed"))
-        # Curvature is implemented for the head only.
-        curvatures = ("identity", "gauss_newton") if params == "head" else ("identity",)
-        self.curvature = check_choice("curvature", curvature, curvatures)
-        self.mixup_draws = check_integer("mixup_draws", mixup_draws, 1)
-        self.support_views = check_integer("support_views", support_views, 0)
-        self.damping = check_range("damping", damping, 1e-6)
+    params: Literal["head", "all"] = "head"
+    granularity: Granularity = "example"
+    rank: Literal["corrected", "printed"] = "corrected"
+    curvature: Literal["identity", "gauss_newton"] = "identity"
+    mixup_draws: int = 8
+    support_views: int = 1
+    damping: float = 0.1
 
-    def score(self, pool: Pool) -> dict[str, Tensor]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.params = check_choice("params", self.params, ("head", "all"))
+        self.granularity = check_choice("granularity", self.granularity, GRANULARITIES)
+        self.rank = check_choice("rank", self.rank, ("corrected", "printed"))
+        # Curvature is implemented for the head only.
+        curvatures = ("identity", "gauss_newton") if self.params == "head" else ("identity",)
+        self.curvature = check_choice("curvature", self.curvature, curvatures)
+        self.mixup_draws = check_integer("mixup_draws", self.mixup_draws, 1)
+        self.support_views = check_integer("support_views", self.support_views, 0)
+        self.damping = check_range("damping", self.damping, 1e-6)
+
+    @torch.no_grad()
+    def score(
+        self,
+        features: Array,
+        logits: Array,
+        *,
+        support_features: Array,
+        support_labels: Array,
+        head: nn.Linear | tuple[Array, Array | None],
+        targets: Array | None = None,
+        weights: Array | None = None,
+        seed: int = 0,
+    ) -> Tensor:
+        """Score a pool given as tensors or NumPy arrays, for a training loop of your own.
+
+        Args:
+            features: inputs of the head, `(pool, width)`, for the view that is trained on.
+            logits: outputs of the head for them, `(pool, classes)`.
+            support_features: inputs of the head for labeled examples, `(labeled, width)`.
+            support_labels: their classes, `(labeled,)`.
+            head: the linear layer, or its weight `(classes, width)` and bias `(classes,)` or None.
+            targets: pseudo labels: classes `(pool,)`, or distributions `(pool, classes)`. If None, the largest logit.
+            weights: how much each pseudo label counts in the loss, `(pool,)`, such as 1 above a threshold of
+                confidence and 0 below. If None, all count the same.
+            seed: seed of Mixup.
+
+        Returns:
+            Scores, `(pool,)`: the larger, the better to keep; −inf where the weight is zero.
+        """
+        if self.params != "head" or self.granularity != "example":
+            raise UserError('scores of features need params="head" and granularity="example"; leave out these options')
+        device = torch.as_tensor(features).device
+        outputs = Outputs(_floats(logits, device), _floats(features, device))
+        target = outputs.logits.argmax(1) if targets is None else torch.as_tensor(targets, device=device)
+        weight = torch.ones(len(target), device=device) if weights is None else _floats(weights, device)
+        parts = (head.weight, head.bias) if isinstance(head, nn.Linear) else head
+        rng = np.random.default_rng([seed, MIXUP])
+        gradient = support_direction(
+            _floats(support_features, device),
+            torch.as_tensor(support_labels, device=device),
+            head=(_floats(parts[0], device), None if parts[1] is None else _floats(parts[1], device)),
+            mixup_draws=self.mixup_draws,
+            rng=rng,
+        )
+        rows = rng.permutation(len(target))[:CURVATURE_SIZE]
+        sample = outputs.logits[rows].softmax(1), outputs.features[rows], weight[rows]
+        direction = self._precondition(gradient, [sample])
+        scores = influence(outputs.features, outputs.logits, targets=target, direction=direction, weights=weight)
+        return self.value(scores).masked_fill(weight == 0, -math.inf)
+
+    def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """One pass over the pool, which stores four numbers per example whatever the feature width."""
         influence_of = self._influence(pool)
         columns = pool.scan(lambda chunk: {"score": influence_of(chunk), **example_columns(chunk)})
-        scores, used = columns["score"], columns["weight"]
+        scores = columns["score"]
         if self.granularity == "batch":
-            scores = group_scores(scores, used, random_groups(pool))
+            scores = group_scores(scores, columns["weight"], random_groups(pool))
         columns["score"] = self.value(scores)
         return columns
 
-    def value(self, score: Tensor) -> Tensor:
-        """The influence score with its sign chosen so that a higher value is kept first."""
-        return -score if self.rank == "corrected" else score
+    def value(self, influence: Tensor) -> Tensor:
+        """The influence with its sign chosen so that a higher value is kept first."""
+        return -influence if self.rank == "corrected" else influence
 
     def direction(self, pool: Pool) -> Tensor:
-        """H⁻¹∇L(V) of the head, classes × (width + 1). It is computed once; each chunk is then one matrix product."""
-        direction = self.gradient(pool)
-        if self.curvature == "identity":
-            return direction
-        factors = GaussNewton(
-            (chunk.outputs.logits.softmax(1), chunk.outputs.features, chunk.weights) for chunk in pool.sample(4096)
-        )
-        return factors.solve(direction, self.damping)
+        """H⁻¹∇L(V) of the head, `(classes, width + 1)`: computed once, so that each chunk is one matrix product."""
+        sample = ((c.outputs.logits.softmax(1), c.outputs.features, c.weights) for c in pool.sample(CURVATURE_SIZE))
+        return self._precondition(self.gradient(pool), sample)
 
     def gradient(self, pool: Pool) -> Tensor:
-        """∇L(V) of the head, classes × (width + 1)."""
+        """∇L(V) of the head, `(classes, width + 1)`."""
         return self.support(pool).head
 
     def views(self, pool: Pool) -> int:
@@ -103,23 +167,29 @@ class INFUSE(ScoredSelector):
         views = self.views(pool)
         outputs, y = pool.labeled_features(views)
         head = cast(nn.Linear, pool.model.get_submodule("head"))
-        gradients = support_gradient(head, outputs.features, y, self.mixup_draws, pool.rng(MIXUP))
+        gradients = support_gradients(
+            outputs.features, y, head=(head.weight, head.bias), mixup_draws=self.mixup_draws, rng=pool.rng(MIXUP)
+        )
         return SupportGradient(*gradients, ((rows, x) for rows, x, _ in pool.labeled_chunks(views)))
+
+    def _precondition(self, gradient: Tensor, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+        if self.curvature == "identity":
+            return gradient
+        return GaussNewton(batches).solve(gradient, self.damping)
 
     def _influence(self, pool: Pool) -> Callable[[PoolChunk], Tensor]:
         if self.params == "all":
             tangent = full_direction(pool, self.support(pool))
             return lambda chunk: -directional_derivatives(pool.model, tangent, chunk)
         direction = self.direction(pool)
-        return lambda chunk: chunk_influence(direction, chunk)
+        return lambda chunk: influence(
+            chunk.outputs.features,
+            chunk.outputs.logits,
+            targets=chunk.targets,
+            direction=direction,
+            weights=chunk.weights,
+        )
 
 
-def chunk_influence(direction: Tensor, chunk: PoolChunk) -> Tensor:
-    """The influence score of each example of a scanned chunk."""
-    return -alignment(direction, chunk.errors, chunk.outputs.features)
-
-
-def influence_scores(direction: Tensor, features: Tensor, probs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """The influence score of each row, from stored features; labels are classes or distributions."""
-    targets = F.one_hot(labels, probs.shape[1]) if labels.ndim == 1 else labels
-    return -alignment(direction, weights[:, None] * (probs - targets), features)
+def _floats(values: Array, device: torch.device) -> Tensor:
+    return torch.as_tensor(values, device=device).detach().float()

@@ -5,8 +5,7 @@ from few classes. Here only the sign of a score counts. What would raise the sup
 drawn at random from all other examples, in proportion to the pseudo classes. The table `coreset` compares the two.
 """
 
-from __future__ import annotations
-
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from ...errors import check_choice, check_range
 from ...types import Coreset
-from ..base import FirstInterval, ScoreWith, random_subset, uniform
+from ..base import random_subset, uniform
 from ..pool import Pool
 from ..ranking import QUOTAS, Quota, Scored, Selection, best, nan_to_worst, rows_from_state, rows_to_state
+from ..scoring import Generators, Granularity
 from .infuse import INFUSE
 
 Strategy = Literal["drop_harmful", "top"]
@@ -24,18 +24,11 @@ STRATEGIES = ("drop_harmful", "top")
 RANDOM_FRACTION, HARMLESS_DRAW = 11, 22  # keys of random streams
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RobustINFUSE(INFUSE):
     """A stratified random draw from the examples that do not raise the support loss.
 
     Args:
-        keep: fraction of the pool to keep, and of the optimizer steps to take.
-        every: optimizer steps between refreshes; if None, 40/1024 of the run, or what a short run can afford.
-        params: parameters through which influence is measured: the "head" (closed form) or "all" of them.
-        curvature: H is the "identity", or the head's "gauss_newton" matrix (needs params="head").
-        mixup_draws: number of Mixup draws over the labeled set that are averaged.
-        support_views: augmented views per labeled image to mix; 0 takes enough for a support set of 1,024.
-        damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
-        score_with: score with the "online" or the averaged ("ema") weights.
         strategy: "drop_harmful" drops what would raise the support loss and draws the budget at random from all other
             examples; "top" keeps the best scores, which differs from INFUSE by the quota.
         quota: how the budget is divided among pseudo classes: "proportional" to their counts, "equal", or "none".
@@ -45,44 +38,31 @@ class RobustINFUSE(INFUSE):
         random_fraction: part of the budget that is drawn at random from the examples the ranking leaves out.
         resample_each_pass: with strategy="drop_harmful", draw another core set with the same scores after each pass
             through the current one: a set that is repeated many times teaches its own mistakes.
-        first_interval: core set of the first interval: "random", the "full" pool, or "score" with the untrained model.
     """
 
-    def __init__(
-        self,
-        keep: float = 0.4,
-        every: int | None = None,
-        params: Literal["head", "all"] = "head",
-        curvature: Literal["identity", "gauss_newton"] = "identity",
-        mixup_draws: int = 8,
-        support_views: int = 1,
-        damping: float = 0.1,
-        score_with: ScoreWith = "online",
-        strategy: Strategy = "drop_harmful",
-        quota: Quota = "proportional",
-        score_momentum: float = 0.0,
-        random_fraction: float = 0.0,
-        resample_each_pass: bool = False,
-        first_interval: FirstInterval = "random",
-    ) -> None:
-        super().__init__(keep, every, params, "example", "corrected", curvature, mixup_draws, support_views, damping,
-                         score_with, first_interval)  # fmt: skip
-        self.strategy = check_choice("strategy", strategy, STRATEGIES)
-        self.quota: Quota = check_choice("quota", quota, QUOTAS)
-        self.score_momentum = check_range("score_momentum", score_momentum, 0, 1, open_high=True)
-        self.random_fraction = check_range("random_fraction", random_fraction, 0, 1)
-        self.resample_each_pass = resample_each_pass
-        self.averages_.momentum = self.score_momentum
-        self.rows_: Scored | None = None
+    granularity: Granularity = field(default="example", init=False)
+    rank: Literal["corrected", "printed"] = field(default="corrected", init=False)
+    strategy: Strategy = "drop_harmful"
+    quota: Quota = "proportional"
+    score_momentum: float = 0.0
+    random_fraction: float = 0.0
+    resample_each_pass: bool = False
+    rows_: Scored | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.strategy = check_choice("strategy", self.strategy, STRATEGIES)
+        self.quota = check_choice("quota", self.quota, QUOTAS)
+        self.random_fraction = check_range("random_fraction", self.random_fraction, 0, 1)
 
     @property
     def resamples(self) -> bool:
         """Only a random draw can be repeated; the top scores stay the same."""
         return self.resample_each_pass and self.strategy == "drop_harmful"
 
-    def score(self, pool: Pool) -> dict[str, Tensor]:
+    def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """Scores to average have unit mean size, or the refresh with the largest gradient would dominate."""
-        columns = super().score(pool)
+        columns = super().score_pool(pool)
         if self.score_momentum:
             size = columns["score"].abs().sum() / (columns["weight"] > 0).sum().clamp(min=1)
             columns["score"] = columns["score"] / size.clamp(min=1e-30)
@@ -94,30 +74,29 @@ class RobustINFUSE(INFUSE):
         self.rows_ = selection.rows if self.resamples else None
         return selection
 
-    def coreset(self, rows: Scored, budget: int, pool: Pool) -> Coreset:
+    def coreset(self, rows: Scored, budget: int, *, classes: int, rng: Generators) -> Coreset:
         """What the strategy picks, and a random fraction of the others."""
         drawn = round(self.random_fraction * budget)
-        ids = self.pick(rows, budget - drawn, pool)
+        ids = self._pick(rows, budget - drawn, classes, rng)
         others = np.setdiff1d(rows.ids, ids)
-        return uniform(np.concatenate([ids, pool.rng(RANDOM_FRACTION).choice(others, drawn, replace=False)]))
+        return uniform(np.concatenate([ids, rng(RANDOM_FRACTION).choice(others, drawn, replace=False)]))
 
-    def pick(self, rows: Scored, budget: int, pool: Pool) -> np.ndarray:
+    def _pick(self, rows: Scored, budget: int, classes: int, rng: Generators) -> np.ndarray:
         """The top scores, or a random draw from the harmless examples; either within the class quota."""
-        classes = pool.task.classes
         if self.strategy == "top":
             return best(rows, budget, self.quota, classes)
         # Unselected examples are harmless but teach nothing. Counted as classes of their own, they cannot take the
         # places of selected ones.
         offset = classes * rows.selected if self.quota == "proportional" else 0
         everything = np.ones(len(rows.ids), dtype=bool)
-        drawn = random_scores(rows, pool.rng(HARMLESS_DRAW))._replace(selected=everything, labels=rows.labels + offset)
+        drawn = random_scores(rows, rng(HARMLESS_DRAW))._replace(selected=everything, labels=rows.labels + offset)
         return best(drawn, budget, self.quota, 2 * classes)
 
     def resample(self, pool: Pool, budget: int) -> Coreset:
         """Another draw with the same scores; a random subset before the first scan."""
         if self.rows_ is None:
             return uniform(random_subset(pool.size, budget, pool.seed, pool.number))
-        return self.coreset(self.rows_, budget, pool)
+        return self.coreset(self.rows_, budget, classes=pool.task.classes, rng=pool.rng)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averaged scores, and the rows of the last scan."""

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from vcc_infuse.algorithms import FixMatch
-from vcc_infuse.errors import OptionError
+from vcc_infuse.errors import OptionError, UserError
 from vcc_infuse.models import Classifier
-from vcc_infuse.selectors import INFUSE, RobustINFUSE
+from vcc_infuse.selectors import INFUSE, AlignedINFUSE, RobustINFUSE
+from vcc_infuse.selectors.infuse.influence import GaussNewton, influence, support_direction
 from vcc_infuse.selectors.infuse.infuse import MIXUP
 from vcc_infuse.selectors.scoring import example_columns, random_groups
 
@@ -57,7 +58,7 @@ def autograd_scores(pool, parameters, draws, rows, views=1):
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_scores_equal_per_example_autograd(params, make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    columns = INFUSE(0.3, params=params, mixup_draws=3, support_views=4).score(pool)
+    columns = INFUSE(keep=0.3, params=params, mixup_draws=3, support_views=4).score_pool(pool)
     parameters = list((pool.model if params == "all" else pool.model.head).parameters())
     rows = torch.randperm(pool.size)[:40]
     expected = autograd_scores(pool, parameters, 3, rows.tolist(), views=4)
@@ -76,19 +77,19 @@ def test_many_views_of_few_labels_reduce_the_variance_of_the_direction(make_pool
 
     batch_sizes, pool = [], eval_mode(make_pool())
     pool.model.register_forward_hook(lambda module, inputs, out: batch_sizes.append(len(inputs[0])))
-    INFUSE(0.3).direction(pool)
+    INFUSE(keep=0.3).direction(pool)
     assert sum(batch_sizes) == pool.task.labeled
     batch_sizes.clear()
-    INFUSE(0.3, support_views=0).direction(pool)
+    INFUSE(keep=0.3, support_views=0).direction(pool)
     assert 1024 <= sum(batch_sizes) < 1024 + pool.task.labeled
-    assert spread(INFUSE(0.3, support_views=0)) < 0.6 * spread(INFUSE(0.3))
+    assert spread(INFUSE(keep=0.3, support_views=0)) < 0.6 * spread(INFUSE(keep=0.3))
 
 
 def test_frozen_parameters_do_not_count(make_pool, eval_mode, trained):
     model = copy.deepcopy(trained)
     model.backbone.stages[0].requires_grad_(False)
     pool = eval_mode(make_pool(model=model))
-    columns = INFUSE(0.3, params="all", mixup_draws=2, support_views=1).score(pool)
+    columns = INFUSE(keep=0.3, params="all", mixup_draws=2, support_views=1).score_pool(pool)
     free = [p for p in model.parameters() if p.requires_grad]
     expected = autograd_scores(pool, free, 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
@@ -97,7 +98,7 @@ def test_frozen_parameters_do_not_count(make_pool, eval_mode, trained):
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_score_predicts_the_change_of_the_support_loss(params, make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    columns = INFUSE(0.3, params=params, mixup_draws=2, support_views=1).score(pool)
+    columns = INFUSE(keep=0.3, params=params, mixup_draws=2, support_views=1).score_pool(pool)
     used = (columns["weight"] > 0).nonzero()[:, 0]
     rows = used[columns["score"][used].abs().argsort(descending=True)][:12]
     losses = example_losses(pool)
@@ -126,13 +127,13 @@ def test_helpful_core_set_lowers_the_support_loss_more_than_random_and_paper_ran
                 p -= 0.05 * g
         return support_loss(pool, 8, moved).item() - support_loss(pool, 8).item()
 
-    helpful, paper = (INFUSE(0.2, rank=rank).select(pool, 60).ids for rank in ("corrected", "printed"))
+    helpful, paper = (INFUSE(keep=0.2, rank=rank).select(pool, 60).ids for rank in ("corrected", "printed"))
     assert change(helpful) < change(torch.arange(300)) < change(paper)
 
 
 def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    single, grouped = (INFUSE(0.3, granularity=g, support_views=1).score(pool) for g in ("example", "batch"))
+    single, grouped = (INFUSE(keep=0.3, granularity=g, support_views=1).score_pool(pool) for g in ("example", "batch"))
     used = single["weight"] > 0
     for group in random_groups(pool):
         mine = group[used[group]]
@@ -154,12 +155,12 @@ def test_batch_score_is_the_mean_of_its_examples_scores(make_pool, eval_mode):
 @pytest.mark.parametrize("rank", ["corrected", "printed"])
 @pytest.mark.parametrize("options", [{}, {"granularity": "batch"}])
 def test_unselected_examples_are_kept_only_after_all_selected_ones(rank, options, make_pool):
-    check_unselected_last(INFUSE(0.1, rank=rank, **options), make_pool)
+    check_unselected_last(INFUSE(keep=0.1, rank=rank, **options), make_pool)
 
 
 @pytest.mark.parametrize("quota", ["proportional", "equal"])
 def test_unselected_examples_come_last_with_top_scores_within_a_quota(quota, make_pool):
-    check_unselected_last(RobustINFUSE(0.1, strategy="top", quota=quota), make_pool)
+    check_unselected_last(RobustINFUSE(keep=0.1, strategy="top", quota=quota), make_pool)
 
 
 def check_unselected_last(selector, make_pool):
@@ -177,7 +178,7 @@ def check_unselected_last(selector, make_pool):
 
 def test_helpful_and_paper_rank_the_same_scores_from_opposite_ends(make_pool):
     pool = make_pool()
-    helpful, paper = INFUSE(0.1), INFUSE(0.1, rank="printed")
+    helpful, paper = INFUSE(keep=0.1), INFUSE(keep=0.1, rank="printed")
     a, b = helpful.select(pool, 30).ids.numpy(), paper.select(pool, 30).ids.numpy()
     np.testing.assert_array_equal(helpful.selection_.rows.scores, -paper.selection_.rows.scores)
     rows = helpful.selection_.rows
@@ -186,7 +187,7 @@ def test_helpful_and_paper_rank_the_same_scores_from_opposite_ends(make_pool):
 
 def test_curvature_rescales_the_direction_by_the_damped_factors(make_pool, eval_mode):
     pool = eval_mode(make_pool())
-    plain, curved = (INFUSE(0.3, curvature=c).direction(pool) for c in ("identity", "gauss_newton"))
+    plain, curved = (INFUSE(keep=0.3, curvature=c).direction(pool) for c in ("identity", "gauss_newton"))
     chunks = list(pool.sample(4096))
     assert sum(len(chunk.ids) for chunk in chunks) == 300
     used = torch.cat([chunk.weights for chunk in chunks]) > 0
@@ -225,7 +226,7 @@ def test_all_parameters_of_an_attention_network(make_pool, eval_mode):
     torch.manual_seed(0)
     model = Classifier(Attention(), nn.Linear(32, 10))
     pool = eval_mode(make_pool(FixMatch(threshold=0.0), model=model))
-    columns = INFUSE(0.3, params="all", mixup_draws=2, support_views=1).score(pool)
+    columns = INFUSE(keep=0.3, params="all", mixup_draws=2, support_views=1).score_pool(pool)
     expected = autograd_scores(pool, list(model.parameters()), 2, range(20))
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
 
@@ -236,8 +237,76 @@ def test_half_precision_forwards_give_nearly_the_same_scores(params, make_pool):
     half = replace(full, autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     scores = []
     for pool in (full, half):
-        selector = INFUSE(0.3, params=params)
+        selector = INFUSE(keep=0.3, params=params)
         selector.select(pool, 90)
         scores.append(selector.selection_.rows.scores)
     assert scores[1].dtype == np.float32
     assert np.corrcoef(*scores)[0, 1] > 0.95
+
+
+@pytest.fixture
+def arrays():
+    """Features of a pool and of labeled examples with a head, as in somebody else's training loop."""
+    torch.manual_seed(1)
+    head = nn.Linear(6, 4)
+    pool, labeled = torch.randn(50, 6), torch.randn(8, 6)
+    support = {"support_features": labeled, "support_labels": torch.arange(8) % 4, "head": head}
+    return pool, head(pool).detach(), support
+
+
+def test_scores_of_arrays_equal_autograd(arrays):
+    pool, logits, support = arrays
+    head, labeled, labels = support["head"], support["support_features"], support["support_labels"]
+    targets, weights = torch.randint(4, (50,)), torch.rand(50)
+    weights[::5] = 0
+    found = INFUSE(mixup_draws=2).score(pool, logits, targets=targets, weights=weights, seed=7, **support)
+    rng, truth, loss = np.random.default_rng([7, MIXUP]), F.one_hot(labels, 4).float(), 0
+    for _ in range(2):
+        partner, share = rng.permutation(8), torch.from_numpy(rng.random(8)).float()[:, None]
+        mixed, target = (share * rows + (1 - share) * rows[partner] for rows in (labeled, truth))
+        loss = loss + F.cross_entropy(head(mixed), target) / 2
+    direction = torch.autograd.grad(loss, list(head.parameters()))
+    for row in range(50):
+        own = weights[row] * F.cross_entropy(head(pool[row : row + 1]), targets[row : row + 1])
+        gradient = torch.autograd.grad(own, list(head.parameters()))
+        expected = sum(float((a * b).sum()) for a, b in zip(direction, gradient, strict=True))
+        assert found[row].item() == (pytest.approx(expected, abs=1e-6) if weights[row] else -np.inf)
+    printed = INFUSE(mixup_draws=2, rank="printed")
+    found_printed = printed.score(pool, logits, targets=targets, weights=weights, seed=7, **support)
+    assert torch.equal(found_printed[weights > 0], -found[weights > 0])
+
+
+def test_scores_of_arrays_take_numpy_and_the_parts_of_a_head(arrays):
+    pool, logits, support = arrays
+    head = support["head"]
+    found = INFUSE().score(pool, logits, **support)
+    parts = head.weight.detach().double().numpy(), head.bias.detach().numpy()
+    arrays = {"support_features": support["support_features"].numpy(), "support_labels": np.arange(8) % 4}
+    targets = logits.argmax(1).numpy()
+    again = INFUSE().score(pool.numpy(), logits.numpy(), head=parts, targets=targets, weights=np.ones(50), **arrays)
+    assert torch.equal(found, again)
+    soft = F.one_hot(logits.argmax(1), 4).float()
+    assert torch.equal(INFUSE().score(pool, logits, targets=soft, **support), found)
+    assert not torch.equal(INFUSE().score(pool, logits, seed=1, **support), found)
+    without_bias = INFUSE().score(pool, logits, **support | {"head": (head.weight, None)})
+    assert not torch.allclose(without_bias, found)
+
+
+def test_curvature_of_arrays_is_that_of_the_pool(arrays):
+    pool, logits, support = arrays
+    weights = torch.rand(50)
+    found = INFUSE(curvature="gauss_newton").score(pool, logits, weights=weights, **support)
+    head = support["head"].weight, support["head"].bias
+    gradient = support_direction(
+        support["support_features"], support["support_labels"], head=head, rng=np.random.default_rng([0, MIXUP])
+    )
+    direction = GaussNewton([(logits.softmax(1), pool, weights)]).solve(gradient, 0.1)
+    expected = -influence(pool, logits, targets=logits.argmax(1), direction=direction, weights=weights)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("selector", [INFUSE(params="all"), INFUSE(granularity="batch"), AlignedINFUSE()], ids=repr)
+def test_what_cannot_score_arrays_says_so(selector, arrays):
+    pool, logits, support = arrays
+    with pytest.raises(UserError, match="scor.*INFUSE|params=.head. and granularity=.example."):
+        selector.score(pool, logits, **support)

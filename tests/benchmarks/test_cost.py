@@ -1,4 +1,4 @@
-"""`vcc-infuse bench`: the arithmetic of its ratios, and its mistakes."""
+"""`python -m benchmarks cost`: the arithmetic of its ratios, and its mistakes."""
 
 import json
 import statistics
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from vcc_infuse.cli.main import main
+from benchmarks.__main__ import main
 
 SMALL = "--depth 0 --width 2 --size 8 --batch_size 4 --unlabeled_ratio 2 --rounds 3 --algorithm FlexMatch".split()
 
 
 def test_ratios_follow_from_the_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "cost.json"
-    words = ["bench", *SMALL, "--calibrator", "VCC", "--selector", "INFUSE", "--keep", "0.25", "-o", str(out)]
+    words = ["cost", *SMALL, "--calibrator", "VCC", "--selector", "INFUSE", "--keep", "0.25", "-o", str(out)]
     assert main(words) == 0
     found = json.loads(out.read_text())
     pairs = zip(found["seconds"]["with"], found["seconds"]["without"], strict=True)
@@ -28,7 +28,7 @@ def test_a_longer_interval_makes_selection_cheaper(tmp_path: Path) -> None:
     shares = []
     for interval in (100, 10_000):
         out = tmp_path / f"{interval}.json"
-        main(["bench", *SMALL, "--selector", "INFUSE", "--interval", str(interval), "-o", str(out)])
+        main(["cost", *SMALL, "--selector", "INFUSE", "--interval", str(interval), "-o", str(out)])
         shares.append(json.loads(out.read_text())["selection_share"])
     assert shares[0] > 5 * shares[1]
 
@@ -37,7 +37,7 @@ def test_a_longer_interval_makes_selection_cheaper(tmp_path: Path) -> None:
     "words", [["--selector", "INFUSED"], ["--rounds", "0"], ["--calibrator", "VC"], ["--pool", "0"]]
 )
 def test_mistakes_cost_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *words]) == 2
+    assert main(["cost", *words]) == 2
     line = capsys.readouterr().err
     assert words[0] in line
     assert line.count("\n") == 1

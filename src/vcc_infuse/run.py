@@ -1,0 +1,390 @@
+"""The only way a run is put together: RunConfig → load → resolve → [embed] → Trainer.fit → Result.
+
+`train` and `resume` are what users call; the command line, SSLClassifier and the paper's tables go through them or
+through `prepare`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack, cast
+
+from torch import nn
+
+from .algorithms import Algorithm
+from .bank.bank import Bank, BankConfig
+from .bank.embed import MEDIUM, head, make_encoder, open_bank
+from .calibrators import Calibrator
+from .data.loading import load_ssl
+from .data.ssl_data import SSLData
+from .errors import OptionError, UserError, option_prefix
+from .inference.predictor import Predictor
+from .models import MLP, Backbone, Timm
+from .run_config import PartConfig, RunConfig, RunOptions, resolve
+from .runs import checkpoint
+from .runs.fingerprint import changed_options, options_of, refuse
+from .runs.folder import RunFolder
+from .selectors import Selector
+from .training import auto
+from .training.callbacks import Callback
+from .training.config import TrainConfig, check_compatible, check_lazy
+from .training.hints import about_skipped
+from .training.signals import Interrupted
+from .training.trainer import Trainer
+from .utils.device import resolve_device
+from .utils.io import read_json, read_yaml
+from .utils.manifest import check_links, settle
+from .utils.progress import duration, phase
+from .utils.serialization import Trust
+
+__all__ = ["Prepared", "Result", "RunConfig", "prepare", "resume", "train"]
+
+LONG = 3600.0  # seconds from which on a run is announced with a warning
+PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
+# A run that is continued may find its data elsewhere, use another device and show something else.
+CHANGEABLE = ("root", "cache", "device", "progress")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to start: complete options, data, the trainer, and the bank to embed if there is one.
+
+    `reason` says why `auto` chose the preset; it is empty if the user chose it.
+    """
+
+    config: RunConfig
+    data: SSLData
+    trainer: Trainer
+    bank: Bank | None = None
+    reason: str = ""
+
+
+def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequence[Callback] = ()) -> Prepared:
+    """Load the data, choose what is open, open the bank, and make the one Trainer of the run. Nothing is written.
+
+    Args:
+        config: the run.
+        data: data that are loaded already, perhaps embedded, in place of those that `config` names.
+        callbacks: further observers of the run.
+    """
+    # Mistakes are reported before images are decoded. What `auto` chooses later changes no part but the model.
+    likely = resolve(config, "scratch" if config.preset == "auto" else config.preset)
+    options = likely.train_config()
+    parts = Parts(*(likely.build(name) for name in Parts._fields))
+    check_compatible(*parts)
+    check_lazy(parts.algorithm, options.lazy)
+    model = None if config.model is None else likely.build("model")
+    config, data = _loaded(config, data, parts.algorithm, model)
+    with phase("loading the network", shown=options.progress and config.preset in ("auto", "frozen")):
+        choice = _choose(config, data, model)
+    config = resolve(config, choice.preset)
+    network, config = _network(config, data, model, choice.encoder)
+    trainer = Trainer(network, *parts, config.train_config(), callbacks=callbacks)
+    bank = None
+    if choice.encoder is not None:
+        with phase("comparing the images with the bank", shown=options.progress):
+            bank = open_bank(data, choice.encoder, config.bank, cache=config.cache, device=options.device)
+    return Prepared(config, data, trainer, bank, choice.reason)
+
+
+class Parts(NamedTuple):
+    """What trains the network."""
+
+    algorithm: Algorithm
+    calibrator: Calibrator
+    selector: Selector | None
+
+
+def _loaded(
+    config: RunConfig, data: SSLData | None, algorithm: Algorithm, model: nn.Module | None
+) -> tuple[RunConfig, SSLData]:
+    """The data, and the configuration with the size they were given; a pretrained network needs one size for all."""
+    if data is not None or isinstance(config.data, SSLData):
+        return config, data or cast(SSLData, config.data)
+    resize = config.preset in ("frozen", "finetune") or (config.preset == "auto" and isinstance(model, Timm | None))
+    options = config.train_config()
+    load = partial(
+        load_ssl, cache=config.cache, seed=options.seed, all_labels=algorithm.all_labels, progress=options.progress
+    )
+    with phase(f"reading {config.data.data}", shown=options.progress):
+        try:
+            return config, load(**config.data.options())
+        except OptionError as mistake:
+            if not resize or (mistake.option, mistake.value) != ("size", None):
+                raise
+    resized = f"the images have different sizes and are resized to {MEDIUM}×{MEDIUM}; the option size sets another"
+    say(resized, shown=options.progress)
+    source = replace(config.data, size=MEDIUM)
+    return replace(config, data=source), load(**source.options())
+
+
+def _choose(config: RunConfig, data: SSLData, model: nn.Module | None) -> auto.Choice:
+    """The preset, and for `frozen` the network that embeds, with its weights."""
+    if config.preset == "auto":
+        return auto.choose_preset(data, model)
+    if config.preset != "frozen" or data.dataset.slots is not None:
+        return auto.Choice(config.preset, "")
+    encoder = Timm() if model is None else model
+    if not isinstance(encoder, Backbone):
+        raise UserError(f"the preset frozen needs a pretrained network such as Timm, not {type(encoder).__name__}")
+    with option_prefix("model"):
+        return auto.Choice("frozen", "", make_encoder(encoder, data.dataset.shape)[0])
+
+
+def _network(
+    config: RunConfig, data: SSLData, model: nn.Module | None, encoder: Backbone | None
+) -> tuple[nn.Module, RunConfig]:
+    """What is trained, and the configuration with the network as it is used."""
+    if encoder is not None:
+        size = getattr(encoder, "input_size", None)
+        return head(config.bank), replace(config, model=_with_size(config.model, size))
+    if model is None and data.dataset.slots is not None:
+        model = head(config.bank)
+    elif model is None and len(data.dataset.shape) == 1:
+        model = MLP()
+    network = config.build("model") if model is None else model
+    return network, replace(config, model=network if model is not None else config.model)
+
+
+def _with_size(model: Any, size: int | None) -> Any:
+    """The frozen network with the side that was chosen, so that config.yaml repeats the run whatever a default is."""
+    return model.with_defaults(input_size=size) if isinstance(model, PartConfig) and size else model
+
+
+class Result(NamedTuple):
+    """What a run leaves behind: the contents of summary.json, the trained classifier, and the run folder if any.
+
+    The summary is empty on all but the first of several processes.
+    """
+
+    summary: dict[str, Any]
+    predictor: Predictor
+    folder: Path | None
+
+
+def train(
+    data: str | os.PathLike[str] | SSLData,
+    *,
+    preset: str = "auto",
+    model: nn.Module | type | str | None = None,
+    algorithm: Algorithm | type | str | None = None,
+    calibrator: Calibrator | type | str | None = None,
+    selector: Selector | type | str | None = None,
+    bank: BankConfig | None = None,
+    callbacks: Sequence[Callback] = (),
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Train a classifier on few labels and many unlabeled images, like `vcc-infuse train`.
+
+    Args:
+        data: a folder or zip file of images, the name of a known dataset (see `vcc-infuse list`), or data in memory.
+        preset: auto chooses by the data; frozen trains a head on views embedded once by a pretrained network; finetune
+            trains all layers of one; scratch trains a small network; paper and usb follow those protocols.
+        model: the network, as an object, class or name; the preset's if not given.
+        algorithm: the semi-supervised method; FixMatch if not given.
+        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
+        selector: which unlabeled images are trained on; all if not given.
+        bank: which views are embedded with the preset frozen.
+        callbacks: observers of the run; see Callback.
+        options: options of `load_ssl` (labels, size, label_file, …) and of TrainConfig (steps, lr, seed, out, …).
+
+    Returns:
+        The summary, a Predictor, and the run folder (None without `out`).
+
+    Example:
+        >>> import vcc_infuse
+        >>> result = vcc_infuse.train("digits", labels=40, steps=20, progress=False)
+        >>> result.summary["steps"], result.predictor.classes[3]
+        (20, '3')
+    """
+    parts = {"model": model, "algorithm": algorithm, "calibrator": calibrator, "selector": selector, "bank": bank}
+    config = RunConfig.from_options({"data": data, "preset": preset, **parts, **options})
+    result = start(config, callbacks=callbacks)
+    assert result is not None
+    return result
+
+
+def resume(folder: str | os.PathLike[str], *, force: bool = False, trust_code: Trust = False, **options: Any) -> Result:
+    """Continue an interrupted run, or extend a finished one with `steps`, like `vcc-infuse train --resume`.
+
+    Args:
+        folder: the run folder.
+        force: continue although options, data or the number of processes have changed.
+        trust_code: import classes of other packages that the run names.
+        options: steps to extend a finished run; root, cache, device and progress may change as well.
+    """
+    config = resumed_config(os.fspath(folder), options, force=force, trust_code=trust_code)
+    result = start(config, resume=True, force=force)
+    assert result is not None
+    return result
+
+
+def resumed_config(
+    folder: str, options: Mapping[str, Any], *, force: bool = False, trust_code: Trust = False
+) -> RunConfig:
+    """The options of a run to continue, unless it is finished, changed, or was told to change what it must not."""
+    path = Path(folder) / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"--resume {folder}: there is no config.yaml; give the folder of an earlier run (its --out)")
+    settle(Path(folder))
+    check_links(Path(folder), ["config.yaml"])
+    stored = read_yaml(path)
+    finished = (Path(folder) / "summary.json").is_file()
+    _check_unchanged(folder, stored, extended="steps" in options, force=force)
+    if finished:
+        _check_extension(folder, options.get("steps"), stored.get("steps"))
+    allowed = (*CHANGEABLE, "steps") if finished else CHANGEABLE
+    if other := [name for name in options if name not in allowed]:
+        remedy = f"start a new run with --config {path}"
+        raise UserError(f"--resume continues a run with its own options, so --{other[0]} cannot change; {remedy}")
+    return RunConfig.from_options({**stored, **options, "out": folder}, trust_code=trust_code)
+
+
+def _check_unchanged(folder: str, stored: Mapping[str, Any], *, extended: bool, force: bool) -> None:
+    """Refuse options that were edited since the last checkpoint, before the data are loaded."""
+    before = checkpoint.read_fingerprint(RunFolder(folder).checkpoints)
+    if before is None or force:
+        return
+    now = options_of(stored)
+    steps = {"steps": now.get("steps")} if extended or before.get("step") == before["total"] else {}
+    remedy = "put it back, start a new run with --config, or add --force"
+    refuse(changed_options({**before["config"], **steps}, now), folder, False, remedy)
+
+
+def _check_extension(folder: str, steps: Any, before: Any) -> None:
+    """Refuse to continue a finished run unless it gets more steps."""
+    metrics = f"its metrics are in {folder}/summary.json"
+    if steps is None:
+        raise UserError(f"--resume {folder}: this run is finished; {metrics}; --steps N extends it to N steps")
+    if not (read_json(Path(folder) / "summary.json") or {}).get("steps"):
+        raise UserError(f"--resume {folder}: this run is finished, and its method has no steps to extend; {metrics}")
+    if isinstance(steps, int) and isinstance(before, int) and steps <= before:
+        raise UserError(f"--steps {steps} must be more than the {before} of {folder}: it is the new total")
+    if not RunFolder(folder).has_checkpoint():
+        raise UserError(f"--resume {folder}: there is no checkpoint to extend; start from it with --init {folder}")
+
+
+def start(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Result | None:
+    """Put a run together and train; `dry_run` stops after saying what would be done, and returns None."""
+    began = time.perf_counter()
+    out = config.train.get("out")
+    folder = RunFolder(out) if out else None
+    if folder and not resume:
+        folder.check_free()
+    run = prepare(config, callbacks=callbacks)
+    progress = run.trainer.config.progress
+    expected = _announce(run, shown=progress or dry_run) if dry_run or (progress and not resume) else None
+    if dry_run:
+        say(*about_skipped(run.data.dataset.skipped, None), shown=True)
+        return None
+    data = run.data
+    if run.bank is not None:
+        with _continuable(folder, run.config, resume):
+            run.bank.embed_all(data.split.labeled, progress=progress)
+            data = replace(data, dataset=run.bank.dataset())
+            if run.reason and not resume:
+                _advise(data, run.bank, run.trainer.config)
+    text = run.config.to_yaml()
+    summary = run.trainer.fit(
+        data, config=text, resume=resume or (run.bank is not None and folder is not None), force=force
+    )
+    spent = time.perf_counter() - began
+    if summary and expected is not None:
+        memory = f", {summary['peak_rss_mb'] / 1024:.1f} GB" if summary.get("peak_rss_mb") else ""
+        say(f"all of it took {duration(spent)} (expected {duration(expected)}){memory}", shown=progress)
+    run.trainer.close()
+    return Result(summary, run.trainer.predictor(), None if folder is None else folder.path)
+
+
+@contextmanager
+def _continuable(folder: RunFolder | None, config: RunConfig, resume: bool) -> Iterator[None]:
+    """Write config.yaml before the first long phase, so that `resume` continues a run stopped in any phase."""
+    first = os.environ.get("RANK", "0") == "0"
+    new = folder is not None and not resume and first
+    if folder and new:
+        folder.create(config.to_yaml())
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as stop:
+        kept = "what is embedded is kept"
+        how = f"{kept}; continue with: vcc-infuse train --resume {folder.path}" if folder else f"{kept} in the cache"
+        raise Interrupted(f"interrupted before the first step; {how}", getattr(stop, "signal", 2)) from stop
+    except UserError:
+        if folder and new:
+            folder.remove_unstarted()
+        raise
+
+
+def say(*lines: str, shown: bool) -> None:
+    """Lines on the screen, from the first process only."""
+    if shown and os.environ.get("RANK", "0") == "0":
+        for line in lines:
+            print(line, flush=True)
+
+
+def _announce(run: Prepared, *, shown: bool) -> float:
+    """Print the plan and the time to expect, measured on a few batches; returns the seconds."""
+    config = run.trainer.config
+    trial = run.data
+    times = []
+    total = 0.0
+    with phase("timing a few steps", shown=shown):
+        if run.bank is not None:
+            # Without the bank itself, which would embed views that only the trial needs.
+            trial = replace(run.data, dataset=replace(run.bank.dataset(), bank=None))
+            total = auto.embedding_seconds(run.bank)
+            times += [f"embedding about {duration(total)}"] if total else []
+        seconds = auto.training_seconds(run.trainer, trial)
+    times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
+    total += seconds
+    why = f" ({run.reason})" if run.reason else ""
+    device = resolve_device(config.device).type
+    say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}", shown=shown)
+    if total > LONG:
+        say(f"warning: this will take about {duration(total)}; fewer steps, a smaller size or a GPU help", shown=shown)
+    return total
+
+
+def _facts(data: SSLData) -> str:
+    """How many images, labels and classes there are."""
+    dataset = data.dataset
+    measured = len(dataset.test) if dataset.test else 0
+    validated = dataset.evaluated_on == "validation"
+    images = len(dataset.train) + (0 if validated else measured)
+    facts = f"{images:,} images, {len(data.split.labeled):,} labels, {len(dataset.classes)} classes"
+    facts += f", {measured} more labels kept for validation" if validated else ""
+    return facts + (f", {len(dataset.skipped)} skipped" if dataset.skipped else "")
+
+
+def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
+    """Say whether frozen features serve; compare with a few steps of fine-tuning where they seem weak."""
+    error = auto.probe_error(data)
+    if error is None:
+        return say("too few labels per class to tell whether frozen features serve", shown=config.progress)
+    facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
+    if error <= auto.WEAK_FEATURES:
+        return say(f"{facts}: frozen features serve well", shown=config.progress)
+    seconds = auto.comparison_seconds(bank)
+    if seconds > PATIENCE:
+        say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
+        return None
+    with phase(f"{facts}: comparing with fine-tuning, about {duration(seconds)}", shown=config.progress):
+        found = auto.compare_finetuning(data, config)
+    if found is not None:
+        better = "frozen features serve well" if found.preset == "frozen" else "--preset finetune may be better here"
+        numbers = f"frozen {100 * found.frozen:.0f} %, fine-tuned {100 * found.finetuned:.0f} % error"
+        say(f"on {found.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
+    return None
