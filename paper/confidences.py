@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from vcc_infuse import metrics
 from vcc_infuse.calibrators import VCC, Evidence, RobustVCC, Softmax
 from vcc_infuse.calibrators.history import History
-from vcc_infuse.calibrators.vcc.fusion import Rows, interpolate
-from vcc_infuse.calibrators.vcc.reconstruction import MLPReconstruction
+from vcc_infuse.calibrators.vcc.fusion import Rows, target_confidence
+from vcc_infuse.calibrators.vcc.reconstruction import Reconstruction
 from vcc_infuse.data.ssl_data import SSLData
 from vcc_infuse.types import Calibrated, Outputs, Step, Task, WeakOutputs
 
@@ -82,7 +82,7 @@ class WatchedSoftmax(Watched):
         """Set up what is measured."""
         self.vcc.setup(model, task)
         self.robust.setup(model, task)
-        self.mlp = MLPReconstruction(task.classes, model.head.in_features, residual=self.vcc.residual)  # type: ignore[union-attr, arg-type]
+        self.mlp = Reconstruction(task.classes, model.head.in_features, latent_dim=0, residual=self.vcc.residual)  # type: ignore[union-attr, arg-type]
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The softmax; in training mode with the losses of all that is measured."""
@@ -102,7 +102,8 @@ class WatchedSoftmax(Watched):
 
     def _printed(self, scored: Rows) -> Tensor:
         memory = self.vcc.score_memory
-        return interpolate(scored, memory.queue(), memory.classes + 1, "printed", memory.min_per_class)
+        classes = memory.history.classes + 1
+        return target_confidence(scored, memory.queue(), classes, fusion="printed", min_per_class=memory.min_per_class)
 
     @torch.no_grad()
     def _learned(self, outputs: Outputs, probs: Tensor) -> dict[str, Tensor]:
@@ -124,7 +125,7 @@ class WatchedEvidence(Watched):
 
     def __init__(self, scores: Sequence[str] | None = None) -> None:
         super().__init__()
-        self.evidence = Evidence() if scores is None else Evidence(scores)
+        self.evidence = Evidence() if scores is None else Evidence(scores=scores)
         self.scores = self.evidence.scores
 
     def setup(self, model: nn.Module, task: Task) -> None:

@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # not from typing: `python -m vcc_infuse` imports nothing
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import metrics
+    from . import functional, metrics
     from .algorithms import *
     from .bank import *
     from .calibrators import *
@@ -29,18 +29,19 @@ _ROOMS = (
     "errors", "models", "data", "bank", "algorithms", "calibrators", "selectors", "training", "inference",
     "estimator",
 )  # fmt: skip
+_MODULES = ("functional", "metrics")  # public as a whole
 
 
 def _public_names() -> list[str]:
     rooms = [import_module(f".{room}", __name__) for room in _ROOMS]
-    return sorted({"metrics", *(name for room in rooms for name in room.__all__)})
+    return sorted({*_MODULES, *(name for room in rooms for name in room.__all__)})
 
 
 def __getattr__(name: str) -> "Any":
     if name == "__all__":
         return _public_names()
-    if name == "metrics":
-        return import_module(".metrics", __name__)
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if not name.startswith("_"):
         for room in _ROOMS:
             module = import_module(f".{room}", __name__)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.helpers.tiny import buffers, make_step, make_task, pseudo_labels, same
-from vcc_infuse.algorithms.imbalance import Adsh
+from vcc_infuse.algorithms import Adsh
 
 
 def with_confidence(label, confidence):

@@ -21,8 +21,8 @@ def fresh(seed=0, **options):
 def full(seed=0, **options):
     """A method with a full memory."""
     method, step = fresh(seed, **options)
-    rows = method.bank.size
-    method.bank.push(projection=torch.nn.functional.normalize(torch.randn(rows, 4)), probs=random_probs(rows))
+    rows = method.queue.size
+    method.queue.push(projection=torch.nn.functional.normalize(torch.randn(rows, 4)), probs=random_probs(rows))
     return method, step
 
 
@@ -36,10 +36,10 @@ def softmax(values):
 
 
 def slow_targets(method, projected, probs):
-    bank, known = method.bank["projection"].tolist(), method.bank["probs"].tolist()
+    embeddings, known = method.queue["projection"].tolist(), method.queue["probs"].tolist()
     targets = []
     for h, p in zip(projected.tolist(), probs.tolist(), strict=True):
-        a = softmax([dot(h, k) / 0.2 for k in bank])
+        a = softmax([dot(h, k) / 0.2 for k in embeddings])
         near = [sum(w * row[c] for w, row in zip(a, known, strict=True)) for c in range(3)]
         targets.append([0.9 * x + 0.1 * y for x, y in zip(p, near, strict=True)])
     return targets
@@ -70,12 +70,12 @@ def test_targets_are_smoothed_by_the_memory():
 def test_no_smoothing_before_the_memory_is_full():
     method, step = fresh()
     method.eval()
-    size = method.bank.size
+    size = method.queue.size
     assert size == 5 * (4 + 8)
-    method.bank.push(projection=torch.randn(size - 1, 4), probs=random_probs(size - 1))
+    method.queue.push(projection=torch.randn(size - 1, 4), probs=random_probs(size - 1))
     probs = random_probs(8)
     assert torch.equal(pseudo_labels(method, step, probs).targets, method.alignment(probs))
-    method.bank.push(projection=torch.randn(1, 4), probs=random_probs(1))
+    method.queue.push(projection=torch.randn(1, 4), probs=random_probs(1))
     assert not torch.allclose(pseudo_labels(method, step, probs).targets, probs)
 
 
@@ -111,15 +111,15 @@ def test_contrast_pulls_confident_equal_targets_together(cut):
 def test_memory_keeps_aligned_probabilities_before_smoothing_then_labels():
     method, step = full()
     step.model.eval()
-    method.bank.cursor.zero_()
+    method.queue.cursor.zero_()
     weak, labeled = step.model(step.batch.views["weak"]), step.model(step.batch.x)
     twin, _ = full()
     aligned = twin.alignment(weak.logits.softmax(1))
     run(method, step)
-    torch.testing.assert_close(method.bank["probs"][:8], aligned)
-    torch.testing.assert_close(method.bank["projection"][:8], method.projection(weak.features))
-    assert torch.equal(method.bank["probs"][8:12], torch.eye(3)[step.batch.y])
-    torch.testing.assert_close(method.bank["projection"][8:12], method.projection(labeled.features))
+    torch.testing.assert_close(method.queue["probs"][:8], aligned)
+    torch.testing.assert_close(method.queue["projection"][:8], method.projection(weak.features))
+    assert torch.equal(method.queue["probs"][8:12], torch.eye(3)[step.batch.y])
+    torch.testing.assert_close(method.queue["projection"][8:12], method.projection(labeled.features))
     assert method.alignment.means.pushed.item() == 1
 
 

@@ -9,9 +9,22 @@ import torch
 from torch import nn
 
 from tests.helpers.every import lively
-from tests.helpers.tiny import INPUTS, make_task, part_of, two_processes
-from vcc_infuse.algorithms import UDA, Algorithm, CoMatch, Dash, FixMatch, FlexMatch, FreeMatch, SoftMatch
-from vcc_infuse.algorithms.imbalance import ABC, DARP, DASO, Adsh, DebiasPL
+from tests.helpers.tiny import INPUTS, RecordingStep, make_task, part_of, two_processes
+from vcc_infuse.algorithms import (
+    ABC,
+    DARP,
+    DASO,
+    UDA,
+    Adsh,
+    Algorithm,
+    CoMatch,
+    Dash,
+    DebiasPL,
+    FixMatch,
+    FlexMatch,
+    FreeMatch,
+    SoftMatch,
+)
 from vcc_infuse.calibrators import MMCE, VCC, Calibrator, Softmax, TemperatureScaling
 from vcc_infuse.models import MLP, Classifier, Identity
 from vcc_infuse.models.classifier import batchnorms
@@ -19,20 +32,20 @@ from vcc_infuse.types import Batch, LazyViews, Losses, PseudoLabels, Step
 
 CLASSES, LABELED, ROWS = 3, 4, 16
 METHODS: dict[str, Any] = {
-    "FixMatch": lambda: FixMatch(0.4),
-    "FlexMatch": lambda: FlexMatch(0.4),
+    "FixMatch": lambda: FixMatch(threshold=0.4),
+    "FlexMatch": lambda: FlexMatch(threshold=0.4),
     "FreeMatch": lambda: FreeMatch(fairness=0.5),
     "SoftMatch": lambda: SoftMatch(),
-    "UDA": lambda: UDA(0.4, annealing="linear"),
+    "UDA": lambda: UDA(threshold=0.4, annealing="linear"),
     "Dash": lambda: Dash(warmup_steps=1),
-    "Adsh": lambda: Adsh(0.4, every=1),
+    "Adsh": lambda: Adsh(threshold=0.4, every=1),
     "DARP": lambda: lively(DARP, base=FreeMatch(fairness=0.5)),
-    "DebiasPL": lambda: DebiasPL(FlexMatch(0.4), strength=2.0, momentum=0.5),
-    "nested": lambda: lively(DARP, base=DebiasPL(DebiasPL(UDA(0.4)), momentum=0.5)),
+    "DebiasPL": lambda: DebiasPL(FlexMatch(threshold=0.4), strength=2.0, momentum=0.5),
+    "nested": lambda: lively(DARP, base=DebiasPL(DebiasPL(UDA(threshold=0.4)), momentum=0.5)),
 }
 CALIBRATORS = {
-    "TemperatureScaling": lambda: TemperatureScaling("weak_strong", every=1),
-    "MMCE": lambda: MMCE("weak_strong"),
+    "TemperatureScaling": lambda: TemperatureScaling(labels="weak_strong", every=1),
+    "MMCE": lambda: MMCE(labels="weak_strong"),
     "VCC": lambda: lively(VCC),
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -75,7 +88,7 @@ def double_step(
     ids = torch.arange(LABELED)
     batch = Batch(x, ids % CLASSES, ids, views, torch.randperm(task.pool)[:ROWS], weights)
     ema = copy.deepcopy(model).eval().requires_grad_(False)
-    return Step(batch, model, ema, calibrator, 50, 100, **more)
+    return RecordingStep(batch, model, ema, calibrator, 50, 100, **more)
 
 
 def cover(method: Algorithm, rows: int) -> None:
@@ -171,7 +184,7 @@ def test_only_rows_that_count_are_made_and_computed(method, rows):
 
 
 def test_weights_of_the_core_set_decide_too():
-    method = FixMatch(0.0)
+    method = FixMatch(threshold=0.0)
     step = double_step(method)
     step.batch, step.lazy = step.batch._replace(weights=(torch.arange(ROWS) < 2).float()), True
     sizes: list[int] = []
@@ -191,7 +204,7 @@ def test_the_strong_views_matter():
 
 def test_two_processes_average_to_the_gradient_of_one():
     """Each has its own rows that count, and divides by its whole part of the batch."""
-    method = FlexMatch(0.4)
+    method = FlexMatch(threshold=0.4)
     step = double_step(method, "layer norm", coreset=True)
     whole = both(method, step)[1][1]["gradient of model.head.weight"]
 

@@ -22,7 +22,7 @@ def test_memory_per_pool_row_at_a_thousand_classes(calibrator):
 
 
 def test_bytes_are_those_of_real_buffers():
-    real = sum(buffer.nbytes for buffer in History(500, 1000, 8).buffers())
+    real = sum(buffer.nbytes for buffer in History(500, 1000, top_k=8).buffers())
     assert state_bytes(VCC(), 1000, 501) - state_bytes(VCC(), 1000, 1) == real + 500 * 8
 
 

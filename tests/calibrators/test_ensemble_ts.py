@@ -119,7 +119,7 @@ def test_own_argmax_as_label_has_no_effect():
 
 
 def test_training_fits_and_the_state_round_trips():
-    calibrator, other = EnsembleTS("weak_strong", every=2), EnsembleTS("weak_strong", every=2)
+    calibrator, other = EnsembleTS(labels="weak_strong", every=2), EnsembleTS(labels="weak_strong", every=2)
     other.setup(torch.nn.Identity(), make_task(batch=8))
     step = make_step(FixMatch(), calibrator=calibrator, batch=8, number=1)
     step.ema.head.weight.data.mul_(20)
@@ -127,7 +127,7 @@ def test_training_fits_and_the_state_round_trips():
     step.batch = step.batch._replace(views=views)
     with torch.autocast("cpu", torch.bfloat16):
         step.confidence(views["weak"], step.model(views["weak"]))
-    expected = EnsembleTS("weak_strong").fit(calibrator.memory["logits"][:8], calibrator.memory["labels"][:8])
+    expected = EnsembleTS(labels="weak_strong").fit(calibrator.memory["logits"][:8], calibrator.memory["labels"][:8])
     assert calibrator.temperature > 1
     torch.testing.assert_close(calibrator.weights, expected.weights)
     other.load_state_dict(calibrator.state_dict())

@@ -11,6 +11,7 @@ from vcc_infuse import FixMatch
 from vcc_infuse.calibrators.mmce import MMCE, gathered_mmce, mmce
 from vcc_infuse.errors import UserError
 from vcc_infuse.models import Classifier, SmallConv
+from vcc_infuse.types import WeakOutputs
 
 
 def sample(n=40, classes=4, seed=0):
@@ -50,22 +51,24 @@ def test_plain_agrees_with_a_slow_loop():
 def test_order_has_no_effect_and_a_calibrated_batch_scores_low(weighted):
     confidence, correct = torch.full((100,), 0.7).double(), (torch.arange(100) < 70).double()
     order = torch.randperm(100)
-    assert mmce(confidence, correct, False) < 1e-5
+    assert mmce(confidence, correct, weighted=False) < 1e-5
     random, right = top_label(*sample(100))
-    torch.testing.assert_close(mmce(random, right, weighted), mmce(random[order], right[order], weighted))
-    assert mmce(torch.full((100,), 0.95).double(), correct, False) == pytest.approx(0.25)
+    torch.testing.assert_close(
+        mmce(random, right, weighted=weighted), mmce(random[order], right[order], weighted=weighted)
+    )
+    assert mmce(torch.full((100,), 0.95).double(), correct, weighted=False) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_gathered_form_has_the_value_and_gradient_of_the_global_batch(weighted):
     logits, labels = sample(24)
     whole = logits.clone().requires_grad_()
-    expected = mmce(*top_label(whole, labels), weighted)
+    expected = mmce(*top_label(whole, labels), weighted=weighted)
     expected.backward()
 
     def work(rank, gather):
         part = logits[rank::2].clone().requires_grad_()
-        value = gathered_mmce(*top_label(part, labels[rank::2]), weighted, gather)
+        value = gathered_mmce(*top_label(part, labels[rank::2]), weighted=weighted, gather=gather)
         value.backward()
         return value.detach(), part.grad
 
@@ -73,7 +76,7 @@ def test_gathered_form_has_the_value_and_gradient_of_the_global_batch(weighted):
         torch.testing.assert_close(value, expected.detach())
         torch.testing.assert_close(gradient / 2, whole.grad[rank::2])  # the trainer divides by two
     alone = logits.clone().requires_grad_()
-    gathered_mmce(*top_label(alone, labels), weighted).backward()
+    gathered_mmce(*top_label(alone, labels), weighted=weighted).backward()
     torch.testing.assert_close(alone.grad, whole.grad)
 
 
@@ -83,7 +86,7 @@ def train(logits, labels_of, weighted, steps=300):
     optimizer = torch.optim.Adam([sharpness], lr=0.05)
     for _ in range(steps):
         scaled = sharpness.exp() * logits
-        loss = mmce(*top_label(scaled, labels_of(scaled)), weighted)
+        loss = mmce(*top_label(scaled, labels_of(scaled)), weighted=weighted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -105,7 +108,7 @@ def test_own_argmax_as_label_drives_confidence_to_one_and_other_labels_do_not():
 @pytest.mark.parametrize("right", [0.0, 1.0])
 def test_batches_all_right_or_all_wrong_have_finite_gradients(weighted, right):
     confidence = torch.tensor([0.3, 1.0, 1.0, 0.9], requires_grad=True)
-    gathered_mmce(confidence, torch.full((4,), right), weighted).backward()
+    gathered_mmce(confidence, torch.full((4,), right), weighted=weighted).backward()
     assert confidence.grad.isfinite().all()
 
 
@@ -123,10 +126,10 @@ def image_step(calibrator, views=("weak", "strong", "labeled_strong")):
 
 @pytest.mark.parametrize("labels", ["both", "labeled_strong", "weak_strong"])
 def test_loss_is_the_error_on_strong_views_and_reaches_the_model(labels):
-    calibrator = MMCE(labels, weight=3.0, weighted=False)
+    calibrator = MMCE(labels=labels, weight=3.0, weighted=False)
     step = image_step(calibrator)
     with torch.no_grad():
-        weak = step.model(step.batch.views["weak"])
+        weak = WeakOutputs(*step.model(step.batch.views["weak"]))
     before = buffers(step.model)
     calibrated = step.confidence(step.batch.views["weak"], weak)
     assert same(before, buffers(step.model)), "BatchNorm statistics must not change"
@@ -147,7 +150,7 @@ def test_loss_is_the_error_on_strong_views_and_reaches_the_model(labels):
 
 def test_confidence_is_the_softmax_and_eval_mode_has_no_loss():
     step = image_step(MMCE())
-    outputs = step.model(step.batch.views["weak"]).detach()
+    outputs = WeakOutputs(*step.model(step.batch.views["weak"]).detach())
     assert torch.equal(step.confidence(step.batch.views["weak"], outputs).probs, outputs.logits.softmax(1))
     step.calibrate.eval()
     assert step.confidence(step.batch.views["weak"], outputs).loss is None
@@ -164,10 +167,10 @@ def test_loss_works_with_an_algorithm_in_bf16():
 
 
 def test_two_processes_have_the_loss_of_one():
-    step = make_step(FixMatch(), calibrator=MMCE("labeled_strong", weighted=False), batch=8)
+    step = make_step(FixMatch(), calibrator=MMCE(labels="labeled_strong", weighted=False), batch=8)
     step.batch = step.batch._replace(views={"weak": torch.randn(16, INPUTS), "labeled_strong": torch.randn(8, INPUTS)})
     step.model.eval()
-    step.weak = step.model(step.batch.views["weak"]).detach()
+    step.weak = WeakOutputs(*step.model(step.batch.views["weak"]).detach())
     whole = step.confidence(step.batch.views["weak"], step.weak).loss
     gradients = torch.autograd.grad(whole, list(step.model.parameters()))
 
@@ -186,7 +189,7 @@ def test_two_processes_have_the_loss_of_one():
 
 def test_without_labeled_views_the_strong_view_still_gives_a_loss():
     step = image_step(MMCE(), views=("weak", "strong"))
-    outputs = step.model(step.batch.views["weak"]).detach()
+    outputs = WeakOutputs(*step.model(step.batch.views["weak"]).detach())
     assert step.confidence(step.batch.views["weak"], outputs).loss > 0
     step = image_step(MMCE(), views=("weak",))
     with pytest.warns(UserWarning, match="weak_strong"):
@@ -195,7 +198,7 @@ def test_without_labeled_views_the_strong_view_still_gives_a_loss():
 
 def test_views_and_errors():
     assert MMCE().labeled_views == ("strong",)
-    assert MMCE("weak_strong").labeled_views == ()
+    assert MMCE(labels="weak_strong").labeled_views == ()
     for wrong in ({"labels": "held_out"}, {"weight": -1.0}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             MMCE(**wrong)

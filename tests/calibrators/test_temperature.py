@@ -12,7 +12,7 @@ from tests.helpers.tiny import INPUTS, buffers, make_step, make_task, part_of, s
 from vcc_infuse import FixMatch
 from vcc_infuse.calibrators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, TemperatureScaling, fit_temperature
 from vcc_infuse.errors import UserError
-from vcc_infuse.types import Outputs
+from vcc_infuse.types import Outputs, WeakOutputs
 
 
 def sample(n=2000, classes=4, factor=3.0, seed=0):
@@ -36,7 +36,7 @@ def test_own_argmax_as_label_is_degenerate_and_has_no_effect():
 def test_images_from_training_never_raise_the_confidence(labels):
     logits, truth = sample(factor=0.5)
     assert TemperatureScaling().fit(logits, truth).temperature < 0.7
-    assert TemperatureScaling(labels).fit(logits, truth).temperature == 1
+    assert TemperatureScaling(labels=labels).fit(logits, truth).temperature == 1
 
 
 def test_predict_is_the_softmax_at_the_temperature():
@@ -78,14 +78,14 @@ def run_steps(calibrator, source, count, autocast=False):
         set_batch(step, views=views, held_out_y=torch.randint(3, (8,)))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             with torch.no_grad():
-                step.weak = step.model(step.batch.views["weak"])
+                step.weak = WeakOutputs(*step.model(step.batch.views["weak"]))
             step.confidence(step.batch.views["weak"], step.weak)
     return step
 
 
 @pytest.mark.parametrize("source", ["held_out", "labeled_strong", "weak_strong"])
 def test_each_source_fits_the_ema_outputs_for_its_images(source):
-    calibrator = TemperatureScaling(source, every=4, queue_size=16)
+    calibrator = TemperatureScaling(labels=source, every=4, queue_size=16)
     name = "strong" if source == "weak_strong" else source
     step = make_step(FixMatch(), calibrator=calibrator, steps=20, batch=8)
     step.ema.head.weight.data.mul_(20)
@@ -100,7 +100,7 @@ def test_each_source_fits_the_ema_outputs_for_its_images(source):
         labels.append(known[source])
         logits.append(step.ema(images[:8]).logits)
     lowest = MIN_TEMPERATURE if source == "held_out" else 1.0
-    expected = fit_temperature(torch.cat(logits[2:]), torch.cat(labels[2:]), lowest).temperature
+    expected = fit_temperature(torch.cat(logits[2:]), torch.cat(labels[2:]), low=lowest).temperature
     assert expected not in (1.0, MIN_TEMPERATURE)
     assert calibrator.temperature.item() == pytest.approx(expected, rel=1e-5)
 
@@ -152,10 +152,10 @@ def test_state_round_trip_gives_the_same_next_fit():
 
 
 def test_two_processes_have_the_state_of_one():
-    whole = run_steps(TemperatureScaling("labeled_strong", every=1), "labeled_strong", count=1)
+    whole = run_steps(TemperatureScaling(labels="labeled_strong", every=1), "labeled_strong", count=1)
 
     def work(rank, gather):
-        calibrator = TemperatureScaling("labeled_strong", every=1)
+        calibrator = TemperatureScaling(labels="labeled_strong", every=1)
         calibrator.setup(torch.nn.Identity(), make_task(batch=8))
         step = part_of(whole, rank, gather)
         calibrator(step, step.batch.views["weak"], step.weak)
@@ -176,7 +176,7 @@ def test_bf16_outputs_are_fitted_in_double_precision():
 
 def test_each_source_requests_its_images():
     assert (TemperatureScaling(holdout_fraction=0.3).held_out, TemperatureScaling().labeled_views) == (0.3, ())
-    strong = TemperatureScaling("labeled_strong")
+    strong = TemperatureScaling(labels="labeled_strong")
     assert (strong.held_out, strong.labeled_views) == (0, ("strong",))
 
 

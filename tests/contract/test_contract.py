@@ -17,7 +17,7 @@ from vcc_infuse.calibrators import Calibrator, Softmax
 from vcc_infuse.errors import OptionError
 from vcc_infuse.models import Classifier, SmallConv
 from vcc_infuse.models.classifier import batchnorms
-from vcc_infuse.types import Calibrated, Outputs
+from vcc_infuse.types import Calibrated, WeakOutputs
 from vcc_infuse.utils.serialization import from_config, to_config
 
 
@@ -171,7 +171,7 @@ def test_permuting_the_batch_permutes_the_pseudo_labels(kind):
         list(algorithm.losses(step))
     other, order = copy.deepcopy(algorithm), torch.randperm(len(step.batch.pool_ids))
     batch = step.batch._replace(pool_ids=step.batch.pool_ids[order])
-    moved = dataclasses.replace(step, batch=batch, weak=Outputs(*(rows[order] for rows in step.weak)))
+    moved = dataclasses.replace(step, batch=batch, weak=WeakOutputs(*(rows[order] for rows in step.weak.outputs)))
     one, two = (
         method.pseudo_label(at.confidence(at.batch.views["weak"], at.weak), at)
         for method, at in ((algorithm, step), (other, moved))
@@ -195,13 +195,13 @@ def test_no_gradient_through_the_target(kind):
     """With the strong view cut from the graph the loss has no gradient, even if the calibrator forgot to detach."""
     algorithm = lively(kind)
     step = step_for(algorithm)
-    step.weak = step.model(step.batch.views["weak"])
-    probs = step.weak.logits.softmax(1)
-    pseudo = algorithm.pseudo_label(Calibrated(probs, probs.amax(1)), step)
+    weak = WeakOutputs(*step.model(step.batch.views["weak"]))
+    probs = weak.logits.softmax(1)
+    pseudo = algorithm.pseudo_label(Calibrated(probs, probs.amax(1), outputs=weak), step)
     assert probs.requires_grad
     assert not pseudo.targets.requires_grad
     assert not pseudo.weights.requires_grad
-    assert not pseudo.loss(step.weak.logits.detach(), step.batch.weights).requires_grad
+    assert not pseudo.loss(weak.logits.detach(), step.batch.weights).requires_grad
 
 
 # Terms that involve labeled images; the test of ABC looks inside its term.
@@ -274,7 +274,7 @@ def test_wrong_options_are_named(kind):
 @public(Calibrator)
 def test_a_calibrator_keeps_the_classifiers_label(kind):
     step = make_step(vcc_infuse.FixMatch(), calibrator=kind(), number=50, ratio=4, pool=40)
-    outputs = step.model(step.batch.views["weak"])
+    outputs = WeakOutputs(*step.model(step.batch.views["weak"]))
     calibrated = step.confidence(step.batch.views["weak"], outputs)
     assert torch.equal(calibrated.labels, outputs.logits.argmax(1))
     assert ((calibrated.confidence >= 0) & (calibrated.confidence <= 1 + 1e-6)).all()
@@ -285,13 +285,15 @@ def test_a_calibrator_keeps_the_classifiers_label(kind):
 @public(Calibrator)
 def test_a_calibrator_in_eval_mode_keeps_its_state_and_is_deterministic(kind):
     step = make_step(vcc_infuse.FixMatch(), calibrator=kind(), number=50, ratio=4, pool=40)
-    outputs = step.model(step.batch.views["weak"]).detach()
+    outputs = WeakOutputs(*step.model(step.batch.views["weak"]).detach())
     step.confidence(step.batch.views["weak"], outputs)
     calibrator = step.calibrate.eval()
     before = buffers(calibrator)
     seen = []
     for _ in range(2):
-        seen.append((step.confidence(step.batch.views["weak"], outputs).confidence, calibrator.predict(outputs)))
+        seen.append(
+            (step.confidence(step.batch.views["weak"], outputs).confidence, calibrator.predict(outputs.outputs))
+        )
     assert same(before, buffers(calibrator))
     assert torch.equal(seen[0][0], seen[1][0])
     assert torch.equal(seen[0][1], seen[1][1])

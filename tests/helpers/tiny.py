@@ -12,12 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vcc_infuse.algorithms import Algorithm
+from vcc_infuse.algorithms import Algorithm, PseudoLabeling
 from vcc_infuse.calibrators import Calibrator, Softmax
 from vcc_infuse.models import MLP, Classifier
-from vcc_infuse.types import Batch, Calibrated, Losses, Outputs, PseudoLabels, Step, Task
+from vcc_infuse.types import Batch, Calibrated, Losses, PseudoLabels, Step, Task, WeakOutputs
 
 INPUTS, FEATURES = 6, 5
+
+
+@dataclasses.dataclass
+class RecordingStep(Step):
+    """A step that remembers the outputs of its weak view, for tests that compare with them."""
+
+    weak: WeakOutputs | None = None
+
+    def confidence(self, images: Tensor, outputs: WeakOutputs) -> Calibrated:
+        self.weak = outputs
+        return super().confidence(images, outputs)
 
 
 def make_model(classes: int = 3) -> Classifier:
@@ -49,7 +60,7 @@ def make_step(
     seed: int = 0,
     pool: int = 20,
     labeled: int = 6,
-) -> Step:
+) -> RecordingStep:
     """Set up `algorithm` (and `calibrator`) for a new tiny model; labeled image i has label i mod classes."""
     torch.manual_seed(seed)
     task = make_task(classes, batch, ratio, steps, pool, labeled)
@@ -59,16 +70,18 @@ def make_step(
         part.train()
     ema = copy.deepcopy(model).eval().requires_grad_(False)
     data = make_batch(task, algorithm.views)
-    return Step(data, model.train(), ema, calibrator, number, steps)
+    return RecordingStep(data, model.train(), ema, calibrator, number, steps)
 
 
-def pseudo_labels(algorithm: Algorithm, step: Step, probs: Tensor, pool_ids: Tensor | None = None) -> PseudoLabels:
+def pseudo_labels(
+    algorithm: PseudoLabeling, step: RecordingStep, probs: Tensor, pool_ids: Tensor | None = None
+) -> PseudoLabels:
     """Pseudo labels for given probabilities and random features."""
     ids = torch.arange(len(probs)) if pool_ids is None else pool_ids
     step.batch = step.batch._replace(pool_ids=ids, weights=torch.ones(len(probs)))
     if step.weak is None or len(step.weak.logits) != len(probs):
-        step.weak = Outputs(probs.log(), torch.randn(len(probs), FEATURES))
-    return algorithm.pseudo_label(Calibrated(probs, probs.amax(1)), step)
+        step.weak = WeakOutputs(probs.log(), torch.randn(len(probs), FEATURES))
+    return algorithm.pseudo_label(Calibrated(probs, probs.amax(1), outputs=step.weak), step)
 
 
 def random_probs(rows: int, classes: int = 3, scale: float = 2.0) -> Tensor:
@@ -118,11 +131,11 @@ def two_processes(work: Callable[[int, Callable[[Tensor], Tensor]], Any]) -> lis
         return list(threads.map(lambda rank: work(rank, gather_on(rank)), range(2)))
 
 
-def part_of(step: Step, rank: int, gather: Callable[[Tensor], Tensor]) -> Step:
+def part_of(step: RecordingStep, rank: int, gather: Callable[[Tensor], Tensor]) -> RecordingStep:
     """The step of process `rank` of two: every other row."""
     batch = step.batch
     views = {name: view[rank::2] for name, view in batch.views.items()}
     rows = [column[rank::2] for column in (batch.x, batch.y, batch.ids)]
     mine = Batch(*rows, views, batch.pool_ids[rank::2], batch.weights[rank::2])
-    weak = Outputs(*(column[rank::2] for column in step.weak)) if step.weak else None
+    weak = WeakOutputs(*(column[rank::2] for column in step.weak.outputs)) if step.weak else None
     return dataclasses.replace(step, batch=mine, gather=gather, weak=weak)

@@ -50,10 +50,12 @@ def on_a_bank(config, folder, calibrator=None):
 PREDICTORS = {
     "wide_resnet": lambda folder: trained(WideResNet(10, 1), striped()),
     "timm": lambda folder: trained(
-        Timm("test_resnet", weights="none", input_size=48), striped(), TemperatureScaling("labeled_strong", every=2)
+        Timm("test_resnet", weights="none", input_size=48),
+        striped(),
+        TemperatureScaling(labels="labeled_strong", every=2),
     ),
     "bank": lambda folder: on_a_bank(BankConfig(), folder),
-    "bank_mlp": lambda folder: on_a_bank(BankConfig(head="mlp"), folder, EnsembleTS("labeled_strong", every=2)),
+    "bank_mlp": lambda folder: on_a_bank(BankConfig(head="mlp"), folder, EnsembleTS(labels="labeled_strong", every=2)),
 }
 
 

@@ -171,7 +171,7 @@ def test_a_selection_leaves_the_memories_of_a_calibrator_alone(kind, data):
 def test_labels_from_a_view_that_the_method_does_not_show(kind, data):
     """PseudoLabel has no strong view whose prediction could be compared with the weak one's."""
     with pytest.raises(UserError, match="learns from strong views of unlabeled images") as refusal:
-        Trainer(MLP((16,)), PseudoLabel(), kind("weak_strong"), **TWO)
+        Trainer(MLP((16,)), PseudoLabel(), kind(labels="weak_strong"), **TWO)
     check_sentence(refusal, kind, PseudoLabel)
-    check_run(data, PseudoLabel(), kind("labeled_strong"))
-    check_run(data, FixMatch(), kind("weak_strong"))
+    check_run(data, PseudoLabel(), kind(labels="labeled_strong"))
+    check_run(data, FixMatch(), kind(labels="weak_strong"))

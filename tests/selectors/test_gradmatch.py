@@ -23,7 +23,7 @@ def per_example(pool):
 @pytest.mark.parametrize(("threshold", "budget"), [(0.6, 8), (0.6, 40), (0.6, 120), (0.97, 200), (1.0, 20)])
 def test_budget_weights_and_alignment(granularity, threshold, budget, make_pool):
     selector = GradMatch(keep=0.5, granularity=granularity)
-    core = selector.select(make_pool(FixMatch(threshold)), budget)
+    core = selector.select(make_pool(FixMatch(threshold=threshold)), budget)
     assert len(core.ids) == len(core.ids.unique()) == len(core.weights) == budget
     assert float(core.weights.mean()) == pytest.approx(1, abs=1e-5)
     assert (core.weights > 0).all()

@@ -119,7 +119,7 @@ def test_without_a_step_it_is_the_top_of_the_inner_products(make_pool, eval_mode
 @pytest.mark.parametrize(("threshold", "budget"), [(0.6, 7), (0.6, 50), (0.6, 299), (0.97, 200), (1.0, 20)])
 def test_budget_is_distinct_examples_selected_ones_first(granularity, threshold, budget, make_pool):
     selector = RETRIEVE(keep=0.5, granularity=granularity)
-    core = selector.select(make_pool(FixMatch(threshold)), budget)
+    core = selector.select(make_pool(FixMatch(threshold=threshold)), budget)
     assert len(core.ids) == len(core.ids.unique()) == budget
     assert (core.weights == 1).all()
     selected = selector.selection_.rows.selected

@@ -74,7 +74,11 @@ def assert_same_run(kind, *parts, **options):
 @pytest.mark.parametrize(("kind", "threshold"), [("bank", 0.4), ("images", 0.7)])
 @pytest.mark.parametrize(
     "method",
-    [FixMatch, lambda least: FreeMatch(min_threshold=least), lambda least: DebiasPL(FixMatch(least), momentum=0.5)],
+    [
+        lambda least: FixMatch(threshold=least),
+        lambda least: FreeMatch(min_threshold=least),
+        lambda least: DebiasPL(FixMatch(threshold=least), momentum=0.5),
+    ],
     ids=["FixMatch", "FreeMatch", "DebiasPL"],
 )
 @pytest.mark.parametrize("selector", [None, RandomOnline(every=2, keep=0.5)], ids=["pool", "core set"])
@@ -90,11 +94,11 @@ def test_a_warm_up_without_unlabeled_images():
 
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=name)
 def test_with_every_calibrator(calibrator):
-    assert_same_run("bank", FlexMatch(0.4), lively(calibrator), steps=8)
+    assert_same_run("bank", FlexMatch(threshold=0.4), lively(calibrator), steps=8)
 
 
 def test_in_micro_batches():
-    assert_same_run("images", FlexMatch(0.4), micro_batch=5)
+    assert_same_run("images", FlexMatch(threshold=0.4), micro_batch=5)
 
 
 def test_only_rows_that_count_are_augmented(monkeypatch):
@@ -105,7 +109,7 @@ def test_only_rows_that_count_are_augmented(monkeypatch):
         return make(views, raw, draws, recipe)
 
     monkeypatch.setattr(ImageViews, "_made", count)
-    run = trained("images", FixMatch(0.36), lazy=True)
+    run = trained("images", FixMatch(threshold=0.36), lazy=True)
     assert sum(made) == pytest.approx(ROWS * RUN["steps"] * run.last_metrics_["pseudo_label_coverage"])
     assert 0 < sum(made) < ROWS * RUN["steps"]
 
@@ -113,7 +117,7 @@ def test_only_rows_that_count_are_augmented(monkeypatch):
 def test_only_slots_that_count_are_read(monkeypatch):
     read, at = [], SlotRows.at
     monkeypatch.setattr(SlotRows, "at", lambda rows, slots: read.append(slots) or at(rows, slots))
-    run = trained("bank", FixMatch(0.4), lazy=True)
+    run = trained("bank", FixMatch(threshold=0.4), lazy=True)
     strong = torch.cat([slots[slots >= 3] for slots in read])
     assert len(strong) == pytest.approx(ROWS * RUN["steps"] * run.last_metrics_["pseudo_label_coverage"])
     assert 0 < len(strong) < ROWS * RUN["steps"]
@@ -123,20 +127,22 @@ def test_only_slots_that_count_are_read(monkeypatch):
 def test_noise_is_drawn_for_rows_that_count(monkeypatch):
     made, strong = [], VectorViews.strong
     monkeypatch.setattr(VectorViews, "strong", lambda views, raw: made.append(len(raw)) or strong(views, raw))
-    run = trained("vectors", FixMatch(0.5), lazy=True)
+    run = trained("vectors", FixMatch(threshold=0.5), lazy=True)
     assert sum(made) == pytest.approx(ROWS * RUN["steps"] * run.last_metrics_["pseudo_label_coverage"])
     assert 0 < sum(made) < ROWS * RUN["steps"]
 
 
 @pytest.mark.parametrize("kind", ["bank", "vectors", "images"])
 def test_a_run_without_any_confident_label(kind):
-    run = trained(kind, FixMatch(1.0), lazy=True, lr=1e-4)
+    run = trained(kind, FixMatch(threshold=1.0), lazy=True, lr=1e-4)
     assert run.last_metrics_["pseudo_label_coverage"] == 0
     assert run.last_metrics_["loss_unlabeled"] == 0
 
 
 def test_in_half_precision():
-    lazy, eager = (trained("images", FixMatch(0.36), lazy=lazy, freeze_bn=True, precision="bf16") for lazy in (1, 0))
+    lazy, eager = (
+        trained("images", FixMatch(threshold=0.36), lazy=lazy, freeze_bn=True, precision="bf16") for lazy in (1, 0)
+    )
     assert lazy.last_metrics_["loss_unlabeled"] == pytest.approx(eager.last_metrics_["loss_unlabeled"], rel=0.02)
 
 
@@ -153,8 +159,8 @@ class Cut(Trainer):
 def test_a_resumed_run_ends_bit_identical(kind, tmp_path):
     data, model = DATA[kind]
     options = {**RUN, "lazy": True, "report": False}
-    whole = trained(kind, FlexMatch(0.4), lively(CALIBRATORS[0]), lr=0.03, lazy=True)
-    method = (FlexMatch(0.4), lively(CALIBRATORS[0]))
+    whole = trained(kind, FlexMatch(threshold=0.4), lively(CALIBRATORS[0]), lr=0.03, lazy=True)
+    method = (FlexMatch(threshold=0.4), lively(CALIBRATORS[0]))
     with pytest.raises(Interrupted):
         Cut(model(), *method, lr=0.03, out=str(tmp_path), **options).fit(data())
     resumed = Trainer(model(), *method, lr=0.03, out=str(tmp_path), **options)

@@ -110,7 +110,9 @@ def classifier(**options):
 
 def test_a_grid_over_the_options_of_the_parts(data):
     x, y = data
-    model = classifier(algorithm=FixMatch(), selector=INFUSE(keep=0.5), calibrator=TemperatureScaling("weak_strong"))
+    model = classifier(
+        algorithm=FixMatch(), selector=INFUSE(keep=0.5), calibrator=TemperatureScaling(labels="weak_strong")
+    )
     grid = {"algorithm__threshold": [0.2, 0.9], "selector__keep": [0.4], "model__hidden": [(4,), (6,)]}
     found = GridSearchCV(model, grid, cv=2, error_score="raise").fit(x, y)
     tried = found.cv_results_["params"]
@@ -123,12 +125,14 @@ def test_a_grid_over_the_options_of_the_parts(data):
 
 
 def test_a_grid_over_whole_parts_prints_them_apart(data):
-    grid = GridSearchCV(classifier(), {"algorithm": [FixMatch(0.2), FixMatch(0.9)]}, cv=2).fit(*data)
+    grid = GridSearchCV(classifier(), {"algorithm": [FixMatch(threshold=0.2), FixMatch(threshold=0.9)]}, cv=2).fit(
+        *data
+    )
     assert len({str(params["algorithm"]) for params in grid.cv_results_["params"]}) == 2
 
 
 def test_the_estimator_knows_the_options_of_its_parts(data):
-    model = classifier(algorithm=FixMatch(0.7))
+    model = classifier(algorithm=FixMatch(threshold=0.7))
     assert model.get_params()["algorithm__threshold"] == 0.7
     copy = clone(model)
     assert copy.algorithm is not model.algorithm

@@ -21,6 +21,9 @@ class Adsh(PseudoLabeling):
         threshold: of the head class (the one with most labels), and of all classes in the first interval.
         weight: factor of the unlabeled loss.
         every: steps between two updates of the thresholds; by default 1,024, or one twentieth of a shorter run.
+
+    References:
+        Guo and Li, Class-Imbalanced Semi-Supervised Learning with Adaptive Thresholding, ICML 2022.
     """
 
     confidence: Tensor
@@ -28,7 +31,7 @@ class Adsh(PseudoLabeling):
     thresholds: Tensor
     head: Tensor
 
-    def __init__(self, threshold: float = 0.95, weight: float = 1.0, every: int | None = None) -> None:
+    def __init__(self, *, threshold: float = 0.95, weight: float = 1.0, every: int | None = None) -> None:
         super().__init__()
         self.threshold = check_range("threshold", threshold, 0, 1)
         self.weight = check_range("weight", weight)
@@ -52,7 +55,8 @@ class Adsh(PseudoLabeling):
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels that reach the threshold of their class."""
-        labels, confidence = calibrated.labels, calibrated.confidence.float()
+        labels = calibrated.labels
+        confidence = calibrated.confidence.float()
         if self.training:
             if step.number > 0 and step.number % (self.every or epoch_steps(step.steps)) == 0:
                 self._update_thresholds()
@@ -61,19 +65,21 @@ class Adsh(PseudoLabeling):
 
     def _remember(self, ids: Tensor, labels: Tensor, confidence: Tensor) -> None:
         last = last_occurrence(ids)
-        self.labels[ids], self.confidence[ids] = labels[last], confidence[last]
+        self.labels[ids] = labels[last]
+        self.confidence[ids] = confidence[last]
 
     def _update_thresholds(self) -> None:
         """Keep the same fraction of each class as of the head class; a class that would keep none is skipped."""
         classes = len(self.thresholds)
         seen = self.labels >= 0
-        labels, confidence = self.labels[seen], self.confidence[seen]
+        labels = self.labels[seen]
+        confidence = self.confidence[seen]
         counts = torch.bincount(labels, minlength=classes)
         above = ((labels == self.head) & (confidence >= self.threshold)).sum()
         kept = above * counts // counts[self.head].clamp(min=1)  # integers: a rounded fraction would lose one
         order = torch.argsort(confidence, descending=True, stable=True)
         ranked = confidence[order[torch.argsort(labels[order], stable=True)]]
         last = counts.cumsum(0) - counts + kept - 1
-        found = ranked[last.clamp(min=0)] if len(ranked) else self.thresholds
+        lowest = ranked[last.clamp(min=0)] if len(ranked) else self.thresholds
         others = torch.arange(classes, device=self.head.device) != self.head
-        self.thresholds.copy_(found.where((kept > 0) & others, self.thresholds))
+        self.thresholds.copy_(lowest.where((kept > 0) & others, self.thresholds))

@@ -32,7 +32,7 @@ class EMAAlignment(nn.Module):
     started: Tensor
     target: Tensor
 
-    def __init__(self, classes: int, momentum: float = 0.999, target: Tensor | None = None) -> None:
+    def __init__(self, classes: int, *, momentum: float = 0.999, target: Tensor | None = None) -> None:
         super().__init__()
         self.momentum = momentum
         target = torch.full((classes,), 1 / classes) if target is None else target.float() / target.sum()

@@ -60,7 +60,9 @@ class PseudoLabeling(Algorithm):
 
         A lazy step computes the strong views last: only those whose pseudo label has weight.
         """
-        batch, images, outputs = step.batch, step.batch.views["weak"], None
+        batch = step.batch
+        images = batch.views["weak"]
+        outputs = None
         if step.lazy:
             weak = step.forward_weak(images)
         else:

@@ -1,4 +1,4 @@
-"""The two reference methods: training on the given labels only, and on all labels."""
+"""What semi-supervised methods are compared with: training on labels alone, a linear probe, label spreading."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LinearProbe(ClosedForm):
         seed: seed of the folds.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0) -> None:
         super().__init__()
         self.seed = check_integer("seed", seed, 0)
 
@@ -77,11 +77,14 @@ class LabelSpreading(ClosedForm):
         n_neighbors: neighbors of each image.
         alpha: weight of the neighbors' labels against an image's own, between 0 and 1.
         max_iter: largest number of iterations.
+
+    References:
+        Zhou et al., Learning with Local and Global Consistency, NeurIPS 2003.
     """
 
     needs_pool = True
 
-    def __init__(self, n_neighbors: int = 10, alpha: float = 0.2, max_iter: int = 30) -> None:
+    def __init__(self, *, n_neighbors: int = 10, alpha: float = 0.2, max_iter: int = 30) -> None:
         super().__init__()
         self.n_neighbors = check_integer("n_neighbors", n_neighbors)
         self.alpha = check_range("alpha", alpha, 0, 1, open_low=True, open_high=True)
@@ -91,14 +94,16 @@ class LabelSpreading(ClosedForm):
         """The same backbone, then the vote of neighbors, under a head that passes the votes through."""
         from sklearn.semi_supervised import LabelSpreading as Spreading
 
-        classes, rows = model.head.out_features, torch.cat([labeled, pool])
-        near, targets = min(self.n_neighbors, len(rows)), torch.cat([y, torch.full((len(pool),), -1)])
+        classes = model.head.out_features
+        rows = torch.cat([labeled, pool])
+        targets = torch.cat([y, torch.full((len(pool),), -1)])
+        near = min(self.n_neighbors, len(rows))
         spreading = Spreading("knn", n_neighbors=near, alpha=self.alpha, max_iter=self.max_iter)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "not converged" and divisions by the labels of isolated images
             spreading.fit(rows.float().numpy(), targets.numpy())
         spread = torch.from_numpy(spreading.label_distributions_).float().nan_to_num(1 / classes)
-        votes = NeighborVotes(model.backbone, len(rows), rows.shape[1], classes, near)
+        votes = NeighborVotes(model.backbone, rows=len(rows), width=rows.shape[1], classes=classes, n_neighbors=near)
         votes.attach(rows, spread)
         head = nn.Linear(classes, classes)
         nn.init.eye_(head.weight)
@@ -113,17 +118,20 @@ class NeighborVotes(Backbone):
         encoder: gives the features that are compared.
         rows: stored rows.
         width: features per row.
-        classes: classes.
+        classes: number of classes.
         n_neighbors: rows that vote.
     """
 
     stored: Tensor
     spread: Tensor
 
-    def __init__(self, encoder: nn.Module, rows: int, width: int, classes: int, n_neighbors: int) -> None:
+    def __init__(self, encoder: nn.Module, *, rows: int, width: int, classes: int, n_neighbors: int) -> None:
         super().__init__()
-        self.encoder, self.rows, self.width = encoder, rows, width
-        self.classes, self.n_neighbors = classes, n_neighbors
+        self.encoder = encoder
+        self.rows = rows
+        self.width = width
+        self.classes = classes
+        self.n_neighbors = n_neighbors
 
     def setup(self, shape: tuple[int, ...]) -> None:
         """Room for the stored rows, which come with a saved run or from `attach`."""

@@ -24,12 +24,15 @@ class CoMatch(PseudoLabeling):
         weight: factor of the unlabeled loss.
         contrast_weight: factor of the contrastive loss (5 for STL-10).
         contrast_threshold: pairs with a lower target similarity are not pulled together.
-        smoothing: weight of the classifier in the target; the rest comes from the memory.
+        smoothing: weight of the classifier in the target; the rest comes from the queue.
         temperature: of the similarities.
         embedding_dim: dimensions of the projection.
         hidden_dim: units of its hidden layer; as many as features if None.
-        memory: size of the memory, in batches.
+        memory: size of the queue of embeddings, in batches.
         queue_size: number of batch means used to align probabilities to the uniform distribution.
+
+    References:
+        Li, Xiong and Hoi, CoMatch: Semi-supervised Learning with Contrastive Graph Regularization, ICCV 2021.
     """
 
     views = ("weak", "strong", "strong_2")
@@ -37,6 +40,7 @@ class CoMatch(PseudoLabeling):
 
     def __init__(
         self,
+        *,
         threshold: float = 0.95,
         weight: float = 1.0,
         contrast_weight: float = 1.0,
@@ -61,12 +65,12 @@ class CoMatch(PseudoLabeling):
         self.queue_size = check_integer("queue_size", queue_size)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """A projection head, and a memory of projections and their class probabilities."""
+        """A projection head, and a queue of projections and their class probabilities."""
         size = self.memory * (task.batch_size + task.unlabeled_batch_size)
         columns = {"projection": ((self.embedding_dim,), torch.float32), "probs": ((task.classes,), torch.float32)}
         self.projection = Projection.of(model, self.embedding_dim, self.hidden_dim)
         self.alignment = QueueAlignment(task.classes, self.queue_size)
-        self.bank = RingBuffer(size, columns)
+        self.queue = RingBuffer(size, columns)
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Soft targets, with weight 1 where the largest probability reaches the threshold."""
@@ -98,11 +102,11 @@ class CoMatch(PseudoLabeling):
 
     @torch.no_grad()
     def _smooth(self, probs: Tensor, features: Tensor) -> PseudoLabels:
-        """Once the memory is full, mix probabilities with those of similar examples in it."""
-        near = similarity(self.projection(features), self.bank["projection"], self.temperature).softmax(1)
+        """Once the queue is full, mix probabilities with those of similar examples in it."""
+        near = similarity(self.projection(features), self.queue["projection"], self.temperature).softmax(1)
         with full_precision(near):
-            smoothed = self.smoothing * probs + (1 - self.smoothing) * near @ self.bank["probs"]
-        targets = smoothed.where(self.bank.filled == self.bank.size, probs)
+            smoothed = self.smoothing * probs + (1 - self.smoothing) * near @ self.queue["probs"]
+        targets = smoothed.where(self.queue.filled == self.queue.size, probs)
         return PseudoLabels(targets, (targets.amax(1) >= self.threshold).float())
 
     @torch.no_grad()
@@ -110,7 +114,7 @@ class CoMatch(PseudoLabeling):
         """Store unlabeled examples with aligned, unsmoothed probabilities, then labeled ones with their labels."""
         truth = F.one_hot(step.batch.y, probs.shape[1]).float()
         for features, rows in ((weak.features, probs), (labeled.features, truth)):
-            self.bank.push(projection=step.gather(self.projection(features)), probs=step.gather(rows))
+            self.queue.push(projection=step.gather(self.projection(features)), probs=step.gather(rows))
 
     def _contrast(self, targets: Tensor, features: Tensor, others: Tensor) -> Tensor:
         """Cross entropy per example between the similarity graphs of targets and of embeddings."""

@@ -14,8 +14,8 @@ from ..types import Calibrated, Losses, PseudoLabels, Step, Task
 from .base import PseudoLabeling
 from .ops import sharpen
 
-PAPER_STEPS, PAPER_PERIOD = 2**20, 10 * 1024
-"""Length of the published run, and steps between two reductions; runs of another length scale the period."""
+PAPER_STEPS = 2**20  # length of the published run
+PAPER_PERIOD = 10 * 1024  # its steps between two reductions; runs of another length scale the period
 
 
 class Dash(PseudoLabeling):
@@ -29,6 +29,9 @@ class Dash(PseudoLabeling):
         shrink: factor by which the threshold is divided, about a hundred times per run (every 10240 of 2^20 steps).
         min_threshold: lower bound of the threshold; once it is reached, targets are hard instead of sharpened.
         temperature: of the sharpening.
+
+    References:
+        Xu et al., Dash: Semi-Supervised Learning with Dynamic Thresholding, ICML 2021.
     """
 
     loss_sum: Tensor
@@ -36,6 +39,7 @@ class Dash(PseudoLabeling):
 
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         warmup_steps: int = 2048,
         warmup_fraction: float = 0.05,
@@ -48,7 +52,8 @@ class Dash(PseudoLabeling):
         self.weight = check_range("weight", weight)
         self.warmup_steps = check_integer("warmup_steps", warmup_steps)
         self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
-        self.scale, self.shrink = check_range("scale", scale), check_range("shrink", shrink, 1)
+        self.scale = check_range("scale", scale)
+        self.shrink = check_range("shrink", shrink, 1)
         self.min_threshold = check_range("min_threshold", min_threshold)
         self.temperature = check_range("temperature", temperature, 1e-3)
 
@@ -56,7 +61,8 @@ class Dash(PseudoLabeling):
         """Sum and count of the labeled losses over the last pass of the warm-up."""
         self.register_buffer("loss_sum", torch.zeros(()))
         self.register_buffer("loss_count", torch.zeros(()))
-        self._initial_loss, self._pass_steps = math.log(task.classes), math.ceil(task.labeled / task.batch_size)
+        self._initial_loss = math.log(task.classes)
+        self._pass_steps = math.ceil(task.labeled / task.batch_size)
 
     def warmup_length(self, step: Step) -> int:
         """Steps of the warm-up, at least one because the threshold is measured there."""
@@ -72,9 +78,11 @@ class Dash(PseudoLabeling):
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Sharpened targets (hard ones at `min_threshold`), kept where the loss of the weak view is small."""
-        probs, threshold = calibrated.probs.float(), self.threshold(step)
+        probs = calibrated.probs.float()
+        threshold = self.threshold(step)
         logs = probs.clamp(min=torch.finfo(torch.float32).tiny).log()
-        soft, hard = sharpen(probs, self.temperature), F.one_hot(calibrated.labels, probs.shape[1]).float()
+        soft = sharpen(probs, self.temperature)
+        hard = F.one_hot(calibrated.labels, probs.shape[1]).float()
         early = threshold > self.min_threshold
         loss = torch.where(early, -(soft * logs).sum(1), -calibrated.confidence.float().log())
         return PseudoLabels(soft.where(early, hard), (loss <= threshold).float())
@@ -85,11 +93,9 @@ class Dash(PseudoLabeling):
             yield from super().losses(step)
             return
         (labeled,) = step.forward(step.batch.x)
-        each = F.cross_entropy(labeled.logits.float(), step.batch.y, reduction="none")
+        losses = F.cross_entropy(labeled.logits.float(), step.batch.y, reduction="none")
         if self.training and step.number >= self.warmup_length(step) - self._pass_steps:
-            self._measure(step.gather(each.detach()))
-        yield Losses(labeled=each.mean())
-
-    def _measure(self, each: Tensor) -> None:
-        self.loss_sum += each.sum()
-        self.loss_count += len(each)
+            everyone = step.gather(losses.detach())
+            self.loss_sum += everyone.sum()
+            self.loss_count += len(everyone)
+        yield Losses(labeled=losses.mean())

@@ -13,9 +13,12 @@ class FixMatch(PseudoLabeling):
     Args:
         threshold: confidence that a pseudo label must reach.
         weight: factor of the unlabeled loss.
+
+    References:
+        Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, NeurIPS 2020.
     """
 
-    def __init__(self, threshold: float = 0.95, weight: float = 1.0) -> None:
+    def __init__(self, *, threshold: float = 0.95, weight: float = 1.0) -> None:
         super().__init__()
         self.threshold = check_range("threshold", threshold, 0, 1)
         self.weight = check_range("weight", weight)

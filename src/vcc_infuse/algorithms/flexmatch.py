@@ -31,6 +31,9 @@ class FlexMatch(PseudoLabeling):
         mapping: maps the learning status of a class (0 to 1) to the fraction of `threshold` that applies to it. With
             "low_limit" no threshold is below half of `threshold`; with the others every pseudo label counts at first.
         thresh_warmup: lower all thresholds while most of the pool has never been predicted confidently.
+
+    References:
+        Zhang et al., FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo Labeling, NeurIPS 2021.
     """
 
     selected: Tensor
@@ -38,6 +41,7 @@ class FlexMatch(PseudoLabeling):
 
     def __init__(
         self,
+        *,
         threshold: float = 0.95,
         weight: float = 1.0,
         mapping: Literal["convex", "linear", "concave", "low_limit"] = "convex",
@@ -62,13 +66,15 @@ class FlexMatch(PseudoLabeling):
 
     def class_thresholds(self) -> Tensor:
         """The current threshold of each class."""
-        learned, never = self.counts[:-1], self.counts[-1]
+        learned = self.counts[:-1]
+        never = self.counts[-1]
         best = torch.maximum(learned.max(), never) if self.thresh_warmup else learned.max()
         return self.threshold * MAPPINGS[self.mapping](learned / best.clamp(min=1))
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels from the threshold of their class upward, as it was after the previous step."""
-        labels, confidence = calibrated.labels, calibrated.confidence
+        labels = calibrated.labels
+        confidence = calibrated.confidence
         weights = (confidence >= self.class_thresholds()[labels]).float()
         if self.training:
             confident = labels.where(confidence >= self.threshold, -1)

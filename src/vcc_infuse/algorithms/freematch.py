@@ -20,6 +20,9 @@ class FreeMatch(PseudoLabeling):
         momentum: of the running confidence, probabilities and label histogram.
         min_threshold: lower bound of the thresholds (0.9 for SVHN).
         max_threshold: upper bound of the thresholds (0.95 for SVHN).
+
+    References:
+        Wang et al., FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning, ICLR 2023.
     """
 
     global_threshold: Tensor
@@ -28,6 +31,7 @@ class FreeMatch(PseudoLabeling):
 
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         fairness: float = 0.001,
         momentum: float = 0.999,
@@ -54,7 +58,8 @@ class FreeMatch(PseudoLabeling):
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels from the threshold of their class upward; thresholds are updated with this batch first."""
-        labels, confidence = calibrated.labels, calibrated.confidence.float()
+        labels = calibrated.labels
+        confidence = calibrated.confidence.float()
         if self.training:
             self._update(step.gather(calibrated.probs.float()), step.gather(confidence), step.gather(labels))
         return PseudoLabels(labels, (confidence >= self.class_thresholds()[labels]).float())
@@ -71,7 +76,8 @@ class FreeMatch(PseudoLabeling):
 
     def _unfairness(self, logits: Tensor, weights: Tensor) -> Tensor:
         """Negative cross entropy between running and selected mean prediction, each divided by its histogram."""
-        probs, total = logits.float().softmax(1), weights.sum()
+        probs = logits.float().softmax(1)
+        total = weights.sum()
         normalized = (weights / total.clamp(min=1e-12)).unsqueeze(1)
         labels = nn.functional.one_hot(probs.argmax(1), probs.shape[1])
         selected = _balanced((normalized * probs).sum(0), (normalized * labels).sum(0))

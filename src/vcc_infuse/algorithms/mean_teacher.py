@@ -19,10 +19,14 @@ class MeanTeacher(PiModel):
     Args:
         weight: factor of the unlabeled loss.
         rampup_fraction: fraction of the run over which that factor rises from zero.
+
+    References:
+        Tarvainen and Valpola, Mean teachers are better role models: Weight-averaged consistency targets improve
+        semi-supervised deep learning results, NeurIPS 2017.
     """
 
-    def __init__(self, weight: float = 50.0, rampup_fraction: float = 0.4) -> None:
-        super().__init__(weight, rampup_fraction)
+    def __init__(self, *, weight: float = 50.0, rampup_fraction: float = 0.4) -> None:
+        super().__init__(weight=weight, rampup_fraction=rampup_fraction)
 
     @torch.no_grad()
     def target(self, step: Step) -> Tensor:

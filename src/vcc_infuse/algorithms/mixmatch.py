@@ -26,13 +26,16 @@ class MixMatch(Algorithm):
         rampup_fraction: fraction of the run over which that factor rises from zero (the paper: 16k steps of 2^20).
         temperature: of the sharpening.
         alpha: of MixUp's Beta distribution.
+
+    References:
+        Berthelot et al., MixMatch: A Holistic Approach to Semi-Supervised Learning, NeurIPS 2019.
     """
 
     views = ("weak", "weak_2")
     unlabeled_ratio = 1
 
     def __init__(
-        self, weight: float = 75.0, rampup_fraction: float = 1 / 64, temperature: float = 0.5, alpha: float = 0.75
+        self, *, weight: float = 75.0, rampup_fraction: float = 1 / 64, temperature: float = 0.5, alpha: float = 0.75
     ) -> None:
         super().__init__()
         self.weight = check_range("weight", weight)
@@ -50,7 +53,8 @@ class MixMatch(Algorithm):
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """Cross entropy of the mixed labeled part, squared error of the mixed unlabeled part."""
-        batch, guess = step.batch, self.guess(step)
+        batch = step.batch
+        guess = self.guess(step)
         labels = F.one_hot(batch.y, guess.shape[1]).to(guess.dtype)
         inputs = torch.cat([batch.x, *(batch.views[name] for name in self.views)])
         inputs, targets = mixup(inputs, torch.cat([labels, guess, guess]), self.alpha)

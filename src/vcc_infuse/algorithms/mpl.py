@@ -37,10 +37,14 @@ class MPL(Algorithm):
         smoothing: label smoothing of the labeled loss of the teacher and of the loss of the student.
         finetune_fraction: last fraction of the run, in which the student learns the labels (the paper: 0.008). On
             digits with 40 labels (one seed), more than 0.01 did not improve accuracy and made calibration worse.
+
+    References:
+        Pham et al., Meta Pseudo Labels, CVPR 2021.
     """
 
     def __init__(
         self,
+        *,
         weight: float = 8.0,
         rampup_fraction: float = 1 / 60,
         threshold: float = 0.6,

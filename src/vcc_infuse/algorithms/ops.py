@@ -1,4 +1,4 @@
-"""Functions shared by several methods: sharpening, labeled loss, schedules, repeated ids."""
+"""What several methods share: sharpening, MixUp, the labeled loss, schedules, repeated ids, projections."""
 
 from __future__ import annotations
 
@@ -44,8 +44,15 @@ def epoch_steps(steps: int) -> int:
     return min(1024, math.ceil(steps / 20))
 
 
+def head_of(model: nn.Module) -> nn.Linear:
+    """The last layer of a classifier."""
+    head = model.get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    return head
+
+
 def mixup(inputs: Tensor, targets: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """λ·(own) + (1−λ)·(other) for inputs and targets, with one λ ≥ ½ from Beta(α, α); α = 0 mixes nothing."""
+    """λ·(row) + (1−λ)·(another row) for inputs and targets, with one λ ≥ ½ from Beta(α, α); α = 0 mixes nothing."""
     lam = sample_lambda(alpha)
     others = torch.randperm(len(inputs)).to(inputs.device)
     return lam * inputs + (1 - lam) * inputs[others], lam * targets + (1 - lam) * targets[others]
@@ -90,9 +97,7 @@ class Projection(nn.Module):
     @classmethod
     def of(cls, model: nn.Module, embedding_dim: int, hidden_dim: int | None = None) -> Projection:
         """A projection of the features that enter `model.head`."""
-        head = model.get_submodule("head")
-        assert isinstance(head, nn.Linear)
-        return cls(head.in_features, embedding_dim, hidden_dim)
+        return cls(head_of(model).in_features, embedding_dim, hidden_dim)
 
     def forward(self, features: Tensor) -> Tensor:
         """Embeddings with norm 1."""

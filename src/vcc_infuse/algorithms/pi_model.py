@@ -20,12 +20,15 @@ class PiModel(Algorithm):
     Args:
         weight: factor of the unlabeled loss.
         rampup_fraction: fraction of the run over which that factor rises from zero.
+
+    References:
+        Laine and Aila, Temporal Ensembling for Semi-Supervised Learning, ICLR 2017.
     """
 
     views = ("weak", "weak_2")
     unlabeled_ratio = 1
 
-    def __init__(self, weight: float = 10.0, rampup_fraction: float = 0.4) -> None:
+    def __init__(self, *, weight: float = 10.0, rampup_fraction: float = 0.4) -> None:
         super().__init__()
         self.weight = check_range("weight", weight)
         self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)

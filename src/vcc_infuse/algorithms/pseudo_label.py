@@ -18,14 +18,18 @@ class PseudoLabel(FixMatch):
         threshold: confidence that a pseudo label must reach.
         weight: factor of the unlabeled loss.
         rampup_fraction: fraction of the run over which that factor rises from zero.
+
+    References:
+        Lee, Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method for Deep Neural Networks, ICML
+        workshop on Challenges in Representation Learning 2013.
     """
 
     views = ("weak",)
     lazy_strong = False
     unlabeled_ratio = 1
 
-    def __init__(self, threshold: float = 0.95, weight: float = 1.0, rampup_fraction: float = 0.4) -> None:
-        super().__init__(threshold, weight)
+    def __init__(self, *, threshold: float = 0.95, weight: float = 1.0, rampup_fraction: float = 0.4) -> None:
+        super().__init__(threshold=threshold, weight=weight)
         self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
 
     def losses(self, step: Step) -> Iterator[Losses]:

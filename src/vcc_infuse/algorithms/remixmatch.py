@@ -14,7 +14,7 @@ from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step, Task
 from .alignment import EMAAlignment
 from .base import Algorithm
-from .ops import interleaved_forward, mixup, ramp, sharpen
+from .ops import head_of, interleaved_forward, mixup, ramp, sharpen
 
 
 class ReMixMatch(Algorithm):
@@ -32,6 +32,10 @@ class ReMixMatch(Algorithm):
         alpha: of MixUp's Beta distribution.
         momentum: of the mean guess that is aligned to `target` (the paper: the mean of the last 128 batches).
         target: class distribution that guesses are aligned to: that of the labels, or uniform.
+
+    References:
+        Berthelot et al., ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring,
+        ICLR 2020.
     """
 
     views = ("weak", "strong", "strong_2")
@@ -39,6 +43,7 @@ class ReMixMatch(Algorithm):
 
     def __init__(
         self,
+        *,
         weight: float = 1.5,
         strong_weight: float = 0.5,
         rotation_weight: float = 0.5,
@@ -60,11 +65,9 @@ class ReMixMatch(Algorithm):
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A head that classifies four rotations, and the running mean of the guesses."""
-        head = model.get_submodule("head")
-        assert isinstance(head, nn.Linear)
-        self.rotation = nn.Linear(head.in_features, 4)
+        self.rotation = nn.Linear(head_of(model).in_features, 4)
         counts = task.label_counts.cpu() if self.target == "labeled" else None
-        self.alignment = EMAAlignment(task.classes, self.momentum, counts)
+        self.alignment = EMAAlignment(task.classes, momentum=self.momentum, target=counts)
 
     @torch.no_grad()
     def guess(self, step: Step) -> Tensor:
@@ -75,7 +78,9 @@ class ReMixMatch(Algorithm):
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """Mixed labeled, mixed unlabeled, unmixed strong and rotation loss."""
-        batch, views, size = step.batch, step.batch.views, len(step.batch.x)
+        batch = step.batch
+        views = batch.views
+        size = len(batch.x)
         check_square(views["strong"])
         guess = self.guess(step)
         labels = F.one_hot(batch.y, guess.shape[1]).to(guess.dtype)
@@ -94,7 +99,8 @@ class ReMixMatch(Algorithm):
 
     def strong_losses(self, step: Step, pseudo: PseudoLabels, rise: float) -> dict[str, Tensor]:
         """The losses of the unmixed strong view: pseudo label and rotation."""
-        images, weights = step.batch.views["strong"], step.batch.weights
+        images = step.batch.views["strong"]
+        weights = step.batch.weights
         turns = torch.randint(4, (len(images),), device=images.device)
         with frozen_statistics(step.model):
             (strong,) = step.forward(images)

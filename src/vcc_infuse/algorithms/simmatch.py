@@ -18,7 +18,7 @@ from .ops import Projection, epoch_steps, labeled_loss, last_occurrence, similar
 class SimMatch(PseudoLabeling):
     """Targets mix class probabilities with the labels of similar images, and both views should have similar neighbors.
 
-    Both parts start after `warmup_steps`, when the bank holds the labeled images.
+    Both parts start after `warmup_steps`, when every labeled image has been seen.
 
     Args:
         threshold: minimum of the largest target probability for a pseudo label to count.
@@ -28,24 +28,28 @@ class SimMatch(PseudoLabeling):
         temperature: of the similarities.
         embedding_dim: dimensions of the projection.
         hidden_dim: units of its hidden layer; as many as features if None.
-        bank_momentum: of the projections of labeled images in the bank.
+        embedding_momentum: of the stored embeddings of labeled images.
         queue_size: number of batch means used to align probabilities to the uniform distribution.
         warmup_steps: steps before both parts start; by default 1,024, or one twentieth of a shorter run.
+
+    References:
+        Zheng et al., SimMatch: Semi-supervised Learning with Similarity Matching, CVPR 2022.
     """
 
     lazy_strong = False  # similarities are learned from all rows
-    bank: Tensor
-    bank_labels: Tensor
+    labeled_embeddings: Tensor
+    embedded_labels: Tensor
 
     def __init__(
         self,
+        *,
         threshold: float = 0.95,
         weight: float = 1.0,
         instance_weight: float = 1.0,
         smoothing: float = 0.9,
         temperature: float = 0.1,
         embedding_dim: int = 128,
-        bank_momentum: float = 0.7,
+        embedding_momentum: float = 0.7,
         queue_size: int = 32,
         warmup_steps: int | None = None,
         hidden_dim: int | None = None,
@@ -58,16 +62,16 @@ class SimMatch(PseudoLabeling):
         self.temperature = check_range("temperature", temperature, 1e-3)
         self.embedding_dim = check_integer("embedding_dim", embedding_dim)
         self.hidden_dim = None if hidden_dim is None else check_integer("hidden_dim", hidden_dim)
-        self.bank_momentum = check_range("bank_momentum", bank_momentum, 0, 1)
+        self.embedding_momentum = check_range("embedding_momentum", embedding_momentum, 0, 1)
         self.queue_size = check_integer("queue_size", queue_size)
         self.warmup_steps = None if warmup_steps is None else check_integer("warmup_steps", warmup_steps, 0)
 
     def setup(self, model: nn.Module, task: Task) -> None:
-        """A projection head, and a bank with the projection and label (−1: not seen yet) of each labeled image."""
+        """A projection head, and the embedding and label (−1: not seen yet) of each labeled image."""
         self.projection = Projection.of(model, self.embedding_dim, self.hidden_dim)
         self.alignment = QueueAlignment(task.classes, self.queue_size)
-        self.register_buffer("bank", F.normalize(torch.randn(task.labeled, self.embedding_dim), dim=1))
-        self.register_buffer("bank_labels", torch.full((task.labeled,), -1))
+        self.register_buffer("labeled_embeddings", F.normalize(torch.randn(task.labeled, self.embedding_dim), dim=1))
+        self.register_buffer("embedded_labels", torch.full((task.labeled,), -1))
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Soft targets, with weight 1 where the largest probability reaches the threshold."""
@@ -79,8 +83,8 @@ class SimMatch(PseudoLabeling):
         weak, (labeled, strong) = step.forward_weak_strong(batch.views["weak"], batch.x, batch.views["strong"])
         calibrated = step.confidence(batch.views["weak"], weak)
         pseudo, unfolded = self._targets(calibrated, step)
-        # A copy of the bank: autograd needs the values before the update below.
-        student = self._similarities(strong.features, self.bank.clone())
+        # A copy: autograd needs the values before the update below.
+        student = self._similarities(strong.features, self.labeled_embeddings.clone())
         instance = (F.cross_entropy(student, unfolded, reduction="none") * batch.weights).mean()
         if self.training:
             self._remember(step, self.projection(labeled.features.detach()).detach())
@@ -101,25 +105,25 @@ class SimMatch(PseudoLabeling):
 
     @torch.no_grad()
     def _targets(self, calibrated: Calibrated, step: Step) -> tuple[PseudoLabels, Tensor]:
-        """Pseudo labels, and similarities of the weak view, reweighted by the probability of each bank row's class."""
+        """Pseudo labels, and similarities of the weak view, reweighted by the probability of each image's class."""
         probs = self.alignment(calibrated.probs, step.gather)
-        teacher = self._similarities(calibrated.features, self.bank).softmax(1)
-        labels = self.bank_labels.clamp(min=0)
+        teacher = self._similarities(calibrated.features, self.labeled_embeddings).softmax(1)
+        labels = self.embedded_labels.clamp(min=0)
         unfolded = F.normalize(teacher * probs[:, labels], p=1, dim=1)
         aggregated = torch.zeros_like(probs).index_add_(1, labels, teacher)
         targets = self.smoothing * probs + (1 - self.smoothing) * aggregated if self._started(step) else probs
         return PseudoLabels(targets, (targets.amax(1) >= self.threshold).float()), unfolded
 
-    def _similarities(self, features: Tensor, bank: Tensor) -> Tensor:
-        """Logits over the bank; labeled images not seen yet are masked out."""
-        logits = similarity(self.projection(features), bank, self.temperature)
-        return logits.masked_fill(self.bank_labels < 0, torch.finfo(logits.dtype).min)
+    def _similarities(self, features: Tensor, embeddings: Tensor) -> Tensor:
+        """Logits over labeled images; those not seen yet are masked out."""
+        logits = similarity(self.projection(features), embeddings, self.temperature)
+        return logits.masked_fill(self.embedded_labels < 0, torch.finfo(logits.dtype).min)
 
     @torch.no_grad()
     def _remember(self, step: Step, projections: Tensor) -> None:
-        """Update the bank rows of the batch; of a repeated id, the last row counts."""
+        """Update the embeddings of the batch; of a repeated id, the last row counts."""
         ids = step.gather(step.batch.ids)
         last = last_occurrence(ids)
-        new = step.gather(projections)[last].lerp(self.bank[ids], self.bank_momentum)
-        self.bank[ids] = F.normalize(new, dim=1)
-        self.bank_labels[ids] = step.gather(step.batch.y)[last]
+        new = step.gather(projections)[last].lerp(self.labeled_embeddings[ids], self.embedding_momentum)
+        self.labeled_embeddings[ids] = F.normalize(new, dim=1)
+        self.embedded_labels[ids] = step.gather(step.batch.y)[last]

@@ -20,6 +20,9 @@ class SoftMatch(PseudoLabeling):
         momentum: of the running mean and variance, and of the alignment.
         align: align probabilities to the uniform distribution before taking the confidence; labels stay unaligned.
         per_class: keep mean and variance per predicted class.
+
+    References:
+        Chen et al., SoftMatch: Addressing the Quantity-Quality Trade-off in Semi-supervised Learning, ICLR 2023.
     """
 
     mean: Tensor
@@ -27,6 +30,7 @@ class SoftMatch(PseudoLabeling):
 
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         sigmas: float = 2.0,
         momentum: float = 0.999,
@@ -37,19 +41,21 @@ class SoftMatch(PseudoLabeling):
         self.weight = check_range("weight", weight)
         self.sigmas = check_range("sigmas", sigmas, open_low=True)
         self.momentum = check_range("momentum", momentum, 0, 1)
-        self.align, self.per_class = align, per_class
+        self.align = align
+        self.per_class = per_class
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Running mean and variance of the confidence, overall or per class."""
         groups = task.classes if self.per_class else 1
         self.register_buffer("mean", torch.full((groups,), 1 / task.classes))
         self.register_buffer("variance", torch.ones(groups))
-        self.alignment = EMAAlignment(task.classes, self.momentum)
+        self.alignment = EMAAlignment(task.classes, momentum=self.momentum)
 
     @torch.no_grad()
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Hard labels, weighted by the Gaussian, which is updated with this batch first."""
-        confidence, groups = calibrated.confidence.float(), calibrated.labels
+        confidence = calibrated.confidence.float()
+        groups = calibrated.labels
         if self.align:
             confidence, groups = self.alignment(calibrated.probs, step.gather).max(1)
         if not self.per_class:

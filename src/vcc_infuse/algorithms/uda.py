@@ -31,10 +31,14 @@ class UDA(PseudoLabeling):
         temperature: of the sharpening; a value below 1 makes targets more confident.
         annealing: training signal annealing, the schedule by which labeled examples with a high probability of the
             true class are included; "none" always uses all of them.
+
+    References:
+        Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020.
     """
 
     def __init__(
         self,
+        *,
         threshold: float = 0.8,
         weight: float = 1.0,
         temperature: float = 0.4,
@@ -65,9 +69,9 @@ def annealed_loss(logits: Tensor, y: Tensor, released: float) -> Tensor:
 
     That probability rises from 1/K to 1 as `released` rises from 0 to 1.
     """
-    each = F.cross_entropy(logits.float(), y, reduction="none")
+    losses = F.cross_entropy(logits.float(), y, reduction="none")
     if released >= 1:
-        return each.mean()
+        return losses.mean()
     floor = 1 / logits.shape[1]
-    kept = (each.detach().neg().exp() <= released * (1 - floor) + floor).float()
-    return (each * kept).sum() / kept.sum().clamp(min=1)
+    kept = (losses.detach().neg().exp() <= released * (1 - floor) + floor).float()
+    return (losses * kept).sum() / kept.sum().clamp(min=1)

@@ -26,6 +26,10 @@ class VAT(Algorithm):
             directions are almost unrelated to those computed in float64, whereas those of 0.01 agree.
         n_power_iterations: refinements of the direction.
         entropy: factor of the entropy of the predictions.
+
+    References:
+        Miyato et al., Virtual Adversarial Training: A Regularization Method for Supervised and Semi-Supervised
+        Learning, TPAMI 2018.
     """
 
     views = ("weak",)
@@ -33,6 +37,7 @@ class VAT(Algorithm):
 
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         rampup_fraction: float = 0.4,
         epsilon: float = 6.0,
@@ -50,7 +55,8 @@ class VAT(Algorithm):
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """Labeled loss, adversarial divergence, entropy; only labeled images update the BatchNorm statistics."""
-        batch, images = step.batch, step.batch.views["weak"]
+        batch = step.batch
+        images = batch.views["weak"]
         (labeled,) = step.forward(batch.x)
         # A perturbation of norm `xi` is far below the resolution of bf16.
         with torch.autocast(images.device.type, enabled=False), frozen_statistics(step.model):

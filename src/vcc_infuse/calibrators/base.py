@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError, check_integer
 from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
 from ..utils.params import HasOptions
+from .standalone import StandaloneCalibrator, check_numbers
 
 
 class Calibrator(HasOptions, nn.Module):
@@ -19,6 +23,12 @@ class Calibrator(HasOptions, nn.Module):
     unlabeled_views: tuple[str, ...] = ()
     """Views of the unlabeled images that it requires; an algorithm that does not provide them is rejected."""
 
+    learns_from_labeled: ClassVar[bool] = False
+    """Whether it needs the labeled images of every batch."""
+
+    follows_schedule: ClassVar[bool] = False
+    """Whether the number of steps of the run matters to it."""
+
     @property
     def held_out(self) -> float:
         """The fraction of the labeled images to keep out of training.
@@ -26,6 +36,54 @@ class Calibrator(HasOptions, nn.Module):
         Their weak views arrive as `step.batch.views["held_out"]`, their labels as `step.batch.held_out_y`.
         """
         return 0.0
+
+    @classmethod
+    def for_model(
+        cls,
+        model: nn.Module,
+        *,
+        classes: int,
+        pool_size: int,
+        y: Tensor | None = None,
+        steps: int | None = None,
+        batch_size: int = 64,
+        ema: nn.Module | None = None,
+        ema_decay: float = 0.999,
+        **options: Any,
+    ) -> StandaloneCalibrator:
+        """This calibrator for a training loop of your own; then call `update` in every step.
+
+        Args:
+            model: a `Classifier`, or any module that returns logits, or logits and features. Features that are not
+                returned are the inputs of its last nn.Linear with `classes` outputs.
+            classes: number of classes.
+            pool_size: number of unlabeled examples.
+            y: (labeled,), the labels of the labeled set, for a calibrator that learns from them.
+            steps: updates in the whole run, for a calibrator that follows a schedule.
+            batch_size: unlabeled examples per update, about: says how many updates make a pass through the pool.
+            ema: your own averaged model, which you update; by default the calibrator keeps one.
+            ema_decay: of the average that it keeps.
+            options: the options of the calibrator.
+
+        Example:
+            >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+            >>> calibrator = Softmax.for_model(model, classes=3, pool_size=100)
+            >>> images = torch.randn(5, 4)
+            >>> confidence, loss = calibrator.update(images, model(images), torch.arange(5))
+            >>> confidence.shape, loss
+            (torch.Size([5]), None)
+        """
+        if steps is None and cls.follows_schedule:
+            raise UserError(f"{cls.__name__} follows a schedule; pass steps, the number of updates in the whole run")
+        if y is None and cls.learns_from_labeled:
+            raise UserError(f"{cls.__name__} learns from labeled images; pass y, the labels of all of them")
+        labels = torch.zeros(0, dtype=torch.long) if y is None else y.cpu()
+        check_numbers("y", labels, len(labels), check_integer("classes", classes, 2), "classes")
+        counts = torch.bincount(labels, minlength=classes)
+        check_integer("pool_size", pool_size)
+        check_integer("batch_size", batch_size)
+        task = Task(classes, len(labels), pool_size, counts, steps or 1, batch_size, batch_size)
+        return StandaloneCalibrator(cls(**options), model, task, ema=ema, ema_decay=ema_decay)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build memories and networks once the sizes are known."""
@@ -56,6 +114,17 @@ def set_top_confidence(probs: Tensor, confidence: Tensor) -> Tensor:
     """Set the largest probability of each row to `confidence` and scale the others to fill the rest.
 
     The label stays the largest entry: a confidence too low for that is raised to just above the runner-up.
+
+    Args:
+        probs: (batch, classes)
+        confidence: (batch,)
+
+    Returns:
+        (batch, classes), rows sum to one.
+
+    Example:
+        >>> set_top_confidence(torch.tensor([[0.6, 0.3, 0.1]]), torch.tensor([0.8]))
+        tensor([[0.8000, 0.1500, 0.0500]])
     """
     labels = probs.argmax(1, keepdim=True)
     others = probs.scatter(1, labels, 0)

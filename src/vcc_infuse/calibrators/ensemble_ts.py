@@ -5,13 +5,12 @@ The mixture keeps the order of the classes. Its weights minimize the Brier score
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..types import Task
 from ..utils.device import to_float64
 from .temperature import TemperatureScaling
 
@@ -20,32 +19,18 @@ EDGES = ((0, 1), (0, 2), (1, 2))
 
 
 class EnsembleTS(TemperatureScaling):
-    """Fits the temperature first, then three weights that sum to one.
+    """Temperature scaling that fits three weights which sum to one as well; the options are the same.
 
-    Args:
-        labels: "held_out" keeps labeled images out of training; "labeled_strong" uses strongly augmented labeled
-            images, "weak_strong" the weak view's pseudo label for the strong view.
-        holdout_fraction: fraction of the labeled images held out, at least one per class.
-        every: steps between fits; by default a thousandth of the run, but at least 10.
-        queue_size: number of most recent examples used by a fit.
+    References:
+        Zhang et al., Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration, ICML 2020.
     """
 
     weights: Tensor
 
-    def __init__(
-        self,
-        labels: Literal["held_out", "labeled_strong", "weak_strong"] = "held_out",
-        holdout_fraction: float = 0.1,
-        every: int | None = None,
-        queue_size: int = 1024,
-    ) -> None:
-        super().__init__(labels, holdout_fraction, every, queue_size)
+    def reset(self) -> None:
+        """Start from the softmax."""
+        super().reset()
         self.register_buffer("weights", torch.tensor([1.0, 0.0, 0.0]))
-
-    def setup(self, model: nn.Module, task: Task) -> None:
-        """Create the queue and start from the softmax."""
-        super().setup(model, task)
-        self.weights.copy_(torch.tensor([1.0, 0.0, 0.0]))
 
     @torch.no_grad()
     def probs(self, logits: Tensor) -> Tensor:
@@ -87,7 +72,8 @@ def _edge_minimum(matrix: Tensor, vector: Tensor, a: int, b: int) -> Tensor:
     curvature = matrix[a, a] - 2 * matrix[a, b] + matrix[b, b]
     weight = torch.where(curvature > 0, slope / curvature, (slope >= 0).to(slope)).clamp(0, 1)
     weights = torch.zeros_like(vector)
-    weights[a], weights[b] = weight, 1 - weight
+    weights[a] = weight
+    weights[b] = 1 - weight
     return weights
 
 
@@ -97,5 +83,6 @@ def _inner_minimum(matrix: Tensor, vector: Tensor) -> Tensor:
     corner = matrix.new_tensor([0.0, 0.0, 1.0])
     (p, q), (_, r) = along.T @ matrix @ along
     s, t = along.T @ (vector - matrix @ corner)
-    first, second = (r * s - q * t) / (p * r - q * q), (p * t - q * s) / (p * r - q * q)
+    first = (r * s - q * t) / (p * r - q * q)
+    second = (p * t - q * s) / (p * r - q * q)
     return torch.stack([first, second, 1 - first - second])

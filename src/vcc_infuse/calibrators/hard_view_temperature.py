@@ -1,4 +1,4 @@
-"""How overconfident the classifier is: a temperature (Guo et al., ICML 2017) from hard labeled images.
+"""A temperature (Guo et al., ICML 2017) learned from labeled images that are hard for the classifier.
 
 On the labeled images of training the network is always right, so they cannot reveal overconfidence. Harder images with
 known labels can: strong views, and mixtures of two images in feature space. Strong views overestimate the temperature
@@ -63,10 +63,14 @@ class RunningTemperature(nn.Module):
 class TemperatureEstimate(nn.Module):
     """Divides logits by one temperature, estimated from strong, mixed or held-out labeled images."""
 
-    def __init__(self, classes: int, held_out: bool = False, memorization_gate: bool = True, size: int = 1024) -> None:
+    def __init__(
+        self, classes: int, *, held_out: bool = False, memorization_gate: bool = True, size: int = 1024
+    ) -> None:
         super().__init__()
-        self.classes, self.memorization_gate = classes, memorization_gate
-        self.strong, self.mixed = RunningTemperature(classes, size), RunningTemperature(classes, size)
+        self.classes = classes
+        self.memorization_gate = memorization_gate
+        self.strong = RunningTemperature(classes, size)
+        self.mixed = RunningTemperature(classes, size)
         self.gap_memory = RingBuffer(size, dict.fromkeys(("correct", "confidence"), ((), torch.float32)))
         self.held_out = RunningTemperature(classes, size) if held_out else None
 
@@ -90,10 +94,7 @@ class TemperatureEstimate(nn.Module):
     def observe(self, step: Step, rows: Tensor, unlabeled: Tensor) -> None:
         """Refit to the held-out examples, or to `rows` of the labeled ones and as many unlabeled ones."""
         if self.held_out is not None:
-            y = step.batch.held_out_y
-            assert y is not None, "held-out labels come with the view"
-            logits = step.ema(step.batch.views["held_out"]).logits.float()
-            self.held_out.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
+            self._observe_held_out(self.held_out, step)
             return
         # A method that never trains on strong views fails on them, whatever its confidence elsewhere.
         hard = step.batch.views[VIEW] if "strong" in step.batch.views else step.batch.x
@@ -103,8 +104,15 @@ class TemperatureEstimate(nn.Module):
         truth = F.one_hot(step.batch.y[rows], self.classes).float()
         self.strong.observe(step.gather(strong), step.gather(truth))
         self._observe_mixed(step, outputs.features[len(strong) : len(strong) + len(weak)], truth)
-        correct, confidence = weak.argmax(1) == step.batch.y[rows], pool.softmax(1).amax(1)
+        correct = weak.argmax(1) == step.batch.y[rows]
+        confidence = pool.softmax(1).amax(1)
         self.gap_memory.push(correct=step.gather(correct[: len(pool)]), confidence=step.gather(confidence))
+
+    def _observe_held_out(self, temperature: RunningTemperature, step: Step) -> None:
+        y = step.batch.held_out_y
+        assert y is not None, "held-out labels come with the view"
+        logits = step.ema(step.batch.views["held_out"]).logits.float()
+        temperature.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
 
     def _observe_mixed(self, step: Step, features: Tensor, truth: Tensor) -> None:
         """Refit to features of labeled images, each mixed with those of another."""
@@ -127,10 +135,13 @@ class HardViewTemperature(Calibrator):
             temperature is learned. With 0 it is learned from strong views and mixtures of labeled images.
         memorization_gate: without held-out labels, weaken the temperature where accuracy on labeled images is close to
             confidence in unlabeled ones, which means that no labels are memorized; else apply it in full.
+
+    References:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017 (temperature scaling).
     """
 
     def __init__(
-        self, sample_fraction: float = 0.25, holdout_fraction: float = 0.0, memorization_gate: bool = True
+        self, *, sample_fraction: float = 0.25, holdout_fraction: float = 0.0, memorization_gate: bool = True
     ) -> None:
         super().__init__()
         self.sample_fraction = check_range("sample_fraction", sample_fraction, 0.001, 1)
@@ -145,7 +156,9 @@ class HardViewTemperature(Calibrator):
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Start at the temperature 1."""
-        self.temperature = TemperatureEstimate(task.classes, self.holdout_fraction > 0, self.memorization_gate)
+        self.temperature = TemperatureEstimate(
+            task.classes, held_out=self.holdout_fraction > 0, memorization_gate=self.memorization_gate
+        )
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The softmax; in training mode, after refitting the temperature."""

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+DENSE_CLASSES = 128  # up to this many classes it is worth keeping every probability
+
 
 class Visit(NamedTuple):
     """Past class probabilities, and whether there are any recent enough to count."""
@@ -18,8 +20,12 @@ class Visit(NamedTuple):
 class History(nn.Module):
     """Half-precision class probabilities of each pool id, with the step of its last visit.
 
-    It keeps the `top_k` largest probabilities of each example and spreads the rest evenly; all of them if it is 0.
-    Visits are averaged by a running mean over `window` of them. A visit more than `max_age` steps ago does not count.
+    Args:
+        pool: number of examples.
+        classes: number of classes.
+        top_k: probabilities kept of each example, the largest; the rest is spread evenly. All if 0.
+        window: visits that the running mean averages.
+        max_age: steps after which a visit no longer counts.
     """
 
     values: Tensor
@@ -27,9 +33,11 @@ class History(nn.Module):
     stamp: Tensor
     visits: Tensor
 
-    def __init__(self, pool: int, classes: int, top_k: int = 0, window: int = 1, max_age: int = 2**31 - 1) -> None:
+    def __init__(self, pool: int, classes: int, *, top_k: int = 0, window: int = 1, max_age: int = 2**31 - 1) -> None:
         super().__init__()
-        self.classes, self.window, self.max_age = classes, window, max_age
+        self.classes = classes
+        self.window = window
+        self.max_age = max_age
         self.top_k = top_k if 0 < top_k < classes else 0
         self.register_buffer("values", torch.zeros(pool, self.top_k or classes, dtype=torch.float16))
         small = torch.int16 if classes <= 2**15 else torch.int32

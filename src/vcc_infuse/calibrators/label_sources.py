@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ..types import Step, WeakOutputs
 
+SOURCES = ("held_out", "labeled_strong", "weak_strong")
+
 
 class LabeledExamples(NamedTuple):
     """Images, and labels that the network may get wrong."""
@@ -28,16 +30,17 @@ def collect_examples(sources: tuple[str, ...], step: Step, outputs: WeakOutputs)
 
     `outputs` are those of the weak view.
     """
-    found = [examples for source in sources if (examples := _from_source(source, step, outputs)) is not None]
-    if not found:
+    parts = [examples for source in sources if (examples := _from_source(source, step, outputs)) is not None]
+    if not parts:
         warnings.warn(f"labels={'+'.join(sources)}: the batch has none, so nothing is calibrated", stacklevel=2)
         return None
-    return LabeledExamples(*(torch.cat(column) for column in zip(*found, strict=True)))
+    return LabeledExamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _from_source(source: str, step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
     """The examples of one source, at most as many as the labeled batch has; None if the step has none."""
-    batch, name = step.batch, "strong" if source == "weak_strong" else source
+    batch = step.batch
+    name = "strong" if source == "weak_strong" else source
     if name not in batch.views:
         return None
     if source == "weak_strong":

@@ -37,17 +37,22 @@ class MMCE(Softmax):
             for the strong view of as many unlabeled images, "both" all of them.
         weight: factor of the loss; the authors' script has 4, their README recommends 8 to 9.
         weighted: average correct and wrong examples separately, which helps where nearly all are correct.
+
+    References:
+        Kumar et al., Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings, ICML 2018.
     """
 
     def __init__(
         self,
+        *,
         labels: Literal["both", "labeled_strong", "weak_strong"] = "both",
         weight: float = 4.0,
         weighted: bool = True,
     ) -> None:
         super().__init__()
         self.labels = check_choice("labels", labels, tuple(SOURCES))
-        self.weight, self.weighted = check_range("weight", weight), weighted
+        self.weight = check_range("weight", weight)
+        self.weighted = weighted
         self.labeled_views = () if labels == "weak_strong" else ("strong",)
         self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
 
@@ -64,28 +69,43 @@ class MMCE(Softmax):
             probs = step.model(examples.images).logits.float().softmax(1)
         confidence, predicted = probs.max(1)
         correct = (predicted == examples.labels).float()
-        return self.weight * gathered_mmce(confidence, correct, self.weighted, step.gather)
+        return self.weight * gathered_mmce(confidence, correct, weighted=self.weighted, gather=step.gather)
 
 
-def mmce(confidence: Tensor, correct: Tensor, weighted: bool = True) -> Tensor:
-    """The calibration error of a batch, differentiable in the confidence."""
+def mmce(confidence: Tensor, correct: Tensor, *, weighted: bool = True) -> Tensor:
+    """The maximum mean calibration error of a batch, differentiable in the confidence.
+
+    √ Σᵢⱼ aᵢ aⱼ k(cᵢ, cⱼ) with k(c, d) = exp(−|c − d|/0.4) and a = (correct − c)/n; if weighted, n is the number of
+    correct or of wrong examples, whichever example i is one of.
+
+    Args:
+        confidence: (batch,)
+        correct: (batch,), 1.0 where the prediction is right, else 0.0.
+        weighted: see above.
+
+    Example:
+        >>> import torch
+        >>> round(mmce(torch.tensor([0.9, 0.9]), torch.tensor([1.0, 0.0])).item(), 3)
+        0.8
+    """
     a = _residuals(confidence, correct, correct, weighted)
     # No matrix product: autocast would run it in half precision.
     return (_kernel(confidence, confidence) * a[:, None] * a).sum().clamp_min(TINY).sqrt()
 
 
 def gathered_mmce(
-    confidence: Tensor, correct: Tensor, weighted: bool = True, gather: Callable[[Tensor], Tensor] = identity_gather
+    confidence: Tensor, correct: Tensor, *, weighted: bool = True, gather: Callable[[Tensor], Tensor] = identity_gather
 ) -> Tensor:
     """`mmce` over the rows of all processes; its gradient, averaged over processes, is that of the global batch.
 
-    Gathered rows carry no gradient. In a symmetric sum over pairs, the own rows against all fixed rows give half of it.
+    Gathered rows carry no gradient. In a symmetric sum over pairs, local rows against all fixed rows give half of it.
     """
-    all_confidence, all_correct = gather(confidence.detach()), gather(correct)
-    value = mmce(all_confidence, all_correct, weighted)
-    own = _residuals(confidence, correct, all_correct, weighted)
+    all_confidence = gather(confidence.detach())
+    all_correct = gather(correct)
+    value = mmce(all_confidence, all_correct, weighted=weighted)
+    local = _residuals(confidence, correct, all_correct, weighted)
     everyone = _residuals(all_confidence, all_correct, all_correct, weighted)
-    pairs = (_kernel(confidence, all_confidence) * own[:, None] * everyone).sum()
+    pairs = (_kernel(confidence, all_confidence) * local[:, None] * everyone).sum()
     return value + len(all_confidence) / len(confidence) * (pairs - pairs.detach()) / value
 
 
@@ -100,6 +120,7 @@ def _residuals(confidence: Tensor, correct: Tensor, all_correct: Tensor, weighte
     If weighted, by the number of correct or of wrong ones. With all correct or all wrong there is nothing to compare,
     so the result is 0.
     """
-    right, wrong = all_correct.sum(), (1 - all_correct).sum()
+    right = all_correct.sum()
+    wrong = (1 - all_correct).sum()
     count = correct * right + (1 - correct) * wrong if weighted else right + wrong
     return (correct - confidence) * (right * wrong > 0 if weighted else 1) / count.clamp_min(1)

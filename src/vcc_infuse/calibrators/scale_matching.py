@@ -8,13 +8,16 @@ class with low confidence is still selected.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from ..utils.device import class_counts
 from ..utils.ring_buffer import RingBuffer
 
-_STRIDE, _UNIT = 2**32, 2.0**31
+_STRIDE = 2**32
+_UNIT = 2.0**31
 
 
 class ScaleMatching(nn.Module):
@@ -25,34 +28,45 @@ class ScaleMatching(nn.Module):
             nothing.
         classes: number of classes.
         size: examples remembered.
-        min_per_class: of which this many must have a class before its scores are changed.
+        min_per_class: examples of a class that must be among them before its scores are changed.
     """
 
-    def __init__(self, match: str, classes: int, size: int, min_per_class: int) -> None:
+    def __init__(self, match: str, *, classes: int, size: int, min_per_class: int) -> None:
         super().__init__()
-        self.match, self.classes, self.min_per_class = match, classes, min_per_class
+        self.match = match
+        self.classes = classes
+        self.min_per_class = min_per_class
         numbers = dict.fromkeys(("score", "confidence"), ((), torch.float32))
         self.memory = RingBuffer(size, {"labels": ((), torch.long), **numbers})
 
+    def observe(self, gather: Callable[[Tensor], Tensor], **columns: Tensor) -> None:
+        """Remember `score`, `confidence` and `labels` of a batch, each (batch,), of all processes."""
+        self.memory.push(**{name: gather(column) for name, column in columns.items()})
+
     def forward(self, score: Tensor, confidence: Tensor, labels: Tensor) -> Tensor:
         """`score` on the new scale; the softmax `confidence` where too few examples of the class are known."""
-        valid, own, reference = self.memory.valid, self.memory["score"], self.memory["confidence"]
+        valid = self.memory.valid
+        past = self.memory["score"]
+        reference = self.memory["confidence"]
         classes = self.classes + 1  # rows not yet filled are a class of their own
         known = torch.where(valid, self.memory["labels"], self.classes)
         enough = class_counts(known, classes)[labels] >= max(self.min_per_class, 1)
         if self.match == "balanced":
-            score = match_pooled(score, labels, own, torch.where(valid, reference, torch.nan), known, classes)
+            score = match_pooled(score, labels, past, torch.where(valid, reference, torch.nan), known, classes)
         elif self.match == "confidence":
-            score = match_classwise(score, labels, own, reference, known, classes)
+            score = match_classwise(score, labels, past, reference, known, classes)
         return torch.where(enough, score, confidence)
 
 
 def class_ranks(values: Tensor, labels: Tensor, queue: Tensor, queue_labels: Tensor, classes: int) -> Tensor:
     """Rank of each value (0…1) among the queue's values of its class, from 0; ties get their middle rank."""
     counts = class_counts(queue_labels, classes)
-    start, last = (counts.cumsum(0) - counts)[labels], counts[labels] - 1
-    ordered, own = _keys(queue, queue_labels).sort().values, _keys(values, labels)
-    below, upto = torch.searchsorted(ordered, own), torch.searchsorted(ordered, own, right=True)
+    start = (counts.cumsum(0) - counts)[labels]
+    last = counts[labels] - 1
+    ordered = _keys(queue, queue_labels).sort().values
+    keys = _keys(values, labels)
+    below = torch.searchsorted(ordered, keys)
+    upto = torch.searchsorted(ordered, keys, right=True)
     return ((below + upto - 1) / 2 - start).clamp_min(0).minimum(last.clamp_min(0).float())
 
 

@@ -18,6 +18,7 @@ from ..data.ssl_data import SSLData
 from ..errors import UserError, option_prefix
 from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier, Embedded
+from ..models.ema import EMA
 from ..models.pretrained import Preprocessing
 from ..selectors import Selector
 from ..types import Task
@@ -26,7 +27,7 @@ from ..utils.serialization import load_state
 from .config import TrainConfig
 from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
-from .ema import EMA, bn_momentum
+from .ema import bn_momentum
 from .initialize import start_at_run, start_head
 from .optimizer import freeze, make_optimizer
 from .summary import TrainingStats

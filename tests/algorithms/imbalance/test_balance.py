@@ -3,7 +3,7 @@ import torch
 from tests.helpers.tiny import buffers, make_step, pseudo_labels, random_probs, run, same
 
 from vcc_infuse import VCC, Balance, FixMatch, FlexMatch, RobustVCC, SoftMatch
-from vcc_infuse.types import Calibrated, Outputs
+from vcc_infuse.types import Calibrated, WeakOutputs
 
 ROWS = 600
 
@@ -16,9 +16,9 @@ def biased(rows=ROWS):
 
 
 def balanced(method, step, probs, confidence=None):
-    """What the plug-in makes of these softmax probabilities, or of another `confidence` in the same labels."""
-    step.weak = Outputs(probs.log(), torch.randn(len(probs), 5))
-    given = Calibrated(probs, probs.amax(1) if confidence is None else confidence)
+    """What the wrapper makes of these softmax probabilities, or of another `confidence` in the same labels."""
+    weak = WeakOutputs(probs.log(), torch.randn(len(probs), 5))
+    given = Calibrated(probs, probs.amax(1) if confidence is None else confidence, outputs=weak)
     return method.correct(given, step)
 
 
@@ -60,7 +60,6 @@ def test_it_is_the_selection_of_robust_vcc():
     weak = step.batch.views["weak"]
     expected = step.confidence(weak, step.forward_weak(weak))
     outputs = step.weak
-    paper_step.weak = outputs
     got = method.correct(paper_step.confidence(weak, outputs), paper_step)
     torch.testing.assert_close(got.probs, expected.probs)
     assert not torch.allclose(got.confidence, outputs.logits.softmax(1).amax(1), atol=1e-3)
@@ -92,9 +91,9 @@ def test_a_class_with_few_examples_has_its_softmax_confidence():
 def test_the_loss_of_the_calibrator_is_kept_and_nothing_has_a_gradient():
     method, step = ready()
     probs = biased().requires_grad_()
-    step.weak = Outputs(probs.detach().log(), torch.randn(ROWS, 5))
+    weak = WeakOutputs(probs.detach().log(), torch.randn(ROWS, 5))
     loss = torch.ones(())
-    out = method.correct(Calibrated(probs, probs.amax(1), loss), step)
+    out = method.correct(Calibrated(probs, probs.amax(1), loss, outputs=weak), step)
     assert out.loss is loss
     assert not out.probs.requires_grad
 
@@ -122,7 +121,7 @@ def test_pseudo_labels_use_the_balanced_confidence():
     torch.manual_seed(0)
     method, step = ready(base=FixMatch(threshold=0.97))
     probs = biased()
-    step.weak = Outputs(probs.log(), torch.randn(ROWS, 5))
+    step.weak = WeakOutputs(probs.log(), torch.randn(ROWS, 5))
     weights = pseudo_labels(method, step, probs, torch.arange(ROWS) % 20).weights
     label = probs.argmax(1)
     assert weights[label == 2].mean() > 0.9 * weights.mean()

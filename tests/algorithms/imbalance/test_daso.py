@@ -5,7 +5,7 @@ from tests.helpers.tiny import FEATURES, make_step, pseudo_labels, random_probs,
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.algorithms.imbalance import DASO
-from vcc_infuse.types import Outputs
+from vcc_infuse.types import WeakOutputs
 
 
 def slow_similarity(features, prototypes, temperature=0.05):
@@ -17,13 +17,13 @@ def ready(number=51, **options):
     """A method with prototypes and counts, at a step that starts no new count."""
     method = DASO(**options)
     step = make_step(method, number=number)
-    method.bank.push(torch.randn(9, FEATURES), torch.arange(9) % 3)
+    method.class_queue.push(torch.randn(9, FEATURES), torch.arange(9) % 3)
     method.counts.copy_(torch.tensor([60.0, 30.0, 10.0]))
     return method, step
 
 
 def set_weak(step, probs):
-    step.weak = Outputs(probs.log(), torch.randn(len(probs), FEATURES))
+    step.weak = WeakOutputs(probs.log(), torch.randn(len(probs), FEATURES))
     return step.weak.features
 
 
@@ -36,7 +36,7 @@ def test_each_example_is_blended_with_its_own_prototypes():
         probs = random_probs(8)
         features = set_weak(step, probs)
         pseudo = pseudo_labels(method, step, probs)
-        near = slow_similarity(features, method.bank.means())
+        near = slow_similarity(features, method.class_queue.means())
         rows = [(1 - weight[p.argmax()]) * p + weight[p.argmax()] * s for p, s in zip(probs, near, strict=True)]
         blended = torch.stack(rows)
         assert torch.equal(pseudo.targets, blended.argmax(1))
@@ -51,7 +51,7 @@ def test_in_the_warm_up_the_base_is_used_alone_but_labels_are_counted():
     losses, plain = run(method, step), run(base, make_step(base, number=19))
     torch.testing.assert_close(dict(losses), dict(plain))
     assert torch.equal(method.current_counts.long(), torch.bincount(step.weak.logits.argmax(1), minlength=3))
-    assert method.bank.pushed.sum() == len(step.batch.y)
+    assert method.class_queue.pushed.sum() == len(step.batch.y)
 
 
 @pytest.mark.parametrize(("refresh", "fraction", "period"), [(5, 0.5, 5), (100, 0.1, 10)])
@@ -72,7 +72,7 @@ def test_the_alignment_loss_matches_strong_to_weak_similarities():
     losses = run(method, step)
     joint = torch.cat([step.batch.x, step.batch.views["strong"]])
     features = step.model(joint).features.detach()[len(step.batch.x) :]
-    near, target = (slow_similarity(z, method.bank.means()) for z in (features, step.weak.features))
+    near, target = (slow_similarity(z, method.class_queue.means()) for z in (features, step.weak.features))
     each = -(target * near.log()).sum(1)
     torch.testing.assert_close(
         losses["alignment"].detach(), 3 * (each * step.batch.weights).mean(), rtol=1e-4, atol=1e-5
@@ -90,12 +90,12 @@ def test_prototypes_are_features_of_the_averaged_model():
     run(method, step)
     features = step.ema(step.batch.x).features
     for c in step.batch.y.unique():
-        torch.testing.assert_close(method.bank.means()[c], features[step.batch.y == c].mean(0))
+        torch.testing.assert_close(method.class_queue.means()[c], features[step.batch.y == c].mean(0))
 
 
 def test_a_class_without_labeled_images_so_far_gets_no_probability():
     method, _ = ready()
-    method.bank.pushed[1] = 0
+    method.class_queue.pushed[1] = 0
     near = method.prototype_logits(torch.randn(4, FEATURES)).softmax(1)
     assert (near[:, 1] == 0).all()
     assert near.isfinite().all()

@@ -6,9 +6,14 @@ import torch
 from tests.helpers.tiny import make_step, missing_gradients, run
 
 from vcc_infuse.algorithms import (
+    ABC,
+    DARP,
+    DASO,
     UDA,
+    Adsh,
     CoMatch,
     Dash,
+    DebiasPL,
     FixMatch,
     FlexMatch,
     FreeMatch,
@@ -17,7 +22,6 @@ from vcc_infuse.algorithms import (
     SimMatch,
     SoftMatch,
 )
-from vcc_infuse.algorithms.imbalance import ABC, DARP, DASO, Adsh, DebiasPL
 from vcc_infuse.errors import UserError
 
 WRAPPERS = [ABC, DARP, DASO, DebiasPL]

@@ -13,7 +13,7 @@ POOL, LABELED, WIDTH = 60, 5, 12
 def filled(code_size=WIDTH, neighbors=4, seed=0):
     """A memory in which the labeled images are the first of the pool, and the features."""
     features = torch.randn(POOL, WIDTH, generator=torch.Generator().manual_seed(seed))
-    memory = FeatureMemory(POOL, LABELED, WIDTH, code_size, neighbors)
+    memory = FeatureMemory(POOL, labeled=LABELED, width=WIDTH, code_size=code_size, neighbors=neighbors)
     memory.write(torch.arange(POOL), features)
     memory.write(POOL + torch.arange(LABELED), features[:LABELED])
     memory.find_neighbors()
@@ -35,7 +35,7 @@ def test_few_directions_keep_the_neighbors_of_features_that_vary_in_few():
     generator = torch.Generator().manual_seed(1)
     low = torch.randn(POOL, 3, generator=generator)
     features = low @ torch.randn(3, WIDTH, generator=generator) + 5
-    memory = FeatureMemory(POOL, 0, WIDTH, 3, 4)
+    memory = FeatureMemory(POOL, labeled=0, width=WIDTH, code_size=3, neighbors=4)
     memory.write(torch.arange(POOL), features)
     memory.find_neighbors()
     centered = F.normalize(features - features.mean(0)).numpy()
@@ -44,7 +44,7 @@ def test_few_directions_keep_the_neighbors_of_features_that_vary_in_few():
 
 
 def test_codes_average_visits_and_only_seen_examples_are_neighbors():
-    memory = FeatureMemory(10, 0, 4, 4, 2)
+    memory = FeatureMemory(10, labeled=0, width=4, code_size=4, neighbors=2)
     one, other = torch.randn(6, 4), torch.randn(6, 4)
     ids = torch.tensor([1, 3, 5, 7, 8, 9])
     memory.write(ids, one)
@@ -58,7 +58,7 @@ def test_codes_average_visits_and_only_seen_examples_are_neighbors():
 
 
 def test_among_exact_copies_an_image_still_has_other_neighbors():
-    memory = FeatureMemory(20, 0, 4, 4, 3)
+    memory = FeatureMemory(20, labeled=0, width=4, code_size=4, neighbors=3)
     copies = torch.randn(20, 4)
     copies[:12] = copies[0]
     memory.write(torch.arange(20), copies)
@@ -69,7 +69,7 @@ def test_among_exact_copies_an_image_still_has_other_neighbors():
 
 
 def test_before_anything_was_seen_no_image_has_neighbors():
-    memory, history = FeatureMemory(20, 0, 4, 4, 3), History(20, 2)
+    memory, history = FeatureMemory(20, labeled=0, width=4, code_size=4, neighbors=3), History(20, 2)
     assert not mean_over(memory.look_up(torch.randn(5, 4)), history).known.any()
 
 

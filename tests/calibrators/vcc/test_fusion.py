@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vcc_infuse.calibrators.vcc.fusion import Rows, fuse, interpolate, normalize
+from vcc_infuse.calibrators.vcc.fusion import Rows, fuse, normalize_scores, target_confidence
 from vcc_infuse.utils.device import class_counts
 
 
@@ -10,6 +10,10 @@ def make(n: int, classes: int, seed: int = 0, scores: int = 3) -> Rows:
     low = 1 / classes
     confidence = low + (1 - low) * torch.rand(n, generator=g)
     return Rows(torch.rand(n, scores, generator=g) * 4, confidence, torch.randint(classes, (n,), generator=g))
+
+
+def r_tilde(rows, queue, classes, fusion="corrected", min_per_class=1):
+    return target_confidence(rows, queue, classes, fusion=fusion, min_per_class=min_per_class)
 
 
 def slow(rows: Rows, queue: Rows, classes: int, fusion: str, least: int) -> list[float]:
@@ -50,13 +54,13 @@ def test_target_equals_a_slow_loop(fusion, classes, scores):
     if scores == 3:
         queue.scores[::4, 1] = torch.nan
         rows.scores[::3, 1] = torch.nan
-    got = interpolate(rows, queue, classes, fusion, 3)
+    got = r_tilde(rows, queue, classes, fusion, 3)
     assert torch.allclose(got, torch.tensor(slow(rows, queue, classes, fusion, 3)), atol=1e-5)
 
 
 def test_target_lies_between_the_extremes_of_its_class():
     queue, rows = make(200, 4), make(100, 4, 1)
-    target = interpolate(rows, queue, 4)
+    target = r_tilde(rows, queue, 4)
     for label in range(4):
         own = queue.confidence[queue.labels == label]
         picked = target[rows.labels == label]
@@ -69,7 +73,7 @@ def test_more_confidence_gives_a_higher_target_but_a_lower_one_as_printed(fusion
     queue = make(200, 3)
     confidence = torch.linspace(0.4, 0.99, 20)
     rows = Rows(torch.full((20, 3), 1.0), confidence, torch.ones(20, dtype=torch.long))
-    steps = interpolate(rows, queue, 3, fusion).diff() * sign
+    steps = r_tilde(rows, queue, 3, fusion).diff() * sign
     assert (steps >= -1e-6).all()
     assert steps.sum() > 0.1
 
@@ -80,7 +84,7 @@ def test_less_stability_gives_a_lower_target(column):
     scores = torch.full((20, 3), 1.0)
     scores[:, column] = torch.linspace(0, 4, 20)
     rows = Rows(scores, torch.full((20,), 0.8), torch.zeros(20, dtype=torch.long))
-    target = interpolate(rows, queue, 3)
+    target = r_tilde(rows, queue, 3)
     assert (target.diff() <= 1e-6).all()
     assert target[0] > target[-1] + 0.05
 
@@ -88,25 +92,25 @@ def test_less_stability_gives_a_lower_target(column):
 def test_order_of_queue_and_batch_has_no_effect():
     queue, rows = make(100, 4), make(30, 4, 1)
     a, b = torch.randperm(100), torch.randperm(30)
-    shuffled = interpolate(Rows(*(x[b] for x in rows)), Rows(*(x[a] for x in queue)), 4)
-    assert torch.allclose(shuffled, interpolate(rows, queue, 4)[b])
+    shuffled = r_tilde(Rows(*(x[b] for x in rows)), Rows(*(x[a] for x in queue)), 4)
+    assert torch.allclose(shuffled, r_tilde(rows, queue, 4)[b])
 
 
 def test_a_class_with_few_rows_or_no_spread_keeps_the_softmax_confidence():
     queue, rows = make(100, 4), make(40, 5, 1)
     queue.labels[queue.labels == 3] = 2
     queue.labels[:5] = 3
-    target = interpolate(rows, queue, 5, min_per_class=6)
+    target = r_tilde(rows, queue, 5, min_per_class=6)
     untouched = rows.labels >= 3
     assert torch.equal(target[untouched], rows.confidence[untouched])
     assert not torch.allclose(target[~untouched], rows.confidence[~untouched])
     flat = Rows(torch.ones(10, 3), torch.full((10,), 0.7), torch.zeros(10, dtype=torch.long))
-    assert torch.equal(interpolate(flat, flat, 2), flat.confidence)
+    assert torch.equal(r_tilde(flat, flat, 2), flat.confidence)
 
 
 def test_batch_of_a_single_class():
     queue = make(50, 3)._replace(labels=torch.full((50,), 2))
-    target = interpolate(queue, queue, 3)
+    target = r_tilde(queue, queue, 3)
     assert target.max() == queue.confidence.max()
     assert target.min() == queue.confidence.min()
 
@@ -115,7 +119,7 @@ def test_missing_scores_do_not_count():
     rows = Rows(torch.tensor([[0.2, torch.nan], [0.2, torch.nan]]), torch.tensor([0.9, 0.5]), torch.zeros(2).long())
     assert torch.allclose(fuse(rows.scores, rows.confidence), torch.tensor([(0.04 + 0.01) / 2, (0.04 + 0.25) / 2]))
     everywhere = torch.full((4, 1), torch.nan)
-    assert normalize(everywhere, everywhere).isnan().all()
+    assert normalize_scores(everywhere, everywhere).isnan().all()
 
 
 def test_counts_equal_bincount():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tests.calibrators.vcc.world import SIZE, World
 
 from vcc_infuse.calibrators import VCC
-from vcc_infuse.types import Outputs
+from vcc_infuse.types import Outputs, WeakOutputs
 
 QUEUE, LATENT, SAMPLES = 60, 3, 4
 
@@ -178,7 +178,7 @@ def test_detached_loss_trains_the_vae_and_nothing_else(output):
     step = world.step(50)
     weak = step.batch.views["weak"]
     world.model.zero_grad()
-    step.confidence(weak, world.model(weak)).loss.backward()
+    step.confidence(weak, WeakOutputs(*world.model(weak))).loss.backward()
     assert all(p.grad is None for p in world.model.parameters())
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in world.vcc.parameters())
 
@@ -196,9 +196,8 @@ def test_outputs_with_a_gradient_are_used_as_they_are():
     world = World(VCC(joint=True, scores=(), min_per_class=2)).warm_up()
     step, calls = world.step(50), []
     weak = step.batch.views["weak"]
-    step.attached = world.model(weak)
+    attached = Outputs(*(part.retain_grad() or part for part in world.model(weak)))
     world.model.register_forward_hook(lambda *_: calls.append(1))
-    attached = Outputs(*(part.retain_grad() or part for part in step.attached))
-    step.confidence(weak, attached.detach()).loss.backward()
+    step.confidence(weak, WeakOutputs(*attached.detach(), with_gradient=attached)).loss.backward()
     assert calls == []
     assert attached.logits.grad is not None

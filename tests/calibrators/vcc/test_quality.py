@@ -2,7 +2,7 @@ import torch
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load
 from vcc_infuse.calibrators.vcc import VCC
-from vcc_infuse.calibrators.vcc.fusion import Rows, interpolate
+from vcc_infuse.calibrators.vcc.fusion import Rows, target_confidence
 from vcc_infuse.data.split import balanced
 from vcc_infuse.metrics import auroc
 
@@ -18,7 +18,11 @@ class RecordingVCC(VCC):
             memory, queue = self.score_memory.memory, self.score_memory.queue()
             slots = (memory.cursor - len(images) + torch.arange(len(images))) % memory.size
             rows = Rows(*(column[slots] for column in queue))
-            both = [interpolate(rows, queue, self.score_memory.classes + 1, f, 16) for f in ("corrected", "printed")]
+            classes = self.score_memory.history.classes + 1
+            both = [
+                target_confidence(rows, queue, classes, fusion=fusion, min_per_class=16)
+                for fusion in ("corrected", "printed")
+            ]
             RECORDS.append((*both, rows.labels, step.batch.pool_ids))
         return out
 

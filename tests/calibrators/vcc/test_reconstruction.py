@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vcc_infuse.calibrators.base import set_top_confidence
-from vcc_infuse.calibrators.vcc.reconstruction import MLPReconstruction, VAEReconstruction, kl_to_prior
+from vcc_infuse.calibrators.vcc.reconstruction import Reconstruction, kl_to_prior
 
 
 def inputs(n: int = 64, classes: int = 5, features: int = 12, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,7 +22,7 @@ def test_kl_is_that_of_torch_distributions():
 def test_loss_pushes_a_large_latent_mean_down(output):
     """With the minus sign as printed the gradient would be negative and the loss would have no minimum."""
     probs, features = inputs()
-    vae = VAEReconstruction(5, 12, output, latent_dim=4)
+    vae = Reconstruction(5, 12, output=output, latent_dim=4)
     bias = vae.encoder[-1].bias
     bias.data[:4] = 30.0
     target = probs.amax(1) if output == "scalar" else probs
@@ -30,23 +30,27 @@ def test_loss_pushes_a_large_latent_mean_down(output):
     assert (bias.grad[:4] > 10).all()
 
 
-@pytest.mark.parametrize("kind", [MLPReconstruction, VAEReconstruction])
+@pytest.mark.parametrize("latent_dim", [0, 4], ids=["mlp", "vae"])
 @pytest.mark.parametrize("output", ["scalar", "distribution"])
-def test_starts_at_the_softmax_confidence_or_at_a_constant(kind, output):
+def test_starts_at_the_softmax_confidence_or_at_a_constant(latent_dim, output):
     probs, features = inputs()
-    assert torch.allclose(kind(5, 12, output, residual=True).confidence(probs, features), probs.amax(1), atol=1e-4)
-    blank = kind(5, 12, output, residual=False).confidence(probs, features)
+    assert torch.allclose(
+        Reconstruction(5, 12, output=output, latent_dim=latent_dim, residual=True).confidence(probs, features),
+        probs.amax(1),
+        atol=1e-4,
+    )
+    blank = Reconstruction(5, 12, output=output, latent_dim=latent_dim, residual=False).confidence(probs, features)
     assert torch.allclose(blank, torch.full((64,), 0.5 if output == "scalar" else 0.2), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [MLPReconstruction, VAEReconstruction])
+@pytest.mark.parametrize("latent_dim", [0, 4], ids=["mlp", "vae"])
 @pytest.mark.parametrize("output", ["scalar", "distribution"])
-def test_learns_a_target_that_depends_on_the_features(kind, output):
+def test_learns_a_target_that_depends_on_the_features(latent_dim, output):
     torch.manual_seed(0)
     probs, features = inputs(256)
     target = torch.where(features[:, 0] > 0, 0.95, 0.55)
     goal = target if output == "scalar" else set_top_confidence(probs, target)
-    net = kind(5, 12, output)
+    net = Reconstruction(5, 12, output=output, latent_dim=latent_dim)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     before = (net.confidence(probs, features) - target).abs().mean()
     for _ in range(400):
@@ -58,7 +62,7 @@ def test_learns_a_target_that_depends_on_the_features(kind, output):
 
 def test_vae_samples_in_its_loss_but_not_in_its_confidence():
     probs, features = inputs()
-    vae = VAEReconstruction(5, 12)
+    vae = Reconstruction(5, 12)
     for p in vae.parameters():
         p.data.add_(0.05 * torch.randn_like(p))
     state = torch.get_rng_state()
@@ -69,19 +73,19 @@ def test_vae_samples_in_its_loss_but_not_in_its_confidence():
 
 
 def test_vae_and_mlp_differ_only_in_the_latent():
-    vae, mlp = VAEReconstruction(5, 12, latent_dim=3), MLPReconstruction(5, 12)
+    vae, mlp = Reconstruction(5, 12, latent_dim=3), Reconstruction(5, 12, latent_dim=0)
     extra = vae.decoder[0].weight.shape[1] - mlp.decoder[0].weight.shape[1]
     assert extra == 3
     assert vae.encoder[-1].weight.shape[0] == 6
     assert [p.shape[0] for p in vae.decoder.parameters()] == [p.shape[0] for p in mlp.decoder.parameters()]
 
 
-@pytest.mark.parametrize("kind", [MLPReconstruction, VAEReconstruction])
+@pytest.mark.parametrize("latent_dim", [0, 4], ids=["mlp", "vae"])
 @pytest.mark.parametrize("output", ["scalar", "distribution"])
-def test_confidence_and_loss_together_are_what_each_is_alone(kind, output):
+def test_confidence_and_loss_together_are_what_each_is_alone(latent_dim, output):
     """Bit for bit, the gradient included, which the confidence must not add to."""
     probs, features = inputs()
-    net = kind(5, 12, output, latent_dim=4)
+    net = Reconstruction(5, 12, output=output, latent_dim=latent_dim)
     for layer in net.parameters():
         layer.data.add_(0.1 * torch.randn_like(layer))
     target = probs.amax(1) if output == "scalar" else probs

@@ -7,6 +7,7 @@ from tests.helpers.tiny import buffers, same
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.calibrators.vcc import RobustVCC
 from vcc_infuse.errors import OptionError
+from vcc_infuse.types import WeakOutputs
 from vcc_infuse.utils.serialization import from_config, to_config
 
 VARIANTS = [
@@ -28,7 +29,7 @@ VARIANTS = [
 def test_every_variant_gives_probabilities_with_the_classifiers_label(options, classes):
     world = World(RobustVCC(warmup_fraction=0.0, min_per_class=2, **options), classes).warm_up()
     step = world.step(50)
-    outputs = world.model(step.batch.views["weak"])
+    outputs = WeakOutputs(*world.model(step.batch.views["weak"]))
     out = step.confidence(step.batch.views["weak"], outputs)
     assert torch.equal(out.labels, outputs.logits.argmax(1))
     assert torch.allclose(out.probs.sum(1), torch.ones(SIZE), atol=1e-5)
@@ -69,7 +70,7 @@ def test_loss_trains_the_network_and_nothing_else():
     world = World(RobustVCC(min_per_class=2)).warm_up()
     step = world.step(50)
     weak = step.batch.views["weak"]
-    step.confidence(weak, world.model(weak)).loss.backward()
+    step.confidence(weak, WeakOutputs(*world.model(weak))).loss.backward()
     assert all(p.grad is None for p in world.model.parameters())
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in world.vcc.parameters())
 
@@ -188,7 +189,7 @@ def test_autocast_leaves_the_calibrator_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         world.warm_up()
         step = world.step(50)
-        out = step.confidence(step.batch.views["weak"], world.model(step.batch.views["weak"]))
+        out = step.confidence(step.batch.views["weak"], WeakOutputs(*world.model(step.batch.views["weak"])))
     assert out.loss.dtype == out.confidence.dtype == torch.float32
     assert out.loss.isfinite()
     out.loss.backward()

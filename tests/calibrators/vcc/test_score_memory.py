@@ -10,6 +10,7 @@ from tests.helpers.tiny import make_step, make_task, two_processes
 from vcc_infuse import Balance, FixMatch, PseudoLabel, RobustVCC
 from vcc_infuse.calibrators.vcc import VCC
 from vcc_infuse.models import Classifier, SmallConv
+from vcc_infuse.types import WeakOutputs
 
 
 @pytest.mark.parametrize("evaluated", [True, False], ids=["running statistics", "batch statistics"])
@@ -19,7 +20,7 @@ def test_view_score_crosses_the_heads_of_model_and_ema(evaluated):
     step = world.step(0)
     images = step.batch.views["weak"]
     with torch.no_grad():
-        step.confidence(images, step.forward_eval(images) if evaluated else world.model(images))
+        step.confidence(images, step.forward_weak(images) if evaluated else WeakOutputs(*world.model(images)))
         world.model.load_state_dict({**world.model.state_dict(), **dict(world.ema.named_buffers())})
         outputs, ema_outputs = world.model.eval()(images), world.ema(images)
         crossed = world.ema.head(outputs.features).softmax(1), world.model.head(ema_outputs.features).softmax(1)
@@ -37,10 +38,10 @@ REGIMES = {
     "joint_bn": (FixMatch(), {"joint": True}),
     "lazy": (FixMatch(), {"lazy": True}),
     "own forward": (PseudoLabel(), {}),
-    "plug-in": (Balance(FixMatch()), {}),
-    "plug-in, joint_bn": (Balance(FixMatch()), {"joint": True}),
-    "plug-in, lazy": (Balance(FixMatch()), {"lazy": True}),
-    "plug-in, own forward": (Balance(PseudoLabel()), {}),
+    "wrapper": (Balance(FixMatch()), {}),
+    "wrapper, joint_bn": (Balance(FixMatch()), {"joint": True}),
+    "wrapper, lazy": (Balance(FixMatch()), {"lazy": True}),
+    "wrapper, own forward": (Balance(PseudoLabel()), {}),
 }
 
 
@@ -71,7 +72,7 @@ def test_identical_networks_have_a_view_score_of_zero(regime, calibrator):
     assert memory["scores"].abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("regime", [name for name in REGIMES if name not in ("joint_bn", "plug-in, joint_bn")])
+@pytest.mark.parametrize("regime", [name for name in REGIMES if name not in ("joint_bn", "wrapper, joint_bn")])
 def test_outputs_as_at_inference_are_not_computed_twice(regime):
     algorithm, options = copy.deepcopy(REGIMES[regime])
     step = image_step(algorithm, VCC(), **options)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vcc_infuse.calibrators.vcc.vcc import ConsistencyCalibrator
+from vcc_infuse.calibrators import VCC
 from vcc_infuse.models import Classifier
 from vcc_infuse.types import Batch, Calibrated, Step, Task
 
@@ -30,7 +30,7 @@ def make_task(classes: int = 4) -> Task:
 class World:
     """The EMA differs from the model, in its backbone and in its head."""
 
-    def __init__(self, vcc: ConsistencyCalibrator, classes: int = 4) -> None:
+    def __init__(self, vcc: VCC, classes: int = 4) -> None:
         self.classes, self.model, self.vcc = classes, classifier(classes), vcc
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         for p in self.ema.parameters():

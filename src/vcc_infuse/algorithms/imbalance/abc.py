@@ -9,6 +9,7 @@ from ...errors import check_range
 from ...models import Classifier
 from ...types import PseudoLabels, Step, Task
 from ..base import PseudoLabeling
+from ..ops import head_of
 from .wrapper import WrappedStep, Wrapper
 
 
@@ -22,6 +23,10 @@ class ABC(Wrapper):
         threshold: confidence of the balanced head that its own pseudo labels must reach.
         head_weight: factor of the losses of the balanced head.
         soft: use the prediction for the weak view as a soft target, as in the paper, instead of a hard label.
+
+    References:
+        Lee, Shin and Kim, ABC: Auxiliary Balanced Classifier for Class-imbalanced Semi-supervised Learning, NeurIPS
+        2021.
     """
 
     needs_strong = True
@@ -31,6 +36,7 @@ class ABC(Wrapper):
     def __init__(
         self,
         base: PseudoLabeling | None = None,
+        *,
         threshold: float = 0.95,
         head_weight: float = 1.0,
         soft: bool = True,
@@ -43,8 +49,7 @@ class ABC(Wrapper):
     def setup(self, model: nn.Module, task: Task) -> None:
         """The balanced head, added to the model so that it is averaged too, and the fraction of each class to keep."""
         super().setup(model, task)
-        head = model.get_submodule("head")
-        assert isinstance(head, nn.Linear)
+        head = head_of(model)
         balanced = nn.Linear(head.in_features, task.classes)
         nn.init.xavier_normal_(balanced.weight)
         nn.init.zeros_(balanced.bias)
@@ -55,14 +60,16 @@ class ABC(Wrapper):
 
     def classifier(self, model: nn.Module) -> nn.Module:
         """The averaged backbone with the averaged balanced head."""
-        backbone, head = model.get_submodule("backbone"), model.get_submodule("balanced")
+        head = model.get_submodule("balanced")
         assert isinstance(head, nn.Linear)
-        return Classifier(backbone, head).train(model.training)
+        return Classifier(model.get_submodule("backbone"), head).train(model.training)
 
     def wrapper_losses(self, step: WrappedStep) -> dict[str, Tensor]:
         """Labeled and unlabeled cross entropy of the balanced head; frequent classes are subsampled at random."""
         assert step.weak is not None
-        head, batch, (labeled, strong, *_) = step.model.get_submodule("balanced"), step.batch, step.outputs
+        batch = step.batch
+        head = step.model.get_submodule("balanced")
+        labeled, strong, *_ = step.outputs
         mask = torch.bernoulli(self.keep_rates[batch.y])
         with torch.no_grad():
             pseudo = self.balanced_pseudo_label(head(step.weak.features), step)

@@ -24,13 +24,14 @@ class Balance(Wrapper):
     Args:
         base: the method whose pseudo labels are balanced; FixMatch by default.
         queue_size: recent examples that define the scales; 128 per class by default.
-        min_per_class: of which this many must have a class before its confidence is changed; the softmax until then.
+        min_per_class: examples of a class that must be among them before its confidence is changed.
         warmup_fraction: fraction of the run in which nothing is changed.
     """
 
     def __init__(
         self,
         base: PseudoLabeling | None = None,
+        *,
         queue_size: int | None = None,
         min_per_class: int = 16,
         warmup_fraction: float = 0.1,
@@ -43,7 +44,8 @@ class Balance(Wrapper):
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the queue."""
         super().setup(model, task)
-        self.scale = ScaleMatching("balanced", task.classes, self.queue_size or 128 * task.classes, self.min_per_class)
+        size = self.queue_size or 128 * task.classes
+        self.scale = ScaleMatching("balanced", classes=task.classes, size=size, min_per_class=self.min_per_class)
 
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
@@ -53,8 +55,7 @@ class Balance(Wrapper):
         labels = calibrated.labels
         score = calibrated.confidence.detach().float()
         if self.training:
-            columns = {"score": score, "confidence": confidence, "labels": labels}
-            self.scale.memory.push(**{name: step.gather(column) for name, column in columns.items()})
+            self.scale.observe(step.gather, score=score, confidence=confidence, labels=labels)
         if step.progress < self.warmup_fraction:
             return calibrated
         probs = set_top_confidence(calibrated.probs.detach().float(), self.scale(score, confidence, labels))

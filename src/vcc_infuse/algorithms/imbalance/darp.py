@@ -31,6 +31,10 @@ class DARP(Wrapper):
         every: steps between refinements.
         start_fraction: fraction of the run after which they start.
         class_frequencies: expected relative class sizes in the pool; those of the labels by default.
+
+    References:
+        Kim et al., Distribution Aligning Refinery of Pseudo-label for Imbalanced Semi-supervised Learning, NeurIPS
+        2020.
     """
 
     probs: Tensor
@@ -41,6 +45,7 @@ class DARP(Wrapper):
     def __init__(
         self,
         base: PseudoLabeling | None = None,
+        *,
         alpha: float = 2.0,
         every: int = 10,
         start_fraction: float = 0.4,
@@ -85,7 +90,8 @@ class DARP(Wrapper):
         return calibrated._replace(probs=refined.where(refined.sum(1, keepdim=True) > 0, probs))
 
     def _remember(self, ids: Tensor, probs: Tensor) -> None:
-        self.probs[ids], self.seen[ids] = probs[last_occurrence(ids)], True
+        self.probs[ids] = probs[last_occurrence(ids)]
+        self.seen[ids] = True
 
     def _refine(self) -> None:
         probs = self.probs[self.seen]
@@ -95,10 +101,10 @@ class DARP(Wrapper):
 
 def check_frequencies(values: Sequence[float]) -> list[float]:
     """Finite numbers of at least zero, not all of them zero."""
-    found = [check_range("class_frequencies", value) for value in values]
-    if sum(found) == 0:
-        raise OptionError("class_frequencies", found, "must have at least one number above 0")
-    return found
+    frequencies = [check_range("class_frequencies", value) for value in values]
+    if sum(frequencies) == 0:
+        raise OptionError("class_frequencies", frequencies, "must have at least one number above 0")
+    return frequencies
 
 
 def prune(probs: Tensor, totals: Tensor, alpha: float) -> Tensor:
@@ -147,7 +153,8 @@ class Dual:
         scale = hessian.diag().mean()
         hessian = hessian + scale / len(nu) + 1e-12 * scale * torch.eye(len(nu), device=nu.device, dtype=nu.dtype)
         direction: Tensor = torch.linalg.solve(hessian, surplus)
-        start, slope = self.value(nu), direction @ surplus
+        start = self.value(nu)
+        slope = direction @ surplus
         for halving in range(40):
             candidate = nu + 0.5**halving * direction
             if self.value(candidate) <= start - 1e-4 * 0.5**halving * slope:

@@ -11,7 +11,7 @@ from ...types import Calibrated, Step, Task
 from ...utils.device import class_counts
 from ...utils.ring_buffer import ClassMemory
 from ..base import PseudoLabeling
-from ..ops import similarity
+from ..ops import head_of, similarity
 from .wrapper import WrappedStep, Wrapper
 
 
@@ -27,6 +27,10 @@ class DASO(Wrapper):
         memory: labeled images per class; their mean feature is the prototype.
         warmup_fraction: fraction of the run in which the base is used alone (5000 of 250000 steps).
         refresh: steps over which predictions are counted before the counts are used (at most the warm-up).
+
+    References:
+        Oh, Kim and Kweon, DASO: Distribution-Aware Semantics-Oriented Pseudo-label for Imbalanced Semi-Supervised
+        Learning, CVPR 2022.
     """
 
     needs_strong = True
@@ -37,6 +41,7 @@ class DASO(Wrapper):
     def __init__(
         self,
         base: PseudoLabeling | None = None,
+        *,
         align_weight: float = 1.0,
         temperature: float = 0.05,
         dist_temperature: float = 1.5,
@@ -55,9 +60,7 @@ class DASO(Wrapper):
     def setup(self, model: nn.Module, task: Task) -> None:
         """Labeled features per class; prediction counts of the current period, and of the last complete one."""
         super().setup(model, task)
-        head = model.get_submodule("head")
-        assert isinstance(head, nn.Linear)
-        self.bank = ClassMemory(task.classes, self.memory, head.in_features)
+        self.class_queue = ClassMemory(task.classes, self.memory, head_of(model).in_features)
         self.register_buffer("current_counts", torch.zeros(task.classes))
         self.register_buffer("counts", torch.zeros(task.classes))
 
@@ -72,9 +75,9 @@ class DASO(Wrapper):
 
     def prototype_logits(self, features: Tensor) -> Tensor:
         """Similarity to each prototype; classes without labeled images so far are masked out."""
-        prototypes = F.normalize(self.bank.means(), dim=1)
+        prototypes = F.normalize(self.class_queue.means(), dim=1)
         logits = similarity(F.normalize(features.float(), dim=1), prototypes, self.temperature)
-        return logits.masked_fill(~self.bank.known, torch.finfo(logits.dtype).min)
+        return logits.masked_fill(~self.class_queue.known, torch.finfo(logits.dtype).min)
 
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
@@ -96,13 +99,13 @@ class DASO(Wrapper):
         assert step.weak is not None
         with torch.no_grad():
             target = self.prototype_logits(step.weak.features).softmax(1)
-        each = F.cross_entropy(self.prototype_logits(step.outputs[1].features), target, reduction="none")
-        return {"alignment": self.align_weight * (each * step.batch.weights).mean()}
+        losses = F.cross_entropy(self.prototype_logits(step.outputs[1].features), target, reduction="none")
+        return {"alignment": self.align_weight * (losses * step.batch.weights).mean()}
 
     def _remember(self, step: Step) -> None:
         """Store the features of labeled images under the averaged model; start a new count at the end of a period."""
         features = step.ema(step.batch.x).features
-        self.bank.push(step.gather(features.float()), step.gather(step.batch.y))
+        self.class_queue.push(step.gather(features.float()), step.gather(step.batch.y))
         # The first count must be complete when the warm-up ends.
         period = min(self.refresh, max(1, self.warmup_steps(step)))
         if step.number % period == 0 and step.number > 0:

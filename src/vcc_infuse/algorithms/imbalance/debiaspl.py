@@ -18,12 +18,15 @@ class DebiasPL(Wrapper):
         base: the method whose pseudo labels are corrected; FixMatch by default.
         strength: factor of the log of the mean prediction.
         momentum: of the running mean.
+
+    References:
+        Wang et al., Debiased Learning from Naturally Imbalanced Pseudo-Labels, CVPR 2022.
     """
 
     needs_strong = True
     mean: Tensor
 
-    def __init__(self, base: PseudoLabeling | None = None, strength: float = 0.5, momentum: float = 0.999) -> None:
+    def __init__(self, base: PseudoLabeling | None = None, *, strength: float = 0.5, momentum: float = 0.999) -> None:
         super().__init__(base)
         self.strength = check_range("strength", strength)
         self.momentum = check_range("momentum", momentum, 0, 1)

@@ -15,7 +15,11 @@ from ..fixmatch import FixMatch
 
 
 class Wrapper(PseudoLabeling):
-    """Wraps an unchanged base method. Wrappers may be nested."""
+    """Wraps an unchanged base method. Wrappers may be nested.
+
+    Args:
+        base: the method to wrap; FixMatch by default.
+    """
 
     needs_strong: ClassVar[bool] = False
     """Whether the wrapper learns from a strong view, so that the base must have one."""
@@ -23,14 +27,17 @@ class Wrapper(PseudoLabeling):
     def __init__(self, base: PseudoLabeling | None = None) -> None:
         super().__init__()
         self.base = FixMatch() if base is None else base
-        name, given = type(self).__name__, type(self.base).__name__
+        name = type(self).__name__
+        given = type(self.base).__name__
         if not isinstance(self.base, PseudoLabeling):
             raise UserError(
                 f"{name} needs a base with pseudo labels, but {given} has none; choose one such as FixMatch"
             )
         if self.needs_strong and "strong" not in self.base.views:
             raise UserError(f"{name} needs a base with strong views, but {given} has none; choose one such as FixMatch")
-        self.views, self.unlabeled_ratio, self.weight = self.base.views, self.base.unlabeled_ratio, self.base.weight
+        self.views = self.base.views
+        self.unlabeled_ratio = self.base.unlabeled_ratio
+        self.weight = self.base.weight
         self.lazy_strong = type(self).lazy_strong and self.base.lazy_strong
 
     def setup(self, model: nn.Module, task: Task) -> None:
@@ -92,8 +99,8 @@ class WrappedStep(Step):
     def of(cls, step: Step, wrapper: Wrapper) -> WrappedStep:
         """Wrap `step` for the base of `wrapper`."""
         # The margin now: `correct` may change what it depends on before the strong views are computed.
-        own = {f.name: getattr(step, f.name) for f in fields(Step)}
-        return cls(**own, outer=step, wrapper=wrapper, margin=wrapper.margin())
+        values = {f.name: getattr(step, f.name) for f in fields(Step)}
+        return cls(**values, outer=step, wrapper=wrapper, margin=wrapper.margin())
 
     def confidence(self, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The corrected output of the calibrator."""
@@ -113,4 +120,4 @@ class WrappedStep(Step):
     def _with_margin(self, labeled: Outputs, *strong: Outputs) -> list[Outputs]:
         if self.margin is None:
             return [labeled, *strong]
-        return [labeled, *(each._replace(logits=each.logits.float() + self.margin) for each in strong)]
+        return [labeled, *(view._replace(logits=view.logits.float() + self.margin) for view in strong)]

@@ -1,9 +1,9 @@
-"""Heads that were never shown a part of the labels, so that what they say about that part is honest.
+"""Heads that were never shown a part of the labels, so that their predictions for that part are unbiased.
 
-A classifier is right on the labels it was trained on, which proves nothing. The labels are divided into folds. For each
-fold there is a linear head of its own, trained by the labels of all other folds and by its own confident predictions,
-as the classifier is. On a trained network the features themselves have seen all labels: then the heads are honest about
-the last layer only. On frozen features they are honest altogether.
+A classifier is right on the labels it was trained on, which proves nothing. The labels are divided into folds. Each
+fold has a linear head that is trained, like the classifier, on the labels of all other folds and on its own confident
+predictions. If the network is trained too, its features have seen all labels, and only the last layer is out of fold;
+on frozen features the whole prediction is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class FoldHeads(nn.Module):
     fold: Tensor
     counts: Tensor
 
-    def __init__(self, classes: int, width: int, labeled: int, folds: int) -> None:
+    def __init__(self, classes: int, width: int, *, labeled: int, folds: int) -> None:
         super().__init__()
-        self.classes, self.folds = classes, folds
+        self.classes = classes
+        self.folds = folds
         self.linear = nn.Linear(width, folds * classes)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
@@ -33,7 +34,7 @@ class FoldHeads(nn.Module):
         self.register_buffer("counts", torch.zeros(classes, dtype=torch.long))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits, rows × folds × classes."""
+        """Logits (batch, folds, classes) of features (batch, width)."""
         logits: Tensor = self.linear(features)
         return logits.view(len(features), self.folds, self.classes)
 

@@ -11,8 +11,12 @@ from torch import Tensor, nn
 
 from ...utils.device import to_float64
 
-WEIGHT, WEIGHT_SD, BIAS, BIAS_SD, CLASS_SD = 1.5, 0.5, 1.0, 1.0, 0.5
-"""Normal priors: sum of the weights and deviation of each, bias and its deviation, deviation of a class's offset."""
+# Normal priors: mean and standard deviation.
+WEIGHT = 1.5  # of all weights together
+WEIGHT_SD = 0.5  # of each
+BIAS = 1.0
+BIAS_SD = 1.0
+CLASS_SD = 0.5  # of the offset of a class, around 0
 REMEMBERED = 4096  # examples of the pool among which a probability is ranked
 
 
@@ -20,8 +24,8 @@ class NormalScores(nn.Module):
     """Ranks probabilities of the label among the last of the pool, column by column, as quantiles of a normal
     distribution; NaN means unknown and does not count.
 
-    Two heads may be right equally often and differ in how sharp they are. Ranked, their evidence can be compared, and
-    probabilities near 1 still differ.
+    Two heads may be right equally often and yet differ in how sharp their probabilities are. Ranks make their evidence
+    comparable, and keep probabilities near 1 apart.
     """
 
     values: Tensor
@@ -48,14 +52,16 @@ class NormalScores(nn.Module):
 
     def forward(self, probs: Tensor) -> Tensor:
         """Normal scores, 0 before anything was observed; what is unknown in a column is taken from the first."""
-        own = probs.T.contiguous()
-        below, upto = (torch.searchsorted(self.ordered, own.nan_to_num(0), right=right) for right in (False, True))
+        columns = probs.T.contiguous()
+        values = columns.nan_to_num(0)
+        below = torch.searchsorted(self.ordered, values)
+        upto = torch.searchsorted(self.ordered, values, right=True)
         share = ((below + upto) / 2 + 0.5) / (self.known + 1)
-        scores = torch.special.ndtri(share).masked_fill(own.isnan() | (self.known == 0), torch.nan)
+        scores = torch.special.ndtri(share).masked_fill(columns.isnan() | (self.known == 0), torch.nan)
         return torch.where(scores.isnan(), scores[:1], scores).nan_to_num(0).T
 
 
-class Reliability(nn.Module):
+class LogisticModel(nn.Module):
     """σ(weights · evidence + bias + offset of the label's class)."""
 
     weights: Tensor
@@ -75,29 +81,33 @@ class Reliability(nn.Module):
     @torch.no_grad()
     def fit(self, evidence: Tensor, labels: Tensor, right: Tensor, rounds: int = 10) -> None:
         """The most probable parameters, from where they are: Newton steps for the common ones, then for each class."""
-        x, y = to_float64(evidence), to_float64(right)
+        x = to_float64(evidence)
+        y = to_float64(right)
         weights, bias, offsets = (to_float64(part) for part in (self.weights, self.bias, self.offsets))
         for _ in range(rounds):
             weights, bias = _common_step(x, y, weights, bias, offsets[labels])
             offsets = _class_step(x @ weights + bias, y, labels, offsets)
-        for buffer, value in ((self.weights, weights), (self.bias, bias), (self.offsets, offsets)):
-            buffer.copy_(value)
+        self.weights.copy_(weights)
+        self.bias.copy_(bias)
+        self.offsets.copy_(offsets)
 
 
-def cross_fitted(evidence: Tensor, labels: Tensor, right: Tensor, folds: Tensor, classes: int) -> Tensor:
-    """The probability of each label by a model fitted to the other folds: its own answer had no part in it."""
+def cross_fitted(evidence: Tensor, labels: Tensor, right: Tensor, folds: Tensor, *, classes: int) -> Tensor:
+    """The probability of each label by a model fitted to the other folds, so that its own answer plays no part."""
     scores = evidence.new_empty(len(labels))
     for fold in torch.bincount(folds).nonzero():
-        own, model = folds == fold, Reliability(evidence.shape[1], classes).to(evidence.device)
-        model.fit(evidence[~own], labels[~own], right[~own])
-        scores[own] = model(evidence[own], labels[own])
+        inside = folds == fold
+        model = LogisticModel(evidence.shape[1], classes).to(evidence.device)
+        model.fit(evidence[~inside], labels[~inside], right[~inside])
+        scores[inside] = model(evidence[inside], labels[inside])
     return scores
 
 
 def _common_step(x: Tensor, y: Tensor, weights: Tensor, bias: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     """One Newton step on weights and bias; a weight at zero that would become negative stays there."""
     ones = torch.ones_like(y)[:, None]
-    design, at = torch.cat([x, ones], 1), torch.cat([weights, bias[None]])
+    design = torch.cat([x, ones], 1)
+    at = torch.cat([weights, bias[None]])
     center = torch.cat([torch.full_like(weights, WEIGHT / len(weights)), torch.full_like(bias, BIAS)[None]])
     precision = torch.cat([torch.full_like(weights, WEIGHT_SD**-2), torch.full_like(bias, BIAS_SD**-2)[None]])
     probs = (design @ at + offset).sigmoid()

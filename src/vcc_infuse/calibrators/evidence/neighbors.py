@@ -15,7 +15,14 @@ class FeatureMemory(nn.Module):
     """Codes of the pool and, behind them, of the labeled images, and the nearest pool examples of each.
 
     A code is the position in the directions of largest variance of the first batch, scaled to unit length and averaged
-    over visits with a factor of 1/2, so that it follows a network that learns. An example is no neighbor of its own.
+    over visits with a factor of 1/2, so that it follows a network that learns. No example is its own neighbor.
+
+    Args:
+        pool: examples of the pool.
+        labeled: labeled images.
+        width: features of each.
+        code_size: numbers kept of them.
+        neighbors: nearest examples of each.
     """
 
     basis: Tensor
@@ -25,10 +32,12 @@ class FeatureMemory(nn.Module):
     nearest: Tensor
     found: Tensor
 
-    def __init__(self, pool: int, labeled: int, width: int, code_size: int, neighbors: int) -> None:
+    def __init__(self, pool: int, *, labeled: int, width: int, code_size: int, neighbors: int) -> None:
         super().__init__()
-        self.pool, self.neighbors, size = pool, neighbors, min(code_size, width)
+        self.pool = pool
+        self.neighbors = neighbors
         self.based = False
+        size = min(code_size, width)
         self.register_buffer("basis", torch.zeros(width, size))
         self.register_buffer("center", torch.zeros(width))
         self.register_buffer("codes", torch.zeros(pool + labeled, size, dtype=torch.float16))
@@ -39,7 +48,7 @@ class FeatureMemory(nn.Module):
     @torch.no_grad()
     def write(self, ids: Tensor, features: Tensor) -> None:
         """Add the features of one visit."""
-        if not self.based:  # asked once per process, because the answer makes a GPU wait
+        if not self.based:  # checked once per process, because the check makes a GPU wait
             self.based = True
             if not self.basis.any():
                 self._choose_basis(features)
@@ -57,18 +66,20 @@ class FeatureMemory(nn.Module):
     def find_neighbors(self) -> None:
         """Find the nearest neighbors of all examples seen so far, among the pool examples seen so far.
 
-        Most often the pool holds a labeled image as well, which then is its own nearest neighbor: it is left out.
+        The pool usually holds the labeled images as well, so the nearest neighbor of a labeled image is itself and is
+        left out.
         """
-        pool, rows = self._seen_pool(), self.seen.nonzero()[:, 0]
+        pool = self._seen_pool()
+        rows = self.seen.nonzero()[:, 0]
         if len(pool) < self.neighbors + 2:
             return
         target = self._target(pool)
         for some in torch.split(rows, CHUNK):
-            found = pool[nearest(F.normalize(self.codes[some].float()), target, self.neighbors + 1)]
-            own = torch.where((some < self.pool)[:, None], found == some[:, None], False)
-            own[:, -1] |= (some < self.pool) & ~own.any(1)  # among more exact copies than neighbors
-            own[:, 0] |= some >= self.pool
-            self.nearest[some] = found[~own].view(len(some), -1).int()
+            close = pool[nearest(F.normalize(self.codes[some].float()), target, self.neighbors + 1)]
+            itself = torch.where((some < self.pool)[:, None], close == some[:, None], False)
+            itself[:, -1] |= (some < self.pool) & ~itself.any(1)  # among more exact copies than neighbors
+            itself[:, 0] |= some >= self.pool
+            self.nearest[some] = close[~itself].view(len(some), -1).int()
         self.found[rows] = True
 
     def look_up(self, features: Tensor) -> Tensor:
@@ -106,5 +117,5 @@ def mean_over(nearest: Tensor, history: History, now: int = 0) -> Visit:
 def support_of(probs: Tensor, *others: Visit) -> Tensor:
     """The probability of the most likely class, by the rows themselves and by each of the others (NaN if unknown)."""
     labels = probs.argmax(1, keepdim=True)
-    said = (torch.where(other.known, other.probs.gather(1, labels)[:, 0], torch.nan) for other in others)
-    return torch.stack([probs.gather(1, labels)[:, 0], *said], 1)
+    columns = (torch.where(other.known, other.probs.gather(1, labels)[:, 0], torch.nan) for other in others)
+    return torch.stack([probs.gather(1, labels)[:, 0], *columns], 1)

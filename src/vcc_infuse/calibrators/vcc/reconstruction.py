@@ -1,7 +1,6 @@
-"""Networks that learn the target r̃ from class probabilities and features, which cost nothing extra.
+"""The network that learns the target r̃ from class probabilities and features, which cost nothing extra.
 
-The VAE of VCC (encoder q(z | c, x), decoder p(r | c, x, z), standard normal prior) and an MLP of the same size
-without z. With `residual` both start at the softmax confidence and learn a correction.
+The VAE of VCC (encoder q(z | c, x), decoder p(r | c, x, z), standard normal prior), or an MLP: the decoder without z.
 """
 
 from __future__ import annotations
@@ -33,81 +32,78 @@ def layers(inputs: int, outputs: int) -> nn.Sequential:
     return net.append(last)
 
 
-class MLPReconstruction(nn.Module):
-    """Maps class probabilities and features to a logit of the confidence, or with "distribution" to one per class."""
+class Reconstruction(nn.Module):
+    """Maps class probabilities (batch, classes) and features (batch, width) to the confidence (batch,).
+
+    Args:
+        classes: number of classes.
+        features: their width.
+        output: "scalar", or "distribution": one logit per class, of which that of the label is read.
+        latent_dim: size of the VAE's z; 0 makes it an MLP.
+        residual: start at the softmax confidence and learn a correction; else start at a constant.
+    """
 
     def __init__(
-        self, classes: int, features: int, output: str = "scalar", latent_dim: int = 0, residual: bool = True
+        self, classes: int, features: int, *, output: str = "scalar", latent_dim: int = 16, residual: bool = True
     ) -> None:
         super().__init__()
-        self.output, self.latent_dim, self.residual = output, latent_dim, residual
-        # Features come at any scale.
-        self.normalize = nn.LayerNorm(features, elementwise_affine=False)
+        self.output = output
+        self.residual = residual
+        self.normalize = nn.LayerNorm(features, elementwise_affine=False)  # features come at any scale
         self.decoder = layers(classes + features + latent_dim, 1 if output == "scalar" else classes)
-
-    def decode(self, probs: Tensor, hidden: Tensor, z: Tensor | None = None) -> Tensor:
-        """Logits from the first layer at z, or at the prior's mean; with `residual`, a correction of the softmax's."""
-        # z is apart, because it has a gradient, and that of the other inputs would cost as much as all the rest.
-        weight = cast(nn.Linear, self.decoder[0]).weight
-        hidden = hidden if z is None else hidden + F.linear(z, weight[:, -z.shape[1] :])
-        change: Tensor = self.decoder[1:](hidden)
-        if not self.residual:
-            return change.squeeze(1) if self.output == "scalar" else change
-        if self.output == "distribution":
-            return probs.clamp_min(1e-6).log() + change
-        return probs.amax(1).logit(1e-6) + change.squeeze(1)
-
-    def forward(self, probs: Tensor, features: Tensor) -> Tensor:
-        """Deterministic logits: z, if there is one, is at the prior's mean."""
-        return self.decode(probs, self._first(probs, features)[1])
+        self.encoder = layers(classes + features, 2 * latent_dim) if latent_dim else None
 
     def confidence(self, probs: Tensor, features: Tensor) -> Tensor:
-        """Reconstructed confidence in the classifier's label."""
-        return self._top(probs, self(probs, features))
+        """Reconstructed confidence in the classifier's label, with z at the prior's mean."""
+        return self._confidence(probs, self._first_layer(self._inputs(probs, features)))
 
     def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
-        """Negative log likelihood of the target (one confidence or one distribution per row)."""
-        return self._loss(probs, *self._first(probs, features), target)
+        """Loss of the target, which is one confidence (batch,) or one distribution (batch, classes) per row."""
+        inputs = self._inputs(probs, features)
+        return self._loss(probs, inputs, self._first_layer(inputs), target)
 
     def learn(self, probs: Tensor, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Both, the confidence without gradient; they share the first layer, which is most of the work."""
-        inputs, hidden = self._first(probs, features)
+        """`confidence`, without gradient, and `loss`; they share the first layer, which is most of the work."""
+        inputs = self._inputs(probs, features)
+        hidden = self._first_layer(inputs)
         with torch.no_grad():
-            confidence = self._top(probs, self.decode(probs, hidden))
+            confidence = self._confidence(probs, hidden)
         return confidence, self._loss(probs, inputs, hidden, target)
 
-    def _first(self, probs: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs, and what the first layer makes of them before z comes in."""
-        inputs = torch.cat([probs, self.normalize(features.float())], 1)
-        first = cast(nn.Linear, self.decoder[0])
-        return inputs, F.linear(inputs, first.weight[:, : inputs.shape[1]], first.bias)
+    def _inputs(self, probs: Tensor, features: Tensor) -> Tensor:
+        return torch.cat([probs, self.normalize(features.float())], 1)
 
-    def _top(self, probs: Tensor, logits: Tensor) -> Tensor:
+    def _first_layer(self, inputs: Tensor) -> Tensor:
+        """The decoder's first layer at z = 0. The share of z is added later.
+
+        Only z has a gradient; in one product with the other inputs, theirs would be computed as well, in vain.
+        """
+        first = cast(nn.Linear, self.decoder[0])
+        return F.linear(inputs, first.weight[:, : inputs.shape[1]], first.bias)
+
+    def _logits(self, probs: Tensor, hidden: Tensor) -> Tensor:
+        change: Tensor = self.decoder[1:](hidden)
+        if self.output == "distribution":
+            return probs.clamp_min(1e-6).log() + change if self.residual else change
+        return probs.amax(1).logit(1e-6) + change.squeeze(1) if self.residual else change.squeeze(1)
+
+    def _confidence(self, probs: Tensor, hidden: Tensor) -> Tensor:
+        logits = self._logits(probs, hidden)
         if self.output == "scalar":
             return logits.sigmoid()
         return logits.softmax(1).gather(1, probs.argmax(1, keepdim=True)).squeeze(1)
 
     def _loss(self, probs: Tensor, inputs: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
-        return self._nll(self.decode(probs, hidden), target)
+        """The negative ELBO, NLL + KL; with the minus sign as printed it would have no minimum."""
+        if self.encoder is None:
+            return self._nll(self._logits(probs, hidden), target)
+        mean, log_var = self.encoder(inputs).chunk(2, 1)
+        log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far beyond any use and still safe from overflow
+        z = mean + torch.randn_like(mean) * (log_var / 2).exp()
+        hidden = hidden + F.linear(z, cast(nn.Linear, self.decoder[0]).weight[:, -z.shape[1] :])
+        return self._nll(self._logits(probs, hidden), target) + kl_to_prior(mean, log_var).mean()
 
     def _nll(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.output == "scalar":
             return F.binary_cross_entropy_with_logits(logits, target)
         return F.cross_entropy(logits, target)
-
-
-class VAEReconstruction(MLPReconstruction):
-    """The MLP with a latent z, sampled from the encoder during training."""
-
-    def __init__(
-        self, classes: int, features: int, output: str = "scalar", latent_dim: int = 16, residual: bool = True
-    ) -> None:
-        super().__init__(classes, features, output, latent_dim, residual)
-        self.encoder = layers(classes + features, 2 * latent_dim)
-
-    def _loss(self, probs: Tensor, inputs: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
-        """The negative ELBO, NLL + KL; with the minus sign as printed it would have no minimum."""
-        mean, log_var = self.encoder(inputs).chunk(2, 1)
-        log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far beyond any use and still safe from overflow
-        z = mean + torch.randn_like(mean) * (log_var / 2).exp()
-        return self._nll(self.decode(probs, hidden, z), target) + kl_to_prior(mean, log_var).mean()

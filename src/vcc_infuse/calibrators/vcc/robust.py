@@ -11,9 +11,7 @@ A regression of r̃ shrinks toward its mean, so that whole classes never reach a
   run; the network starts at the softmax confidence; the weight of its loss is 1; it never trains the classifier.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -25,34 +23,24 @@ from ...utils.device import to_float64
 from ..base import set_top_confidence
 from ..hard_view_temperature import VIEW, TemperatureEstimate, sample_rows
 from ..scale_matching import ScaleMatching
-from .vcc import SCORES, ConsistencyCalibrator
+from .vcc import VCC
 
 
-class RobustVCC(ConsistencyCalibrator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class RobustVCC(VCC):
     """VCC whose order within each pseudo class decides what is selected, and the softmax confidence how much.
 
     Args:
-        scores: which of "ensemble", "temporal", "view" count beside the softmax confidence.
         reconstruct: "vae" or "mlp" learn the target; "none" selects by the target itself, on whole batches.
-        fusion: "corrected", or "printed", which trusts uncertain predictions more.
-        output: the network gives a "scalar" confidence, or a class "distribution".
         match: the scale of the selection score, whose order within each pseudo class is kept: "balanced" takes that of
             the softmax confidence of all classes together (as many are selected as without VCC, the same fraction of
             each class), "confidence" that of the class itself (each class selects as many as without VCC), "none" its
             own.
         inference: the confidence of `predict`: the softmax at the learned "temperature", or the "reconstruction".
-        residual: the network starts at the softmax confidence instead of at 1/2.
-        mc_samples: dropout samples of the head for the ensemble score.
-        dropout: their dropout rate.
-        window: visits averaged by the temporal score.
-        max_age_passes: passes through the pool after which an earlier visit no longer counts.
-        top_k: classes kept of an earlier prediction if there are more than 128 (0: all).
         queue_size: examples in the queues; 128 per class by default.
         min_per_class: examples of a class in the queue before its confidence is changed.
-        latent_dim: size of the VAE's z.
         target_fraction: random fraction of each batch on which the target is computed and learned.
         warmup_fraction: fraction of the run in which the softmax confidence still selects.
-        weight: factor of the loss.
         holdout_fraction: fraction of the labeled images kept out of training, at least one per class, from which the
             temperature is learned. With 0 it is learned from harder versions of labeled images, which a network that
             has memorized them still gets right.
@@ -60,40 +48,26 @@ class RobustVCC(ConsistencyCalibrator):
             confidence in unlabeled ones, which means that no labels are memorized; else apply it in full.
     """
 
-    def __init__(
-        self,
-        scores: Sequence[str] = SCORES,
-        reconstruct: Literal["vae", "mlp", "none"] = "vae",
-        fusion: Literal["corrected", "printed"] = "corrected",
-        output: Literal["scalar", "distribution"] = "scalar",
-        match: Literal["balanced", "confidence", "none"] = "balanced",
-        inference: Literal["temperature", "reconstruction"] = "temperature",
-        residual: bool = True,
-        mc_samples: int = 8,
-        dropout: float = 0.3,
-        window: int = 1,
-        max_age_passes: float = 4.0,
-        top_k: int = 8,
-        queue_size: int | None = None,
-        min_per_class: int = 16,
-        latent_dim: int = 16,
-        target_fraction: float = 0.25,
-        warmup_fraction: float = 0.1,
-        weight: float = 1.0,
-        holdout_fraction: float = 0.0,
-        memorization_gate: bool = True,
-    ) -> None:
-        super().__init__(
-            scores, reconstruct, fusion, output, residual, mc_samples, dropout, window, max_age_passes, top_k,
-            queue_size, min_per_class, latent_dim, weight,
-        )  # fmt: skip
-        self.match = check_choice("match", match, ("balanced", "confidence", "none"))
-        self.inference = check_choice("inference", inference, ("temperature", "reconstruction"))
-        self.target_fraction = check_range("target_fraction", target_fraction, 0.001, 1)
-        self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
-        self.holdout_fraction = check_range("holdout_fraction", holdout_fraction, 0, 0.9)
-        self.memorization_gate = memorization_gate
-        self.labeled_views = () if holdout_fraction else ("strong",)
+    follows_schedule = True
+
+    joint: bool = field(default=False, init=False)
+    residual: bool = True
+    weight: float = 1.0
+    match: Literal["balanced", "confidence", "none"] = "balanced"
+    inference: Literal["temperature", "reconstruction"] = "temperature"
+    target_fraction: float = 0.25
+    warmup_fraction: float = 0.1
+    holdout_fraction: float = 0.0
+    memorization_gate: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("match", self.match, ("balanced", "confidence", "none"))
+        check_choice("inference", self.inference, ("temperature", "reconstruction"))
+        check_range("target_fraction", self.target_fraction, 0.001, 1)
+        check_range("warmup_fraction", self.warmup_fraction, 0, 1)
+        check_range("holdout_fraction", self.holdout_fraction, 0, 0.9)
+        self.labeled_views = () if self.holdout_fraction else ("strong",)
 
     @property
     def held_out(self) -> float:
@@ -103,15 +77,20 @@ class RobustVCC(ConsistencyCalibrator):
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the history, the queues, the temperature and the network."""
         super().setup(model, task)
-        self.temperature = TemperatureEstimate(task.classes, self.holdout_fraction > 0, self.memorization_gate)
-        self.scale = ScaleMatching(self.match, task.classes, self.queue_length(task), self.min_per_class)
+        self.temperature = TemperatureEstimate(
+            task.classes, held_out=self.holdout_fraction > 0, memorization_gate=self.memorization_gate
+        )
+        self.scale = ScaleMatching(
+            self.match, classes=task.classes, size=self.queue_length(task), min_per_class=self.min_per_class
+        )
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """The selection confidence; in training mode, after storing the batch and computing the loss of its targets."""
         probs = outputs.logits.detach().float().softmax(1)
-        score, loss = self.reconstructed(probs, outputs.features.detach()), None
+        score = self.reconstructed(probs, outputs.features.detach())
+        loss = None
         if self.training:
-            score, loss = self._learn(step, images, outputs, score)
+            score, loss = self._observe_and_learn(step, images, outputs, score)
         selects = self.training or self.network is not None  # without a network there is a target in training only
         if selects and step.progress >= self.warmup_fraction:
             probs = set_top_confidence(probs, self.scale(score, *probs.max(1)))
@@ -125,7 +104,9 @@ class RobustVCC(ConsistencyCalibrator):
         probs = outputs.logits.float().softmax(1)
         return set_top_confidence(probs, self.reconstructed(probs, outputs.features)).amax(1)
 
-    def _learn(self, step: Step, images: Tensor, outputs: WeakOutputs, score: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _observe_and_learn(
+        self, step: Step, images: Tensor, outputs: WeakOutputs, score: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         """Refit the temperature, store a part of the batch, and compute the network's loss on it."""
         fraction = 1.0 if self.network is None else self.target_fraction
         if ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:
@@ -134,7 +115,6 @@ class RobustVCC(ConsistencyCalibrator):
         scored = self.score_memory.observe(step, images, outputs, rows)
         target = self.score_memory.target(scored)
         score = target if self.network is None else score
-        columns = {"score": score[rows], "confidence": scored.confidence, "labels": scored.labels}
-        self.scale.memory.push(**{name: step.gather(column) for name, column in columns.items()})
+        self.scale.observe(step.gather, score=score[rows], confidence=scored.confidence, labels=scored.labels)
         chosen = Outputs(outputs.logits[rows], outputs.features[rows]).detach()
         return score, self.loss(chosen, target)

@@ -1,9 +1,8 @@
-"""What VCC and RobustVCC share: consistency scores, the target made of them, and the network that learns it."""
-
-from __future__ import annotations
+"""VCC (Fang et al., IJCAI 2024): confidence from how stable a prediction is, learned by a variational autoencoder."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -12,91 +11,16 @@ from torch import Tensor, nn
 from ...errors import check_choice, check_integer, check_range
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..base import Calibrator, set_top_confidence
-from ..history import History
-from .reconstruction import MLPReconstruction, VAEReconstruction
+from ..history import DENSE_CLASSES, History
+from .fusion import Fusion
+from .reconstruction import Reconstruction
 from .score_memory import ScoreMemory
 
 SCORES = ("ensemble", "temporal", "view")
-DENSE_CLASSES = 128  # up to this many classes the history keeps every probability
 
 
-class ConsistencyCalibrator(Calibrator):
-    """Checks the common options and builds the parts; a subclass decides how they select and predict."""
-
-    def __init__(
-        self, scores: Sequence[str], reconstruct: str, fusion: str, output: str, residual: bool, mc_samples: int,
-        dropout: float, window: int, max_age_passes: float, top_k: int, queue_size: int | None, min_per_class: int,
-        latent_dim: int, weight: float,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.scores = tuple(check_choice("scores", score, SCORES) for score in scores)
-        self.reconstruct = check_choice("reconstruct", reconstruct, ("vae", "mlp", "none"))
-        self.fusion = check_choice("fusion", fusion, ("corrected", "printed"))
-        self.output = check_choice("output", output, ("scalar", "distribution"))
-        self.residual = residual
-        self.mc_samples = check_integer("mc_samples", mc_samples)
-        self.dropout = check_range("dropout", dropout, 0, 0.99)
-        self.window = check_integer("window", window, 1, 1000)
-        self.max_age_passes = check_range("max_age_passes", max_age_passes, 0, 1e9)
-        self.top_k = check_integer("top_k", top_k, 0)
-        self.queue_size = None if queue_size is None else check_integer("queue_size", queue_size)
-        self.min_per_class = check_integer("min_per_class", min_per_class)
-        self.latent_dim = check_integer("latent_dim", latent_dim)
-        self.weight = check_range("weight", weight)
-
-    def setup(self, model: nn.Module, task: Task) -> None:
-        """Create the history, the queue and the network."""
-        head: Any = model.head
-        one_pass = math.ceil(task.pool / task.unlabeled_batch_size)
-        top_k = self.top_k if task.classes > DENSE_CLASSES else 0
-        history = History(task.pool, task.classes, top_k, self.window, math.ceil(self.max_age_passes * one_pass))
-        self.score_memory = ScoreMemory(
-            self.scores, history, self.queue_length(task), self.mc_samples, self.dropout, self.fusion,
-            self.min_per_class,
-        )  # fmt: skip
-        self.network = self._network(task.classes, head.in_features)
-
-    def queue_length(self, task: Task) -> int:
-        """Examples in the queue."""
-        return self.queue_size or 128 * task.classes
-
-    @torch.no_grad()
-    def reconstructed(self, probs: Tensor, features: Tensor) -> Tensor:
-        """The network's confidence; the softmax confidence without a network."""
-        if self.network is None:
-            return probs.amax(1)
-        with torch.autocast(probs.device.type, enabled=False):
-            return self.network.confidence(probs, features.float())
-
-    def loss(self, outputs: Outputs, target: Tensor) -> Tensor | None:
-        """The network's weighted loss; its gradient reaches `outputs`, not the target."""
-        if self.network is None:
-            return None
-        with torch.autocast(target.device.type, enabled=False):
-            probs = outputs.logits.float().softmax(1)
-            return self.weight * self.network.loss(probs, outputs.features.float(), self._goal(probs, target))
-
-    def learn(self, outputs: Outputs, target: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The confidence of `reconstructed` and `loss` together, in less time; the target without a network."""
-        if self.network is None:
-            return target, None
-        with torch.autocast(target.device.type, enabled=False):
-            probs = outputs.logits.float().softmax(1)
-            confidence, loss = self.network.learn(probs, outputs.features.float(), self._goal(probs, target))
-        return confidence, self.weight * loss
-
-    def _goal(self, probs: Tensor, target: Tensor) -> Tensor:
-        return target if self.output == "scalar" else set_top_confidence(probs.detach(), target)
-
-    def _network(self, classes: int, features: int) -> MLPReconstruction | None:
-        if self.reconstruct == "vae":
-            return VAEReconstruction(classes, features, self.output, self.latent_dim, self.residual)
-        return (
-            MLPReconstruction(classes, features, self.output, 0, self.residual) if self.reconstruct == "mlp" else None
-        )
-
-
-class VCC(ConsistencyCalibrator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class VCC(Calibrator):
     """Replaces the confidence of any pseudo-label method; the label stays the classifier's.
 
     Args:
@@ -116,40 +40,84 @@ class VCC(ConsistencyCalibrator):
         min_per_class: examples of a class in the queue before its target differs from the softmax confidence.
         latent_dim: size of the VAE's z.
         weight: factor of the loss.
+
+    References:
+        Fang, Feng and Lin, VCC-INFUSE: Towards Accurate and Efficient Selection of Unlabeled Examples in
+        Semi-supervised Learning, IJCAI 2024.
     """
 
-    def __init__(
-        self,
-        scores: Sequence[str] = SCORES,
-        reconstruct: Literal["vae", "mlp", "none"] = "vae",
-        fusion: Literal["corrected", "printed"] = "corrected",
-        output: Literal["scalar", "distribution"] = "scalar",
-        joint: bool = False,
-        residual: bool = False,
-        mc_samples: int = 8,
-        dropout: float = 0.3,
-        window: int = 1,
-        max_age_passes: float = 4.0,
-        top_k: int = 8,
-        queue_size: int | None = None,
-        min_per_class: int = 16,
-        latent_dim: int = 16,
-        weight: float = 2.0,
-    ) -> None:
-        super().__init__(
-            scores, reconstruct, fusion, output, residual, mc_samples, dropout, window, max_age_passes, top_k,
-            queue_size, min_per_class, latent_dim, weight,
-        )  # fmt: skip
-        self.joint = joint
+    scores: Sequence[str] = SCORES
+    reconstruct: Literal["vae", "mlp", "none"] = "vae"
+    fusion: Fusion = "corrected"
+    output: Literal["scalar", "distribution"] = "scalar"
+    joint: bool = False
+    residual: bool = False
+    mc_samples: int = 8
+    dropout: float = 0.3
+    window: int = 1
+    max_age_passes: float = 4.0
+    top_k: int = 8
+    queue_size: int | None = None
+    min_per_class: int = 16
+    latent_dim: int = 16
+    weight: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
+        check_choice("reconstruct", self.reconstruct, ("vae", "mlp", "none"))
+        check_choice("fusion", self.fusion, ("corrected", "printed"))
+        check_choice("output", self.output, ("scalar", "distribution"))
+        check_range("dropout", self.dropout, 0, 0.99)
+        check_integer("window", self.window, 1, 1000)
+        check_range("max_age_passes", self.max_age_passes, 0, 1e9)
+        check_integer("top_k", self.top_k, 0)
+        for name in ("mc_samples", "min_per_class", "latent_dim"):
+            check_integer(name, getattr(self, name))
+        if self.queue_size is not None:
+            check_integer("queue_size", self.queue_size)
+        check_range("weight", self.weight)
+
+    def setup(self, model: nn.Module, task: Task) -> None:
+        """Create the history, the queue and the network."""
+        head: Any = model.head
+        one_pass = math.ceil(task.pool / task.unlabeled_batch_size)
+        history = History(
+            task.pool,
+            task.classes,
+            top_k=self.top_k if task.classes > DENSE_CLASSES else 0,
+            window=self.window,
+            max_age=math.ceil(self.max_age_passes * one_pass),
+        )
+        self.score_memory = ScoreMemory(
+            history,
+            scores=self.scores,
+            queue_size=self.queue_length(task),
+            mc_samples=self.mc_samples,
+            dropout=self.dropout,
+            fusion=self.fusion,
+            min_per_class=self.min_per_class,
+        )
+        self.network: Reconstruction | None = None
+        if self.reconstruct != "none":
+            latent_dim = self.latent_dim if self.reconstruct == "vae" else 0
+            self.network = Reconstruction(
+                task.classes, head.in_features, output=self.output, latent_dim=latent_dim, residual=self.residual
+            )
+
+    def queue_length(self, task: Task) -> int:
+        """Examples in the queue."""
+        return self.queue_size or 128 * task.classes
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """r; in training mode, after storing the batch and computing the loss of its targets."""
         probs = outputs.logits.detach().float().softmax(1)
-        if not self.training:
-            confidence, loss = self.reconstructed(probs, outputs.features.detach()), None
-        else:
+        loss = None
+        if self.training:
             target = self.score_memory.target(self.score_memory.observe(step, images, outputs))
             confidence, loss = self._learn(step, images, outputs, target)
+        else:
+            confidence = self.reconstructed(probs, outputs.features.detach())
         return Calibrated(set_top_confidence(probs, confidence), confidence, loss)
 
     @torch.no_grad()
@@ -157,10 +125,34 @@ class VCC(ConsistencyCalibrator):
         """r, with z at the prior's mean; the softmax confidence without a network."""
         return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)
 
+    @torch.no_grad()
+    def reconstructed(self, probs: Tensor, features: Tensor) -> Tensor:
+        """The network's confidence; the softmax confidence without a network."""
+        if self.network is None:
+            return probs.amax(1)
+        with torch.autocast(probs.device.type, enabled=False):
+            return self.network.confidence(probs, features.float())
+
+    def loss(self, outputs: Outputs, target: Tensor) -> Tensor | None:
+        """The network's weighted loss; its gradient reaches `outputs`, not the target."""
+        if self.network is None:
+            return None
+        with torch.autocast(target.device.type, enabled=False):
+            probs = outputs.logits.float().softmax(1)
+            return self.weight * self.network.loss(probs, outputs.features.float(), self._goal(probs, target))
+
     def _learn(self, step: Step, images: Tensor, outputs: WeakOutputs, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """The confidence before this step and the loss; with a gradient for the classifier if `joint`."""
-        if not self.joint or self.network is None:
-            return self.learn(outputs.outputs.detach(), target)
-        attached = outputs.with_gradient or step.forward_eval(images, gradient=True)
+        if self.network is None:
+            return target, None
         probs = outputs.logits.detach().float().softmax(1)
-        return self.reconstructed(probs, outputs.features.detach()), self.loss(attached, target)
+        features = outputs.features.detach()
+        if self.joint:
+            attached = outputs.with_gradient or step.forward_eval(images, gradient=True)
+            return self.reconstructed(probs, features), self.loss(attached, target)
+        with torch.autocast(target.device.type, enabled=False):
+            confidence, loss = self.network.learn(probs, features.float(), self._goal(probs, target))
+        return confidence, self.weight * loss
+
+    def _goal(self, probs: Tensor, target: Tensor) -> Tensor:
+        return target if self.output == "scalar" else set_top_confidence(probs.detach(), target)

@@ -67,7 +67,7 @@ def test_compact_form_keeps_the_top_k_and_spreads_the_rest():
         assert torch.allclose(kept[rest], (1 - own[best].sum()).expand(192) / 192, atol=1e-4)
     assert torch.allclose(stored.sum(1), torch.ones(50), atol=2e-3)
     dense, compact = (
-        sum(b.numel() * b.element_size() for b in History(1000, 1000, top_k).buffers()) for top_k in (0, 8)
+        sum(b.numel() * b.element_size() for b in History(1000, 1000, top_k=top_k).buffers()) for top_k in (0, 8)
     )
     assert compact < dense / 40
 

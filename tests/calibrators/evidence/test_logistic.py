@@ -13,8 +13,8 @@ from vcc_infuse.calibrators.evidence.logistic import (
     REMEMBERED,
     WEIGHT,
     WEIGHT_SD,
+    LogisticModel,
     NormalScores,
-    Reliability,
     cross_fitted,
 )
 from vcc_infuse.calibrators.evidence.risk_control import class_thresholds, risk_threshold
@@ -32,7 +32,7 @@ def rows(weights, count=300, classes=3, seed=0):
 @pytest.mark.parametrize("weights", [[1.0, 2.0], [-2.0, 1.0]], ids=["free", "at the bound"])
 def test_fit_is_the_most_probable_monotone_model(weights):
     evidence, labels, right = rows(weights)
-    model = Reliability(2, 3)
+    model = LogisticModel(2, 3)
     model.fit(evidence, labels, right, rounds=200)
     x, y, own = evidence.double().numpy(), right.double().numpy(), labels.numpy()
 
@@ -50,7 +50,7 @@ def test_fit_is_the_most_probable_monotone_model(weights):
 
 
 def test_more_evidence_never_lowers_the_probability():
-    model = Reliability(2, 3)
+    model = LogisticModel(2, 3)
     model.fit(*rows([-2.0, 1.0]))
     evidence, labels = torch.randn(50, 2), torch.zeros(50, dtype=torch.long)
     assert (model(evidence + torch.rand(50, 2), labels) >= model(evidence, labels)).all()
@@ -129,7 +129,7 @@ def test_the_promise_holds_on_average_for_examples_drawn_alike():
 def test_classes_with_many_labels_have_thresholds_of_their_own():
     scores, labels = torch.rand(120), torch.tensor([0] * 60 + [1] * 50 + [2] * 10)
     right = torch.rand(120) < scores
-    found = class_thresholds(scores, labels, right, 4, 0.1)
+    found = class_thresholds(scores, labels, right, classes=4, max_error=0.1)
     for label in (0, 1):
         own = labels == label
         assert found[label] == risk_threshold(scores[own], right[own], 0.1)
@@ -140,10 +140,10 @@ def test_classes_with_many_labels_have_thresholds_of_their_own():
 def test_cross_fitted_scores_do_not_see_the_answer():
     evidence, labels, right = rows([1.0, 2.0], count=40)
     folds = torch.arange(40) % 4
-    found = cross_fitted(evidence, labels, right, folds, 3)
+    found = cross_fitted(evidence, labels, right, folds, classes=3)
     changed = right.clone()
     changed[folds == 2] = ~changed[folds == 2]
-    again = cross_fitted(evidence, labels, changed, folds, 3)
+    again = cross_fitted(evidence, labels, changed, folds, classes=3)
     torch.testing.assert_close(again[folds == 2], found[folds == 2])
     assert (again != found)[folds != 2].all()
 
@@ -151,9 +151,9 @@ def test_cross_fitted_scores_do_not_see_the_answer():
 def test_the_promise_holds_with_few_labels_because_scores_are_cross_fitted():
     def wrong(draw, cross):
         evidence, labels, right = rows([0.3, 0.0, 0.0], 1040, seed=draw)
-        known, new, model = [part[:40] for part in (evidence, labels, right)], slice(40, None), Reliability(3, 3)
+        known, new, model = [part[:40] for part in (evidence, labels, right)], slice(40, None), LogisticModel(3, 3)
         model.fit(*known)
-        scores = cross_fitted(*known, torch.arange(40) % 4, 3) if cross else model(*known[:2])
+        scores = cross_fitted(*known, torch.arange(40) % 4, classes=3) if cross else model(*known[:2])
         trusted = model(evidence[new], labels[new]) > risk_threshold(scores, known[2], 0.1)
         return (trusted & ~right[new]).float().mean().item()
 

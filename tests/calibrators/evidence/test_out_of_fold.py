@@ -8,7 +8,7 @@ from torch import nn
 from vcc_infuse.calibrators import Evidence
 from vcc_infuse.calibrators.evidence.fold_heads import FoldHeads
 from vcc_infuse.calibrators.evidence.neighbors import FeatureMemory
-from vcc_infuse.calibrators.evidence.out_of_fold import RECENT, HonestRows
+from vcc_infuse.calibrators.evidence.out_of_fold import RECENT, OutOfFoldRows
 from vcc_infuse.calibrators.history import History
 from vcc_infuse.models import Classifier
 from vcc_infuse.types import Batch, Step, Task
@@ -31,15 +31,15 @@ class Plain(nn.Module):
 
 def made():
     torch.manual_seed(1)
-    heads, witness = (FoldHeads(CLASSES, WIDTH, LABELED, FOLDS) for _ in range(2))
+    heads, witness = (FoldHeads(CLASSES, WIDTH, labeled=LABELED, folds=FOLDS) for _ in range(2))
     for each in (heads, witness):
         nn.init.normal_(each.linear.weight)
     past = History(POOL + LABELED, FOLDS * CLASSES, window=2)
-    memory = FeatureMemory(POOL, LABELED, WIDTH, WIDTH, 3)
+    memory = FeatureMemory(POOL, labeled=LABELED, width=WIDTH, code_size=WIDTH, neighbors=3)
     memory.write(torch.arange(POOL), X)
     memory.write(POOL + torch.arange(LABELED), X[:LABELED])
     memory.find_neighbors()
-    return HonestRows(SCORES, heads, witness, past), memory
+    return OutOfFoldRows(SCORES, heads, witness, past), memory
 
 
 def step(number, shift=0.0, ids=None, pool_ids=None):
@@ -125,7 +125,7 @@ def test_support_has_a_column_for_each_score(scores):
         earlier = (model(X).logits.softmax(1) + model(X + 0.1).logits.softmax(1))[rows, labels] / 2
         torch.testing.assert_close(support[:, 1 + scores.index("visits")], earlier.detach(), atol=1e-3, rtol=0)
     if "witness" in scores:
-        heads = evidence.honest.witness.linear
+        heads = evidence.out_of_fold.witness.linear
         assert heads.weight.abs().max() == 0  # nothing was learned yet: all classes are equally likely
         torch.testing.assert_close(support[:, 1 + scores.index("witness")], torch.full((POOL,), 1 / CLASSES))
     assert evidence.eval().predict(outputs).shape == (POOL,)

@@ -8,7 +8,7 @@ from tests.helpers.tiny import buffers, same
 from torch import nn
 
 from vcc_infuse.calibrators import Calibrator, Evidence
-from vcc_infuse.calibrators.evidence.logistic import Reliability
+from vcc_infuse.calibrators.evidence.logistic import LogisticModel
 from vcc_infuse.calibrators.evidence.risk_control import class_thresholds
 from vcc_infuse.errors import OptionError
 from vcc_infuse.metrics import auroc, ece
@@ -78,7 +78,7 @@ def test_neighbors_rank_better_and_honest_labels_calibrate():
 
 @pytest.mark.parametrize("scores", [["visits", "neighbors"], ["neighbors", "witness"]], ids=str)
 def test_further_scores_calibrate_too(scores):
-    score, softmax, right = Clusters(Evidence(scores, every=1)).train().judged()
+    score, softmax, right = Clusters(Evidence(scores=scores, every=1)).train().judged()
     assert auroc(score, right) > auroc(softmax, right) + 0.03
     assert ece(score, right) < ece(softmax, right) / 2 + 0.03
 
@@ -104,8 +104,8 @@ def test_probability_at_inference_uses_the_neighbors_too():
 def test_label_stays_and_only_memories_of_the_calibrator_change(options):
     world = Clusters(Evidence(every=2, min_per_class=1, **options)).train(20)
     before = buffers(world.model)
-    step, out = world.run(30)
-    assert torch.equal(out.labels, step.weak.logits.argmax(1))
+    _, out = world.run(30)
+    assert torch.equal(out.labels, out.outputs.logits.argmax(1))
     assert torch.equal(out.confidence, out.probs.amax(1))
     assert same(before, buffers(world.model))
     assert all(p.grad is None for p in world.model.parameters())
@@ -119,7 +119,7 @@ def test_without_matching_the_confidence_is_the_probability():
     world = Clusters(Evidence(every=2, min_per_class=1, match="none")).train()
     world.calibrator.eval()
     step, out = world.run(STEPS - 1)
-    probs = step.weak.logits.softmax(1)
+    probs = out.outputs.logits.softmax(1)
     support = world.calibrator.support(step, probs, step.batch.views["weak"])
     score = world.calibrator.probability(support, probs.argmax(1))
     free = score > 0.5  # below one half the runner-up may bound it
@@ -130,12 +130,12 @@ def test_without_matching_the_confidence_is_the_probability():
 def test_softmax_selects_in_the_warm_up_and_neighbors_are_unknown_before_a_pass():
     world = Clusters(Evidence(warmup_fraction=0.2, min_per_class=1, every=2))
     step, out = world.run(0)
-    assert torch.equal(out.probs, step.weak.logits.softmax(1))
-    assert world.calibrator.support(step, out.probs, step.weak.features)[:, 1].isnan().all()
+    assert torch.equal(out.probs, out.outputs.logits.softmax(1))
+    assert world.calibrator.support(step, out.probs, out.outputs.features)[:, 1].isnan().all()
     world.train(30)
     step, out = world.run(30)
-    assert not torch.allclose(out.probs, step.weak.logits.softmax(1))
-    assert world.calibrator.support(step, out.probs, step.weak.features)[:, 1].isfinite().float().mean() > 0.5
+    assert not torch.allclose(out.probs, out.outputs.logits.softmax(1))
+    assert world.calibrator.support(step, out.probs, out.outputs.features)[:, 1].isfinite().float().mean() > 0.5
 
 
 def test_a_class_with_one_label_leaves_the_weights_alone():
@@ -144,7 +144,7 @@ def test_a_class_with_one_label_leaves_the_weights_alone():
     world.calibrator.setup(world.model, Task(CLASSES, LABELED, POOL, counts, STEPS, 16, SIZE))
     _, out = world.run(0)
     assert out.loss is None
-    assert world.calibrator.honest is None
+    assert world.calibrator.out_of_fold is None
     assert not list(world.calibrator.parameters())
 
 
@@ -159,14 +159,14 @@ def test_state_round_trip_gives_the_same_next_step():
 
 def test_the_judgments_that_set_a_threshold_had_no_part_in_their_own_score():
     calibrator = Clusters(Evidence(every=1, max_label_error=0.1)).train().calibrator
-    calibrator._refit(calibrator.honest)
-    evidence, labels, right, folds = calibrator.honest.rows()
+    calibrator._refit(calibrator.out_of_fold)
+    evidence, labels, right, folds = calibrator.out_of_fold.rows()
     scores = torch.empty(len(labels))
     for row in range(len(labels)):
-        others = Reliability(evidence.shape[1], CLASSES)
+        others = LogisticModel(evidence.shape[1], CLASSES)
         others.fit(*(part[folds != folds[row]] for part in (evidence, labels, right)))
         scores[row] = others(evidence[row : row + 1], labels[row : row + 1])
-    expected = class_thresholds(scores, labels, right, CLASSES, 0.1)
+    expected = class_thresholds(scores, labels, right, classes=CLASSES, max_error=0.1)
     assert expected.isfinite().any()
     torch.testing.assert_close(calibrator.thresholds, expected)
 
@@ -176,8 +176,8 @@ def test_labels_count_by_their_probability_relative_to_their_class():
     assert world.run(0)[1].weights is None, "the softmax still selects"
     world.train().calibrator.eval()
     step, out = world.run(STEPS - 1)
-    probs = step.weak.logits.softmax(1)
-    score = world.calibrator.probability(world.calibrator.support(step, probs, step.weak.features), out.labels)
+    probs = out.outputs.logits.softmax(1)
+    score = world.calibrator.probability(world.calibrator.support(step, probs, out.outputs.features), out.labels)
     memory = world.calibrator.scale.memory
     past, labels = memory["score"][memory.valid], memory["labels"][memory.valid]
     for row, label in enumerate(out.labels.tolist()):

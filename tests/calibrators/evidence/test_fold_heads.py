@@ -8,7 +8,7 @@ from vcc_infuse.types import identity_gather
 
 
 def heads(classes=3, width=5, labeled=12, folds=2):
-    made = FoldHeads(classes, width, labeled, folds)
+    made = FoldHeads(classes, width, labeled=labeled, folds=folds)
     torch.manual_seed(0)
     made.linear.weight.data.normal_()
     return made

@@ -112,7 +112,7 @@ def test_scale_matching_maps_by_its_memory_and_leaves_rare_classes(match, size):
     score, confidence, labels = draws(300, 4)
     labels[labels == 3] = 0
     labels[:9] = 3
-    scale = ScaleMatching(match, 5, size, min_per_class=10)
+    scale = ScaleMatching(match, classes=5, size=size, min_per_class=10)
     scale.memory.push(score=score, confidence=confidence, labels=labels)
     got = scale(score, confidence, labels)
     arguments = (score, labels, score, confidence, labels, 5)
