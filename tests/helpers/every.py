@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 import vcc_infuse
-from vcc_infuse import Calibrator, Examples, FixMatch, FlexMatch, Selector, SSLData, Trainer, load
+from vcc_infuse import Calibrator, FixMatch, FlexMatch, Selector, SSLData, Trainer
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
 from vcc_infuse.algorithms.imbalance import Wrapper
+from vcc_infuse.data.dataset import Examples
+from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import LongTail, long_tailed
 
 ABSTRACT = (Algorithm, PseudoLabeling, Wrapper, Calibrator, Selector)
