@@ -72,7 +72,7 @@ Case = tuple[Algorithm, Calibrator | None, Selector | None]
 
 
 def cases() -> dict[str, Case]:
-    """Every algorithm and plug-in, every calibrator on FlexMatch, every selector on FixMatch."""
+    """Every algorithm and wrapper, every calibrator on FlexMatch, every selector on FixMatch."""
     found: dict[str, Case] = {name(kind): (lively(kind), None, None) for kind in ALGORITHMS}
     found |= {f"FlexMatch-{name(kind)}": (lively(FlexMatch), lively(kind), None) for kind in CALIBRATORS}
     found |= {f"FixMatch-{name(kind)}": (lively(FixMatch), None, lively(kind)) for kind in SELECTORS}
