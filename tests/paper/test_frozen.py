@@ -73,7 +73,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def cell(algorithm: str, root: Path, **more: object) -> Cell:
-    options = run_options("frozen", "stl10", 4, **more)
+    options = run_options("frozen", "stl10", 4, precision="fp32", **more)
     return Cell({**options, "data": str(root / "stl10"), "algorithm": algorithm, "seed": 0})
 
 

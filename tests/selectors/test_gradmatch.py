@@ -11,7 +11,7 @@ from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.selectors import GradMatch, RandomOnline
 from vcc_infuse.selectors.gradmatch import Pursuit, class_blocks, filled
 from vcc_infuse.selectors.head_gradients import augmented
-from vcc_infuse.selectors.scoring import example_columns
+from vcc_infuse.selectors.scoring import example_columns, random_groups
 
 
 def per_example(pool):
@@ -67,6 +67,24 @@ def test_each_weight_belongs_to_its_own_example(make_pool, eval_mode):
             continue
         found = weight[chosen].double()
         torch.testing.assert_close(found / found.sum(), exact / exact.sum(), rtol=1e-3, atol=1e-4)
+
+
+def test_the_members_of_a_batch_share_its_weight(make_pool, eval_mode):
+    pool = eval_mode(make_pool())
+    gradients, columns = per_example(pool)
+    selector = GradMatch(keep=0.5, ridge=0.3, granularity="batch")
+    selector.select(pool, 150)
+    weight = torch.from_numpy(selector.selection_.rows.scores).double()
+    groups = [group[columns["weight"][group] > 0] for group in random_groups(pool)]
+    means = torch.stack([gradients[group].double().mean(0) for group in groups])
+    sizes = torch.tensor([len(group) for group in groups], dtype=torch.float64)
+    chosen = [number for number, group in enumerate(groups) if (weight[group] > 0).any()]
+    assert len(set(sizes[chosen].tolist())) > 1
+    assert sum(len(weight[groups[number]].unique()) > 1 for number in chosen) <= 1  # the budget may split the last
+    found = torch.stack([weight[groups[number]].max() * sizes[number] for number in chosen])
+    ridge, atoms = 0.3 * means.square().sum(1).mean(), means[chosen]
+    exact = torch.linalg.solve(atoms @ atoms.T + ridge * torch.eye(len(chosen)), atoms @ (sizes @ means))
+    torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-4)
 
 
 def test_ridge_evens_the_weights(make_pool):

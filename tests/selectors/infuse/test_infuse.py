@@ -95,6 +95,16 @@ def test_frozen_parameters_do_not_count(make_pool, eval_mode, trained):
     torch.testing.assert_close(-columns["score"][:20], expected, rtol=1e-3, atol=1e-6)
 
 
+def test_averaged_weights_are_frozen_where_the_trained_ones_are(make_pool, trained):
+    model = copy.deepcopy(trained)
+    model.backbone.stages[0].requires_grad_(False)
+    pool = make_pool(model=model)
+    fixed = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    pool.ema.requires_grad_(False)
+    assert pool.frozen() == pool.using("ema").frozen() == fixed != set()
+    assert replace(pool, model=pool.ema).frozen() == set()
+
+
 @pytest.mark.parametrize("params", ["head", "all"])
 def test_score_predicts_the_change_of_the_support_loss(params, make_pool, eval_mode):
     pool = eval_mode(make_pool())
