@@ -33,7 +33,7 @@ def copy_weights(target, source):
 
 def library_trainer(digits):
     options = {"batch_size": 16, "unlabeled_ratio": 5, "precision": "fp32", "device": "cpu", "progress": False}
-    trainer = Trainer(SmallConv(), FixMatch(THRESHOLD), VCC(), steps=STEPS, seed=3, **options)
+    trainer = Trainer(SmallConv(), FixMatch(threshold=THRESHOLD), VCC(), steps=STEPS, seed=3, **options)
     trainer.prepare(digits)
     return trainer
 
