@@ -113,7 +113,7 @@ def announce(words: list[str]) -> None:
     line = " ".join(words).replace("=", " ")
     quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
     if words[0] in SLOW_START and not quiet and "torch" not in sys.modules and is_first_process():
-        print(f"vcc-infuse {words[0]}: loading PyTorch", file=sys.stderr, flush=True)
+        print(f"vcc-infuse {words[0]}: loading PyTorch", flush=True)
 
 
 def is_first_process() -> bool:

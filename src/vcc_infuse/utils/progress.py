@@ -39,11 +39,11 @@ class Phase:
     def write(self, text: str) -> None:
         """Print, if the phase is shown."""
         if self.shown:
-            print(text, end="", file=sys.stderr, flush=True)
+            print(text, end="", flush=True)
 
     def tick(self) -> None:
         """Show the elapsed time if it is due: as a line, on a terminal as a clock that other output overwrites."""
-        terminal = sys.stderr.isatty()
+        terminal = sys.stdout.isatty()
         now = time.monotonic()
         if _open[-1:] == [self] and now - self.last_line >= (1 if terminal else FIRST):
             self.last_line = now
@@ -79,7 +79,7 @@ def phase(text: str, *, shown: bool = True) -> Iterator[Phase]:
     finally:
         done.set()
         del _open[depth:]
-        running.write(ERASE if sys.stderr.isatty() else "")
+        running.write(ERASE if sys.stdout.isatty() else "")
 
 
 class Progress:
