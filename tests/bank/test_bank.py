@@ -444,7 +444,7 @@ def photos():
 OPTIONS = dict(steps=40, batch_size=8, unlabeled_ratio=2, lr=0.01, eval_every=40, progress=False, device="cpu")
 
 
-def test_only_kept_and_labeled_rows_get_further_views(photos, tmp_path):
+def test_only_kept_and_labeled_rows_get_further_views(photos, tmp_path, monkeypatch):
     net = Timm("test_resnet", weights="none", input_size=16)
     data = embed_data(photos, net, BankConfig(1, 1, lazy=True), cache=str(tmp_path), progress=False, device="cpu")
     x = data.dataset.train.x
@@ -458,9 +458,8 @@ def test_only_kept_and_labeled_rows_get_further_views(photos, tmp_path):
         kept.update(data.split.pool[coreset.ids.numpy()].tolist())
         restrict(batches, coreset, start)
 
-    trainer.batches_.restrict = watched.__get__(trainer.batches_)
-    trainer.recorder_.open("", False)
-    trainer._run(0)
+    monkeypatch.setattr(type(trainer.batches_), "restrict", watched)
+    trainer.fit(data)
     assert set(embedded(x)) == kept
     assert 25 <= len(kept) < 80
 
