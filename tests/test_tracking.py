@@ -23,7 +23,8 @@ from vcc_infuse.training.signals import Interrupted
 
 SMALL = dict(steps=12, eval_every=4, batch_size=8, unlabeled_ratio=2, progress=False)
 WORDS = (
-    "train --data digits --labels 40 --steps 4 --eval_every 2 --batch_size 8 --unlabeled_ratio 2 --model.width 4"
+    "train --data digits --labels 40 --steps 4 --eval_every 2 --batch_size 8 --unlabeled_ratio 2"
+    " --model SmallConv --model.width 4"
     " --progress false"
 )
 

@@ -213,7 +213,7 @@ def test_mistakes_cost_one_line(text, message, tmp_path, capsys):
     with pytest.raises(OptionError):
         load_ssl("digits", labels=40, augment=text)
     words = ["train", "--data", "digits", "--labels", "40", f"--augment={text}", "--out", str(tmp_path / "run")]
-    assert main(words) == 2
+    assert main([*words, "--progress", "false"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("vcc-infuse: --augment ")
     assert message in re.sub(", got .*?; ", "; ", error)

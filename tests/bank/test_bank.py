@@ -445,7 +445,7 @@ def photos():
 OPTIONS = dict(steps=40, batch_size=8, unlabeled_ratio=2, lr=0.01, eval_every=40, progress=False, device="cpu")
 
 
-def test_only_kept_and_labeled_rows_get_further_views(photos, tmp_path):
+def test_only_kept_and_labeled_rows_get_further_views(photos, tmp_path, monkeypatch):
     net = Timm("test_resnet", weights="none", input_size=16)
     data = embed_data(photos, net, BankConfig(1, 1, lazy=True), cache=str(tmp_path), progress=False, device="cpu")
     x = data.dataset.train.x
