@@ -9,8 +9,7 @@ from ..augment.recipe import Augment, read_augment
 from ..errors import OptionError, UserError
 from ..utils.suggest import did_you_mean_path
 from .dataset import Dataset
-from .images.convert import check_options
-from .images.high_bit_depth import check_intensity
+from .images.decode import check_options
 from .images.store import Limits
 from .sources.folder import load_folder
 from .sources.named import SOURCES, load_named
@@ -130,8 +129,7 @@ def load(
     Class folders alone give a fixed fifth of every class to the test set; labeled/ and unlabeled/ without test/ have
     none. The options are those of `load_ssl`.
     """
-    check_options(size, mode)
-    check_intensity(intensity)
+    check_options(size, mode, intensity)
     if label_file is not None and data in SOURCES:
         raise OptionError("label_file", label_file, f"must be left out, because {data} has labels of its own")
     if data in SOURCES:

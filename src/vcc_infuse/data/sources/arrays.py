@@ -9,10 +9,10 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import OptionError, UserError, check_integer
+from ...errors import OptionError, UserError, check_choice, check_integer
 from ...utils.suggest import did_you_mean
 from ..dataset import CHANNELS, CHUNK, Dataset, Examples, channel_mean_std, check_examples
-from ..images.high_bit_depth import Ranges, check_intensity, find_ranges, to_bytes
+from ..images.high_bit_depth import INTENSITIES, Ranges, find_ranges, to_bytes
 
 UNLABELED = -1
 
@@ -30,7 +30,7 @@ def from_arrays(
     """A dataset of images or vectors or, with `slots`, of views; the arguments are those of `SSLData.from_arrays`."""
     if (test_x is None) != (test_y is None):
         raise UserError("test_x and test_y belong together; give both or neither")
-    ranges = () if slots else array_ranges(np.asarray(x), check_intensity(intensity))
+    ranges = () if slots else array_ranges(np.asarray(x), check_choice("intensity", intensity, INTENSITIES))
     read = as_views if slots else partial(as_rows, ranges=ranges)
     names, numbers = class_numbers(y, classes, "y")
     train = Examples(read(x, "x"), numbers)

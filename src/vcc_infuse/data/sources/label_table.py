@@ -17,8 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from ...errors import OptionError, UserError
 from ...utils.io import table_cell
 from ...utils.suggest import did_you_mean, did_you_mean_path
-from ..images.store import Store
-from .folder_layout import Item, Layout, is_image, parts
+from ..images.store import Store, is_image, parts
 
 FILE_COLUMNS = ("file", "filename", "file_name", "path", "image", "image_path", "name")
 LABEL_COLUMNS = ("label", "class", "choice", "category")
@@ -27,6 +26,18 @@ SPLITS |= {"test": "test", "validation": "validation", "valid": "validation", "v
 UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before the name of an uploaded file
 SHOWN = 3  # names in a message
 FORMATS = "CSV, TSV, JSON lines, or a JSON export of Label Studio or COCO"
+Item = tuple[str, str | None]  # name in the store, class (None = unlabeled)
+
+
+class Layout(NamedTuple):
+    """What the folders of images, or a table, say of them."""
+
+    train: list[Item]
+    test: list[Item]  # may be empty
+    classes: tuple[str, ...]
+    fixed: bool  # whether the source decides what is labeled
+    validation: frozenset[str] = frozenset()  # training items that are kept out of training
+    missing: tuple[tuple[str, str], ...] = ()  # files that are named but not there, with the reason
 
 
 class LabelRow(NamedTuple):

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..dataset import Dataset, Examples, channel_mean_std
-from ..images.convert import check_options, fit, height_width
-from ..images.decode import BROKEN, Header, as_image, common_shape
-from ..images.high_bit_depth import Deep, Ranges, check_intensity, find_ranges, open_image, to_bytes, values
+from ..images.decode import BROKEN, Header, as_image, check_options, common_shape, fit, height_width
+from ..images.high_bit_depth import Deep, Ranges, find_ranges, open_image, to_bytes, values
 from .arrays import class_numbers, encode
 
 IMAGE_COLUMNS = ("image", "img", "pixels", "file", "path", "image_path", "filename")
@@ -48,8 +47,7 @@ def load_objects(
     intensity: str = "auto",
 ) -> Dataset:
     """A dataset in memory; the arguments are those of `SSLData.from_dataset`."""
-    check_options(size, mode)
-    check_intensity(intensity)
+    check_options(size, mode, intensity)
     if isinstance(data, Mapping) and "train" in data:
         test = data.get("test") if test is None else test
         data = data["train"]
