@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..utils.device import send, unit_features
-from .cutout import Boxes, cut, sample_boxes
-from .geometry import Crops, crop, sample_crops, sample_turns, turn
+from .geometry import Boxes, Crops, crop, cut, sample_boxes, sample_crops, sample_turns, turn
 from .randaugment import DrawnChanges, apply_changes, draw_changes
 from .recipe import Augment, Recipe, read_augment
 
+Statistics = Sequence[float] | Tensor  # one number per channel or feature
 Rows = Tensor | slice
 MakeRows = Callable[[Rows], Tensor]
 
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 class _Views:
     """Selects a view by name; mean and std follow the batch to its device."""
 
-    def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
+    def __init__(self, mean: Statistics, std: Statistics) -> None:
         self.mean = torch.as_tensor(mean, dtype=torch.float32)
         std = torch.as_tensor(std, dtype=torch.float32)
         self.std = torch.where(std > 0, std, 1.0)  # a constant feature has nothing to scale
@@ -96,20 +96,10 @@ class Draws(NamedTuple):
 class ImageViews(_Views):
     """Views of uint8 images `(batch, height, width, channels)`, as floats `(batch, channels, height, width)`.
 
-    Args:
-        mean: mean per channel, of values in 0…1.
-        std: standard deviation per channel.
-        flip: whether images may be mirrored; without it none is, whatever `augment` says.
-        augment: what weak and strong views are made of; see `read_augment`.
+    `mean` and `std` are those of values in 0…1. Without `flip` no image is mirrored, whatever `augment` says.
     """
 
-    def __init__(
-        self,
-        mean: Sequence[float] | Tensor,
-        std: Sequence[float] | Tensor,
-        flip: bool = True,
-        augment: Augment = "natural",
-    ) -> None:
+    def __init__(self, mean: Statistics, std: Statistics, flip: bool = True, augment: Augment = "natural") -> None:
         super().__init__(mean, std)
         self.flip = flip
         self.augment = augment
@@ -155,28 +145,14 @@ class ImageViews(_Views):
 
 
 class VectorViews(_Views):
-    """Views of float vectors `(batch, features)`: noise for weak, more noise and missing features for strong.
+    """Views of float vectors `(batch, features)`: Gaussian noise for weak, more noise and missing features for strong.
 
-    Args:
-        mean: mean per feature.
-        std: standard deviation per feature.
-        weak_noise: Gaussian noise of weak views, in standard deviations.
-        strong_noise: the same of strong views.
-        dropout: share of the features of a strong view that is replaced by the mean.
+    Noise is in standard deviations of each feature.
     """
 
-    def __init__(
-        self,
-        mean: Sequence[float] | Tensor,
-        std: Sequence[float] | Tensor,
-        weak_noise: float = 0.05,
-        strong_noise: float = 0.2,
-        dropout: float = 0.2,
-    ) -> None:
-        super().__init__(mean, std)
-        self.weak_noise = weak_noise
-        self.strong_noise = strong_noise
-        self.dropout = dropout
+    weak_noise = 0.05
+    strong_noise = 0.2
+    dropout = 0.2  # share of the features of a strong view that is replaced by the mean
 
     def plain(self, raw: Tensor) -> Tensor:
         """The standardized vectors."""
@@ -184,7 +160,7 @@ class VectorViews(_Views):
         return (raw.float() - self.mean) / self.std
 
     def weak(self, raw: Tensor) -> Tensor:
-        """A little Gaussian noise, in standard deviations."""
+        """A little noise."""
         values = self.plain(raw)
         return values + self.weak_noise * torch.randn_like(values)
 
@@ -217,20 +193,10 @@ class SlotRows:
 class BankViews(_Views):
     """Views drawn from the slots of a bank, `(batch, slots, features)`: one plain view, then weak, then strong ones.
 
-    Args:
-        mean: mean per feature.
-        std: standard deviation per feature.
-        slots: numbers of weak and strong views.
-        noise: Gaussian noise added to weak and strong views, in standard deviations of each feature.
+    `slots` are the numbers of weak and strong views, to which `noise` is added, in standard deviations of each feature.
     """
 
-    def __init__(
-        self,
-        mean: Sequence[float] | Tensor,
-        std: Sequence[float] | Tensor,
-        slots: tuple[int, int],
-        noise: float = 0.0,
-    ) -> None:
+    def __init__(self, mean: Statistics, std: Statistics, slots: tuple[int, int], noise: float = 0.0) -> None:
         super().__init__(mean, std)
         self.slots = slots
         self.noise = noise

@@ -51,22 +51,17 @@ def embed_data(
 
 
 def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) -> tuple[Backbone, str | None]:
-    """A copy of a network, built for images of `shape` (height, width, channels) and with its pretrained weights.
+    """A frozen copy of a network, built for images of `shape` (height, width, channels), and the source of its weights.
 
-    Args:
-        encoder: the network; a Timm without an input size gets one that suits the images.
-        shape: shape of one image, as in `Dataset.shape`.
-        seed: seed of random weights, so that they are the same in every process and every run.
-
-    Returns:
-        The frozen network, and where its weights come from; None if they are random.
+    Random weights, whose source is None, follow from `seed`, so that they are the same in every process and every run.
     """
     if len(shape) != 3:
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm) and encoder.input_size is None:
-        encoder.input_size = input_size(min(height, width))
+    if isinstance(encoder, Timm) and encoder.input_size is None:  # what a laptop embeds at a few hundred per second
+        side = min(height, width)
+        encoder.input_size = SMALL if side <= SMALL else min(side, MEDIUM)
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         set_up(encoder, (channels, height, width))
@@ -83,25 +78,11 @@ def open_bank(
     device: str = "auto",
     seed: int = 0,
 ) -> Bank:
-    """The bank of the data, with whatever is embedded already.
-
-    Args:
-        data: images.
-        encoder: a network from `make_encoder`.
-        config: which views; see BankConfig.
-        cache: folder of the bank; see the option of `load_ssl`.
-        device: where the encoder computes.
-        seed: seed of the augmentation.
-    """
+    """The bank of the data for a network from `make_encoder`, with whatever is embedded already."""
     dataset = data.dataset
     expects = encoder.preprocessing() or dataset
     views = ImageViews(expects.mean, expects.std, dataset.flip, dataset.augment)
     return Bank(dataset, encoder, views, config, seed=seed, cache=cache, device=resolve_device(device))
-
-
-def input_size(side: int) -> int:
-    """The side to which images are resized for a frozen network: what a laptop embeds at a few hundred per second."""
-    return SMALL if side <= SMALL else min(side, MEDIUM)
 
 
 def head(config: BankConfig | None = None) -> Backbone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,14 @@ def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[t
     def run(_: object, jobs: Iterable[Job]) -> Iterator[tuple[Job, np.ndarray]]:
         slots = max(1, int(ray.cluster_resources().get(kind, 1)))
         pending: dict[Any, Job] = {}
-        for job in jobs:
-            pending[remote.remote(network, torch.device(bank.device.type), *bank.task(job))] = job
-            if len(pending) >= WAITING * slots:
-                yield _next(ray, pending)
-        while pending:
-            yield _next(ray, pending)
+        for job in chain(jobs, [None]):
+            if job is not None:
+                pending[remote.remote(network, torch.device(bank.device.type), *bank.task(job))] = job
+            while pending and (job is None or len(pending) >= WAITING * slots):
+                (ready, *_), _ = ray.wait(list(pending), num_returns=1)
+                yield pending.pop(ready), ray.get(ready)
 
     return run
-
-
-def _next(ray: Any, pending: dict[Any, Job]) -> tuple[Job, np.ndarray]:
-    (ready, *_), _ = ray.wait(list(pending), num_returns=1)
-    return pending.pop(ready), ray.get(ready)
 
 
 def _embed(network: FrozenNetwork, device: torch.device, *task: Any) -> np.ndarray:

@@ -35,11 +35,7 @@ class Stream:
 
     def __init__(self, ids: np.ndarray, *key: int) -> None:
         self.ids = np.asarray(ids)
-        self.key = key
-        self._permutation = lru_cache(maxsize=4)(self._draw)
-
-    def _draw(self, number: int) -> np.ndarray:
-        return np.random.default_rng([*self.key, number]).permutation(self.ids)
+        self._permutation = lru_cache(maxsize=4)(lambda n: np.random.default_rng([*key, n]).permutation(self.ids))
 
     def at(self, start: int, count: int) -> np.ndarray:
         """The ids at positions start … start + count − 1."""
@@ -51,20 +47,11 @@ class Stream:
 
 
 class Batches:
-    """Maps a step number to its Batch. Each process takes its slice of the global batch.
+    """Maps a step number to its Batch. Each of `world` processes takes its slice of the global batch.
 
-    Args:
-        data: the examples, and which of them are labeled.
-        views: makes the views of raw rows.
-        names: views of unlabeled examples, such as ("weak", "strong"); none if only labeled examples are needed.
-        labeled_names: views of labeled examples besides the weak one, which are called "labeled_…".
-        batch_size: labeled examples per step, of all processes together.
-        unlabeled_batch_size: the same for unlabeled examples.
-        seed: seed of the order.
-        rank: number of this process.
-        world: number of processes.
-        device: where batches are sent.
-        lazy: make the strong view of unlabeled examples only when it is asked for.
+    `names` are views of unlabeled examples, such as ("weak", "strong"), none if only labeled examples are needed;
+    `labeled_names` those of labeled examples besides the weak one, which are called "labeled_…". If `lazy`, the strong
+    view of unlabeled examples is made only when it is asked for.
     """
 
     def __init__(
@@ -123,39 +110,32 @@ class Batches:
         x = self.views("weak", raw)
         y = self._send(self.data.labeled_y[ids])
         views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
-        pool_ids = self._pool_ids(step)
-        later = self._pool_views(pool_ids, views)
-        held_out_y = self._add_held_out(views, step)
+        pool_ids, later = self._pool_views(step, views)
+        held_out_y = None
+        if len(self.data.split.held_out):
+            rows = self._slice(self.held_out_stream, step, self.batch_size)
+            views["held_out"] = self.views("weak", self.rows(rows))
+            held_out_y = self._send(self.data.dataset.train.y[rows])
         weights = send(self.pool_weights[torch.from_numpy(pool_ids)], self.device)
         every_view = LazyViews(views, later) if later else views
         return Batch(x, y, self._send(ids), every_view, self._send(pool_ids), weights, held_out_y)
 
-    def _pool_ids(self, step: int) -> np.ndarray:
+    def _pool_views(self, step: int, views: dict[str, Tensor]) -> tuple[np.ndarray, dict[str, MakeRows]]:
+        """Add the views of the pool; returns the examples, and what makes the views that are made later."""
+        later: dict[str, MakeRows] = {}
         if not self.names:
-            return np.empty(0, dtype=np.int64)
+            return np.empty(0, dtype=np.int64), later
         if self.whole_pool:
             self.embed(self.data.split.pool)
             self.whole_pool = False
-        return self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
-
-    def _pool_views(self, pool_ids: np.ndarray, views: dict[str, Tensor]) -> dict[str, MakeRows]:
-        """Add the views of the pool; returns what makes those that are made later."""
-        raw = self.rows(self.data.split.pool[pool_ids]) if self.names else None
-        later = {}
+        pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
+        raw = self.rows(self.data.split.pool[pool_ids])
         for name in self.names:
             if self.lazy and name == "strong":
                 later[name] = self.views.strong_later(raw)
             else:
                 views[name] = self.views(name, raw)
-        return later
-
-    def _add_held_out(self, views: dict[str, Tensor], step: int) -> Tensor | None:
-        """Add the view of labeled rows that are kept out of training; returns their labels."""
-        if not len(self.data.split.held_out):
-            return None
-        rows = self._slice(self.held_out_stream, step, self.batch_size)
-        views["held_out"] = self.views("weak", self.rows(rows))
-        return self._send(self.data.dataset.train.y[rows])
+        return pool_ids, later
 
     def rows(self, rows: np.ndarray) -> Tensor | SlotRows:
         """Raw training rows on the device; of views, a reference to them, because a view reads one slot of each."""

@@ -84,7 +84,7 @@ def load_ssl(
     split = choose_split(
         dataset, labels=labels, long_tail=long_tail, include_labeled=include_labeled, seed=seed, all_labels=all_labels
     )
-    return SSLData(dataset, split if dataset.validation is None else without(split, dataset.validation))
+    return SSLData(dataset, without(split, dataset.validation))
 
 
 def choose_split(

@@ -127,19 +127,17 @@ class SSLData:
             dataset = keep_validation(dataset, validation)
         rows = dataset.train.y
         split = from_given_labels(rows) if labels is None else balanced(rows, labels, dataset.classes, seed)
-        return cls(dataset, split if dataset.validation is None else without(split, dataset.validation))
+        return cls(dataset, without(split, dataset.validation))
 
     @property
     def labeled_y(self) -> np.ndarray:
         """The labels the method may see."""
-        labels: np.ndarray = self.dataset.train.y[self.split.labeled]
-        return labels
+        return np.asarray(self.dataset.train.y[self.split.labeled])
 
     @property
     def pool_truth(self) -> np.ndarray:
         """The labels of the pool, −1 where they are unknown."""
-        labels: np.ndarray = self.dataset.train.y[self.split.pool]
-        return labels
+        return np.asarray(self.dataset.train.y[self.split.pool])
 
     @property
     def hidden_truth(self) -> np.ndarray:
@@ -155,7 +153,6 @@ class SSLData:
         if self.dataset.test is not None:
             return self
         dataset = keep_validation(self.dataset, fraction)
-        assert dataset.validation is not None
         return SSLData(dataset, without(self.split, dataset.validation))
 
     def with_all_labels(self) -> SSLData:
