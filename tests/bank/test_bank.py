@@ -537,7 +537,7 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
 def test_embed_data_is_its_three_steps(tmp_path):
     data = SSLData(make_dataset(), balanced(make_dataset().train.y, 4, 2, 0))
     network = Timm("test_resnet", weights="none")
-    made = embedding.make_encoder(network, data.dataset.shape)
+    made, _ = embedding.make_encoder(network, data.dataset.shape)
     assert not hasattr(network, "net"), "the user's network stays as it was"
     assert made.input_size == embedding.SMALL
     assert not any(weight.requires_grad for weight in made.parameters())
