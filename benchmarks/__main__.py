@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from vcc_infuse.cli.main import explain
+from vcc_infuse.cli.main import run_guarded
 from vcc_infuse.cli.parser import Parser, integer, one_of
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.suggest import did_you_mean
@@ -56,16 +56,7 @@ STUDIES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; a user's mistake costs one line and status 2."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    # Not run_guarded: it keeps freed memory, and the forks that measure glibc as it is would inherit the setting.
-    try:
-        return run(words)
-    except (UserError, OSError, KeyboardInterrupt) as fault:
-        if (answer := explain(fault, words)) is None:
-            raise
-        line, status = answer
-        print(f"{PROG}: {' '.join(line.splitlines())}", file=sys.stderr)
-        return status
+    return run_guarded(run, list(sys.argv[1:] if argv is None else argv), PROG)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -22,13 +22,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from vcc_infuse import INFUSE, Dataset, Examples, FixMatch, Identity, SSLData, Timm, Trainer
+from vcc_infuse import INFUSE, FixMatch, Identity, SSLData, Timm, Trainer
 from vcc_infuse.augment.views import ImageViews
 from vcc_infuse.bank import storage
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data, make_encoder, open_bank
 from vcc_infuse.bank.encoder import fastest_options
 from vcc_infuse.cli.parser import Parser, integer
+from vcc_infuse.data.dataset import Dataset, Examples
 from vcc_infuse.data.split import balanced
 from vcc_infuse.utils.io import write_json, write_text
 

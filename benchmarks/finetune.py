@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vcc_infuse import FixMatch, SSLData, Timm, Trainer, load
+from vcc_infuse import FixMatch, SSLData, Timm, Trainer
 from vcc_infuse.cli.parser import Parser, integer
+from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
 from vcc_infuse.utils.io import write_json, write_text
 

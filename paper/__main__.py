@@ -15,6 +15,7 @@ from vcc_infuse.cli.parser import Parser, integer, one_of
 from vcc_infuse.errors import UserError
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.training.signals import Interrupted
+from vcc_infuse.utils.allocator import keep_freed_memory
 
 from .collect import collect
 from .cost import forecast
@@ -31,6 +32,7 @@ INTERRUPTED = "interrupted; finished runs are kept, and the same command continu
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; a user's mistake costs one line and status 2."""
+    keep_freed_memory()
     return run_guarded(run, list(sys.argv[1:] if argv is None else argv), PROG)
 
 

@@ -8,7 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-from vcc_infuse import SSLData, load
+from vcc_infuse import SSLData
+from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
 
 torch.set_num_threads(1)

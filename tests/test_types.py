@@ -47,8 +47,8 @@ def test_forward_weak_strong_gives_the_weak_view_no_gradient(joint):
     assert not weak.logits.requires_grad
     assert a.logits.requires_grad
     assert [len(o.logits) for o in (weak, a, b)] == [5, 2, 3]
-    assert (weak.with_gradient is not None) == joint
-    assert weak.at_inference != joint
+    assert weak.at_inference is not joint
+    assert (weak.with_gradient is not None) is joint
 
 
 def test_joint_shares_batch_statistics_and_the_default_uses_running_ones():

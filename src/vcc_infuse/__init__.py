@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from .estimator import SSLClassifier as SSLClassifier
     from .inference import *
     from .models import *
+    from .run import *
     from .selectors import *
     from .training import *
+    from .types import *
 
 __version__ = "0.1.0"
 
 # Each of these modules lists its public names in `__all__`; the estimator comes last because it imports scikit-learn.
 _ROOMS = (
-    "errors", "models", "data", "bank", "algorithms", "calibrators", "selectors", "training", "inference",
-    "estimator",
+    "errors", "types", "models", "data", "bank", "algorithms", "calibrators", "selectors", "training", "inference",
+    "run", "estimator",
 )  # fmt: skip
 _MODULES = ("functional", "metrics")  # public as a whole
 

@@ -43,7 +43,7 @@ from .utils.manifest import check_links, settle
 from .utils.progress import duration, phase
 from .utils.serialization import Trust
 
-__all__ = ["Prepared", "Result", "RunConfig", "prepare", "resume", "train"]
+__all__ = ["Result", "RunConfig", "resume", "train"]
 
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take

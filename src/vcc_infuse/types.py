@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+__all__ = ["Batch", "Calibrated", "Coreset", "Losses", "Outputs", "PseudoLabels", "Step", "Task", "WeakOutputs"]
+
 
 class Outputs(NamedTuple):
     """The output of a model for a batch: class logits, and the pooled features they came from."""

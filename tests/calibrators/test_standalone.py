@@ -296,3 +296,23 @@ def test_labeled_images_are_checked():
 def test_wrong_sizes_are_refused(kind, changes, message):
     with pytest.raises(UserError, match=f"^{message}"):
         kind.for_model(ReturnsLogits(), **{**ARGUMENTS, **changes})
+
+
+def test_outputs_under_batch_statistics_are_not_compared_with_the_average():
+    """The average uses running statistics; an identical network must have a view score of zero all the same."""
+    mine = ReturnsLogits().train()
+    standalone = VCC.for_model(mine, **ARGUMENTS, scores=("view",))
+    outputs = mine(3 + X[:8])
+    standalone.update(3 + X[:8], outputs, torch.arange(8))
+    memory = standalone.calibrator.score_memory.memory
+    assert memory.filled == 8
+    assert memory["scores"].max() < 1e-6
+
+
+def test_logits_of_an_earlier_forward_pass_are_refused():
+    mine = ReturnsLogits()
+    standalone = VCC.for_model(mine, **ARGUMENTS)
+    logits = mine(X[:4])
+    mine(X[4:8])
+    with pytest.raises(UserError, match="^outputs are logits without features"):
+        standalone.update(X[:4], logits, torch.arange(4))

@@ -112,7 +112,7 @@ def test_a_class_of_the_user(tmp_path, monkeypatch, capsys):
         "from vcc_infuse import FixMatch\n"
         "class Mine(FixMatch):\n"
         "    def __init__(self, threshold: float = 0.5, weight: float = 1.0, extra: int = 3) -> None:\n"
-        "        super().__init__(threshold, weight)\n"
+        "        super().__init__(threshold=threshold, weight=weight)\n"
         "        self.extra = extra\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

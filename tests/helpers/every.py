@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 import vcc_infuse
-from vcc_infuse import Calibrator, Examples, FixMatch, FlexMatch, Selector, SSLData, Trainer, load
+from vcc_infuse import Calibrator, FixMatch, FlexMatch, Selector, SSLData, Trainer
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
 from vcc_infuse.algorithms.imbalance import Wrapper
+from vcc_infuse.data.dataset import Examples
+from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import LongTail, long_tailed
 
 ABSTRACT = (Algorithm, PseudoLabeling, Wrapper, Calibrator, Selector)
@@ -70,7 +72,7 @@ Case = tuple[Algorithm, Calibrator | None, Selector | None]
 
 
 def cases() -> dict[str, Case]:
-    """Every algorithm and plug-in, every calibrator on FlexMatch, every selector on FixMatch."""
+    """Every algorithm and wrapper, every calibrator on FlexMatch, every selector on FixMatch."""
     found: dict[str, Case] = {name(kind): (lively(kind), None, None) for kind in ALGORITHMS}
     found |= {f"FlexMatch-{name(kind)}": (lively(FlexMatch), lively(kind), None) for kind in CALIBRATORS}
     found |= {f"FixMatch-{name(kind)}": (lively(FixMatch), None, lively(kind)) for kind in SELECTORS}

@@ -135,6 +135,15 @@ def test_the_readmes_python_works(photos, capsys):
     assert names["confidence"].shape == (8,)
 
 
+@pytest.mark.parametrize("page", ["python.md", "own-loop.md"])
+def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = code_blocks((ROOT / "docs" / page).read_text(), "python")
+    assert blocks
+    for code in blocks:
+        exec(compile(code, page, "exec"), {"__name__": "page"})
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 

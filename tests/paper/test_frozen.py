@@ -21,9 +21,10 @@ from paper.grid import CHECKOUT
 from paper.scales import LEFT_OUT, run_options
 from paper.tables import TABLES, calibration, coreset, imbalance, tables
 from paper.tables import main as main_table
-from vcc_infuse import FixMatch, Timm, Trainer, load, load_ssl
+from vcc_infuse import FixMatch, Timm, Trainer, load_ssl
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data, head
+from vcc_infuse.data.loading import load
 from vcc_infuse.training.presets import preset_options
 
 TINY: dict[str, Any] = {

@@ -248,7 +248,7 @@ def test_a_selector_shortens_the_run_and_bounds_the_pool(tmp_path, digits):
 
     out = tmp_path / "run"
     options = {**SMALL, "steps": 100, "batch_size": 16, "unlabeled_ratio": 7}
-    summary = Trainer(SmallConv(4), Spy(0.1), None, Random(keep=0.2), out=str(out), **options).fit(digits)
+    summary = Trainer(SmallConv(4), Spy(threshold=0.1), None, Random(keep=0.2), out=str(out), **options).fit(digits)
     assert summary["steps"] == 20
     assert summary["coreset_size"] == round(0.2 * len(digits.split.pool))
     assert len(seen) == summary["coreset_size"]

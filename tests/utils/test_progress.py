@@ -66,7 +66,8 @@ class Clock:
         self.now = 0.0
         monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(progress, "TICK", 3600)
-        monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+        for stream in (sys.stdout, sys.stderr):
+            monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
 
     def pass_by(self, seconds, *phases):
         for _ in range(2 * seconds):
@@ -96,29 +97,29 @@ def test_what_is_short_says_nothing(capsys):
 def test_a_phase_speaks_at_once_and_every_three_seconds(monkeypatch, capsys):
     clock = Clock(monkeypatch)
     with phase("reading photos") as reading:
-        assert capsys.readouterr().err == "reading photos\n"
+        assert capsys.readouterr().out == "reading photos\n"
         clock.pass_by(7, reading)
     clock.pass_by(7, reading)
-    assert capsys.readouterr().err == "reading photos: 3 s\nreading photos: 6 s\n"
+    assert capsys.readouterr().out == "reading photos: 3 s\nreading photos: 6 s\n"
 
 
 def test_a_phase_runs_by_itself(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     monkeypatch.setattr(progress, "TICK", 0.01)
     monkeypatch.setattr(progress, "FIRST", 0.02)
     with phase("reading photos"):
         time.sleep(0.3)
-    assert "reading photos: 1 s\n" in capsys.readouterr().err
+    assert "reading photos: 1 s\n" in capsys.readouterr().out
     time.sleep(0.1)
     assert "phase: reading photos" not in [thread.name for thread in threading.enumerate()]
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().out == ""
 
 
 def test_on_a_terminal_a_phase_leaves_one_line(monkeypatch, capsys):
     clock = Clock(monkeypatch, terminal=True)
     with phase("reading photos") as reading:
         clock.pass_by(2, reading)
-    assert capsys.readouterr().err == "reading photos\n\r\033[K  1 s\r\r\033[K  2 s\r\r\033[K"
+    assert capsys.readouterr().out == "reading photos\n\r\033[K  1 s\r\r\033[K  2 s\r\r\033[K"
 
 
 def test_a_bar_or_another_phase_silences_a_phase(monkeypatch, capsys):
@@ -129,7 +130,7 @@ def test_a_bar_or_another_phase_silences_a_phase(monkeypatch, capsys):
         with phase("hashing") as hashing:
             clock.pass_by(4, reading, hashing)
         clock.pass_by(4, reading)
-    assert capsys.readouterr().err.splitlines() == [
+    assert capsys.readouterr().out.splitlines() == [
         "reading photos",
         "hashing",
         "hashing: 3 s",
@@ -144,7 +145,7 @@ def test_only_the_first_process_tells_its_phases_and_only_if_wanted(monkeypatch,
     monkeypatch.setenv("RANK", rank)
     with phase("reading photos", shown=shown) as reading:
         clock.pass_by(9, reading)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().out == ""
 
 
 def test_threads_count_together(monkeypatch):

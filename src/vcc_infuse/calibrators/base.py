@@ -60,7 +60,7 @@ class Calibrator(HasOptions, nn.Module):
             pool_size: number of unlabeled examples.
             y: (labeled,), the labels of the labeled set, for a calibrator that learns from them.
             steps: updates in the whole run, for a calibrator that follows a schedule.
-            batch_size: unlabeled examples per update, about: says how many updates make a pass through the pool.
+            batch_size: approximate number of unlabeled examples per update, which defines a pass through the pool.
             ema: your own averaged model, which you update; by default the calibrator keeps one.
             ema_decay: of the average that it keeps.
             options: the options of the calibrator.

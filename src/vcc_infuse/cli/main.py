@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import inspect
 import os
 import sys
 import sysconfig
@@ -69,7 +70,7 @@ def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: 
     except SystemExit as leave:  # how argparse leaves after --help
         return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except BaseException as fault:
-        answer = None if debug else explain(fault, words)
+        answer = None if debug else explain(fault, words, Path(inspect.getfile(run)).parent)
         if answer is None:
             raise
         line, status = answer
@@ -83,7 +84,6 @@ def prepare_process() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
         sys.stdout.reconfigure(errors="backslashreplace")
-    keep_freed_memory()
 
 
 def dispatch(words: list[str]) -> int | None:
@@ -103,6 +103,7 @@ def dispatch(words: list[str]) -> int | None:
     if name not in COMMANDS:
         raise UserError(f"{name} is not a command{did_you_mean(name, COMMANDS)}; choose one of {', '.join(COMMANDS)}")
     announce(words)
+    keep_freed_memory()
     module = importlib.import_module(f".{MODULES.get(name, name)}", __package__)
     status: int | None = module.run(words[1:])
     return status
@@ -121,7 +122,7 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def explain(fault: BaseException, words: Sequence[str]) -> tuple[str, int] | None:
+def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[str, int] | None:
     """One line about what went wrong, and the exit status; None for a defect of this package."""
     if isinstance(fault, UserError) or (isinstance(fault, OSError) and fault.errno is not None):
         return one_line(fault, words), 2
@@ -138,7 +139,7 @@ def explain(fault: BaseException, words: Sequence[str]) -> tuple[str, int] | Non
     if out_of_memory(fault):
         return "there is not enough memory; a smaller --size, --batch_size or model needs less", 2
     for cause in causes(fault):
-        if (frame := foreign_frame(cause)) is not None:
+        if (frame := foreign_frame(cause, command)) is not None:
             problem = f"{frame.filename}, line {frame.lineno}: {in_words(cause)}"
             return f"{problem}; correct that file (--debug shows the traceback)", 2
     return None
@@ -150,9 +151,16 @@ def out_of_memory(fault: BaseException) -> bool:
     return isinstance(fault, MemoryError) or (isinstance(fault, RuntimeError) and any(w in str(fault) for w in words))
 
 
-def foreign_frame(fault: BaseException) -> traceback.FrameSummary | None:
-    """Where an exception passed through the user's own code: neither this package nor an installed one; else None."""
-    ours = [str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), sys.base_prefix, sys.prefix, "<"]
+def foreign_frame(fault: BaseException, command: Path) -> traceback.FrameSummary | None:
+    """Where an exception passed through the user's own code: not this package, the command's or an installed one."""
+    ours = [
+        str(Path(__file__).parents[1]),
+        str(command),
+        *sysconfig.get_paths().values(),
+        sys.base_prefix,
+        sys.prefix,
+        "<",
+    ]
     frames = traceback.extract_tb(fault.__traceback__)
     return next((frame for frame in reversed(frames) if not frame.filename.startswith(tuple(ours))), None)
 

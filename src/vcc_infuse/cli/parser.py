@@ -19,6 +19,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from ..bank.bank import BankConfig
 from ..data.images.store import Limits
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
+from ..models import Timm
 from ..run_config import DEFAULTS, PARTS, DataConfig
 from ..training.config import TrainConfig
 from ..training.presets import PRESETS, preset_options
@@ -120,6 +121,12 @@ def nested(given: Mapping[Any, Any], options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def automatic_model(given: Any) -> str:
+    """The network that arguments without a class mean to the preset auto: the pretrained one, if it has them all."""
+    arguments = given.get("init_args", given) if isinstance(given, Mapping) else {}
+    return "vcc_infuse.Timm" if set(arguments) <= set(types_of(Timm)) else "vcc_infuse.SmallConv"
+
+
 class Reader:
     """Checks nested options against the types in signatures, and converts the values.
 
@@ -133,8 +140,13 @@ class Reader:
         self.trust_code = trust_code
         self.typed = typed
         self.defaults = dict(DEFAULTS)
-        if (preset := options.get("preset")) in PRESETS[1:]:
+        self.automatic = False
+        preset = options.get("preset") or PRESETS[0]
+        if preset in PRESETS[1:]:
             self.defaults["model"] = preset_options(preset, str(options.get("data")))["model"]["class_path"]
+        elif preset == PRESETS[0]:
+            self.defaults["model"] = automatic_model(options.get("model"))
+            self.automatic = True
 
     def group(self, parent: str, kinds: Mapping[str, Any], options: Any, owner: str = "") -> dict[str, Any]:
         """The options below `parent`, whose types are `kinds`; `owner` is the class that they are arguments of."""
@@ -170,7 +182,8 @@ class Reader:
         if not isinstance(chosen, str):
             raise OptionError(name, chosen, "must be the name of a class")
         kind = find_class(name, chosen, base, self.trust_code or name in self.typed)
-        named = {"class_path": class_path(kind)} if "class_path" in spec else {}
+        settled = "class_path" in spec or (name == "model" and self.automatic)
+        named = {"class_path": class_path(kind)} if settled else {}
         return {**named, "init_args": self.group(name, types_of(kind), arguments, kind.__name__)}
 
 

@@ -15,7 +15,8 @@ from ..algorithms import Algorithm, PseudoLabeling, Wrapper
 from ..calibrators import Calibrator
 from ..data.sources.named import SOURCES
 from ..errors import UserError
-from ..models import Backbone, Embedded
+from ..models import Backbone
+from ..models.on_features import Embedded
 from ..selectors import Selector
 from ..utils.serialization import import_class
 from ..utils.suggest import did_you_mean

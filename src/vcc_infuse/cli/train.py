@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ def run(argv: Sequence[str]) -> None:
     asked = read_train(words)
     config = config_of(asked)
     if asked.print_config:
-        complete = prepare(config).config if config.preset == "auto" else resolve(config, config.preset)
+        with redirect_stdout(sys.stderr):  # what is said meanwhile is no part of the configuration
+            complete = prepare(config).config if config.preset == "auto" else resolve(config, config.preset)
         print(complete.to_yaml(), end="")
         return
     result = start(config, resume=asked.resume is not None, force=asked.force, dry_run=asked.dry_run)

@@ -1,8 +1,8 @@
-"""Where examples come from, which labels are shown, and how examples are augmented."""
+"""Where examples come from, and which labels are shown."""
 
-from .dataset import Dataset, Examples
-from .loading import load, load_ssl
+from .images.store import Limits
+from .loading import load_ssl
 from .split import LongTail
 from .ssl_data import SSLData
 
-__all__ = ["Dataset", "Examples", "LongTail", "SSLData", "load", "load_ssl"]
+__all__ = ["Limits", "LongTail", "SSLData", "load_ssl"]

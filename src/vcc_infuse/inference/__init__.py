@@ -1,6 +1,6 @@
-"""What a trained model is used for: predict, evaluate, export, share."""
+"""What is done with a trained model: predict, evaluate, export, share."""
 
-from .export import ExportedClassifier, export_model
+from .export import export_model
 from .predictor import Predictor
 
-__all__ = ["ExportedClassifier", "Predictor", "export_model"]
+__all__ = ["Predictor", "export_model"]

@@ -2,9 +2,9 @@
 
 from .backbone import Backbone
 from .classifier import Classifier
-from .on_features import Embedded, Identity
+from .on_features import Identity
 from .small import MLP, SmallConv
 from .timm_backbone import Timm
 from .wide_resnet import WideResNet
 
-__all__ = ["MLP", "Backbone", "Classifier", "Embedded", "Identity", "SmallConv", "Timm", "WideResNet"]
+__all__ = ["MLP", "Backbone", "Classifier", "Identity", "SmallConv", "Timm", "WideResNet"]

@@ -216,7 +216,8 @@ def config_yaml(
     Without `out`, because a new run needs a folder of its own.
     """
     described = {name: to_config(part) if part is not None else None for name, part in parts.items()}
-    options = {name: value for name, value in asdict(config).items() if name != "out"}
+    unset = {"out"} if config.preset else {"out", "preset"}
+    options = {name: value for name, value in asdict(config).items() if name not in unset}
     views = {} if bank is None else {"bank": asdict(bank)}
     return yaml.safe_dump({**data, **described, **options, **views}, sort_keys=False, allow_unicode=True)
 

@@ -17,8 +17,9 @@ from ..calibrators import Calibrator
 from ..data.ssl_data import SSLData
 from ..errors import UserError, option_prefix
 from ..inference.predictor import Predictor, make_views
-from ..models import Backbone, Classifier, Embedded
+from ..models import Backbone, Classifier
 from ..models.ema import EMA
+from ..models.on_features import Embedded
 from ..models.pretrained import Preprocessing
 from ..selectors import Selector
 from ..types import Task

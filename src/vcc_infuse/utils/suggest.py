@@ -25,7 +25,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def did_you_mean_path(path: str, known: Iterable[str] = ()) -> str:
     """The same for a path, among the files beside it and the known names."""
     folder = Path(path).parent
-    siblings = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    hidden = Path(path).name.startswith(".")
+    files = folder.iterdir() if folder.is_dir() else ()
+    siblings = [file.name for file in files if hidden or not file.name.startswith(".")]
     return _phrase(
         [*(str(folder / name) for name in _nearest(Path(path).name, siblings)), *_nearest(path, list(known))]
     )
@@ -36,9 +38,9 @@ def _nearest(word: str, known: list[str]) -> list[str]:
     prefix = re.match(r"(--)?(\w+\.)*", word)
     shared = prefix.end() if prefix and all(name.startswith(prefix[0]) for name in known) else 0
     endings = {name[shared:]: name for name in known}
+    near = difflib.get_close_matches(word[shared:], endings, n=3, cutoff=NEAR)
     longer = [rest for rest in endings if len(word) > shared + 1 and rest.startswith(word[shared:])]
-    near = longer or difflib.get_close_matches(word[shared:], endings, n=3, cutoff=NEAR)
-    return [endings[rest] for rest in near[:3]]
+    return [endings[rest] for rest in (near or longer)[:3]]
 
 
 def _phrase(words: list[str]) -> str:

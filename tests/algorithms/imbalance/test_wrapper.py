@@ -26,13 +26,13 @@ from vcc_infuse.errors import UserError
 
 WRAPPERS = [ABC, DARP, DASO, DebiasPL]
 BASES = [CoMatch, Dash, FixMatch, FlexMatch, FreeMatch, SimMatch, SoftMatch, UDA, Adsh]
-plugins = pytest.mark.parametrize("plugin", WRAPPERS)
+every_wrapper = pytest.mark.parametrize("wrapper", WRAPPERS)
 
 
-@plugins
+@every_wrapper
 @pytest.mark.parametrize("base", BASES)
-def test_every_base_works_and_all_terms_are_there(plugin, base):
-    method = plugin(base())
+def test_every_base_works_and_all_terms_are_there(wrapper, base):
+    method = wrapper(base())
     step = make_step(method, number=90)
     losses = run(method, step)
     plain = base()
@@ -41,15 +41,15 @@ def test_every_base_works_and_all_terms_are_there(plugin, base):
     assert (method.views, method.unlabeled_ratio) == (base.views, base.unlabeled_ratio)
 
 
-@plugins
-def test_the_base_is_fixmatch_if_not_given(plugin):
-    assert type(plugin().base) is FixMatch
+@every_wrapper
+def test_the_base_is_fixmatch_if_not_given(wrapper):
+    assert type(wrapper().base) is FixMatch
 
 
-@pytest.mark.parametrize("plugin", [DARP, DASO, DebiasPL])
-def test_losses_and_pseudo_label_agree(plugin):
+@pytest.mark.parametrize("wrapper", [DARP, DASO, DebiasPL])
+def test_losses_and_pseudo_label_agree(wrapper):
     """A selector calls `pseudo_label` directly, in eval mode, and must get the labels of training."""
-    method = plugin(FixMatch(threshold=0.4))
+    method = wrapper(FixMatch(threshold=0.4))
     step = make_step(method, number=90)
     run(method, step)
     step.number = 91
@@ -60,15 +60,15 @@ def test_losses_and_pseudo_label_agree(plugin):
     assert torch.equal(trained.weights, direct.weights)
 
 
-@plugins
-def test_plug_ins_nest(plugin):
-    """DARP as the outer plug-in: it refines first, and the terms of the inner one are kept."""
-    method = DARP(plugin(FlexMatch()), start_fraction=0.0)
+@every_wrapper
+def test_wrappers_nest(wrapper):
+    """DARP as the outer wrapper: it refines first, and the terms of the inner one are kept."""
+    method = DARP(wrapper(FlexMatch()), start_fraction=0.0)
     step = make_step(method, number=90)
     losses = run(method, step)
     assert method.refined.any()
     assert step.weak is not None
-    inner = plugin(FlexMatch())
+    inner = wrapper(FlexMatch())
     assert set(run(inner, make_step(inner, number=90))) == set(losses)
 
 
@@ -85,11 +85,11 @@ def test_only_the_labeled_loss_during_the_warm_up_of_dash():
 
 
 def test_a_base_without_strong_views_is_refused_where_they_are_needed():
-    for plugin in (ABC, DASO, DebiasPL):
+    for wrapper in (ABC, DASO, DebiasPL):
         with pytest.raises(
-            UserError, match=f"{plugin.__name__} needs a base with strong views, but PseudoLabel has none"
+            UserError, match=f"{wrapper.__name__} needs a base with strong views, but PseudoLabel has none"
         ):
-            plugin(PseudoLabel())
+            wrapper(PseudoLabel())
     method = DARP(PseudoLabel(), start_fraction=0.0)
     run(method, make_step(method))
     assert method.refined.any()
