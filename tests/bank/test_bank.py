@@ -539,12 +539,8 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
 def test_embed_data_is_its_three_steps(tmp_path):
     data = SSLData(make_dataset(), balanced(make_dataset().train.y, 4, 2, 0))
     network = Timm("test_resnet", weights="none")
-<<<<<<< HEAD
-    made, _ = embedding.make_encoder(network, data.dataset.shape)
-=======
     made, source = embedding.make_encoder(network, data.dataset.shape)
     assert source is None
->>>>>>> 219d2fda68fd2e91d7288f924f280ae5c159673f
     assert not hasattr(network, "net"), "the user's network stays as it was"
     assert made.input_size == embedding.SMALL
     assert not any(weight.requires_grad for weight in made.parameters())
