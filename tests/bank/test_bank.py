@@ -456,7 +456,7 @@ def test_only_kept_and_labeled_rows_get_further_views(photos, tmp_path, monkeypa
     restrict = type(trainer.batches_).restrict
 
     def watched(batches, coreset, start=0):
-        kept.update(data.split.pool[coreset.ids.numpy()].tolist())
+        kept.update([] if coreset is None else data.split.pool[coreset.ids.numpy()].tolist())
         restrict(batches, coreset, start)
 
     monkeypatch.setattr(type(trainer.batches_), "restrict", watched)
