@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -108,7 +109,8 @@ class ImageViews(_Views):
     @one_thread()
     def plain(self, raw: Tensor) -> Tensor:
         """The images as they are."""
-        return self._normalized(_planes(raw, len(self.mean)))
+        self._check(raw)
+        return self._normalized(raw.permute(0, 3, 1, 2).contiguous())
 
     def weak(self, raw: Tensor) -> Tensor:
         """By the weak recipe: usually a random crop with reflected borders and, for half of the images, a flip."""
@@ -123,16 +125,21 @@ class ImageViews(_Views):
         return self._later(raw, self.recipes.strong)
 
     def _later(self, raw: Tensor, recipe: Recipe) -> MakeRows:
-        check_raw(raw, len(self.mean))
+        self._check(raw)
         draws = Draws.sample(raw, recipe, self.flip)
         return lambda rows: self._made(raw[rows], draws.at(rows), recipe)
 
     @one_thread()
     def _made(self, raw: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
-        images = crop(_planes(raw, len(self.mean)), draws.crops)
+        images = crop(raw.permute(0, 3, 1, 2).contiguous(), draws.crops)
         images = images if draws.turns is None else turn(images, draws.turns)
         images = images if draws.changes is None else apply_changes(images, draws.changes, recipe.changes)
         return self._normalized(images if draws.boxes is None else cut(images, draws.boxes))
+
+    def _check(self, raw: Tensor) -> None:
+        channels = len(self.mean)
+        if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] != channels:
+            raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C {channels}")
 
     def _normalized(self, images: Tensor) -> Tensor:
         self._follow(images)
@@ -171,13 +178,13 @@ class VectorViews(_Views):
         return values.masked_fill_(torch.rand_like(values) < self.dropout, 0.0)
 
 
+@dataclass(frozen=True, eq=False)
 class SlotRows:
     """Rows of a bank, of which a view reads only the slot that it draws."""
 
-    def __init__(self, x: np.ndarray, rows: np.ndarray, device: torch.device) -> None:
-        self.x = x
-        self.rows = rows
-        self.device = device
+    x: np.ndarray
+    rows: np.ndarray
+    device: torch.device
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -236,15 +243,3 @@ class BankViews(_Views):
         if noise:
             features = features + noise * self.std * torch.randn_like(features)
         return unit_features(features, self.mean, self.std)
-
-
-def _planes(raw: Tensor, channels: int) -> Tensor:
-    """B,H,W,C as B,C,H,W."""
-    check_raw(raw, channels)
-    return raw.permute(0, 3, 1, 2).contiguous()
-
-
-def check_raw(raw: Tensor, channels: int) -> None:
-    """Refuse what is not a batch of images."""
-    if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] != channels:
-        raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C {channels}")

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
 
 from ..augment.views import ImageViews
 from ..data.ssl_data import SSLData
-from ..errors import UserError
+from ..errors import OptionError, UserError
 from ..models import MLP, Backbone, Identity, Timm
 from ..models.classifier import set_up
 from ..utils.device import resolve_device
-from .bank import Bank, BankConfig
+from .bank import Bank, BankConfig, Job
+from .encoder import FrozenNetwork
 
 SMALL = 96  # pixels
 MEDIUM = 160
+WAITING = 2  # tasks per processor of a cluster that are on their way at a time, so that memory stays bounded
 
 
 def embed_data(
@@ -88,3 +95,39 @@ def open_bank(
 def head(config: BankConfig | None = None) -> Backbone:
     """The layers to train on a bank, below the linear classifier."""
     return MLP((256,)) if config is not None and config.head == "mlp" else Identity()
+
+
+# --- on a Ray cluster: raw images go out, features come back, and only the driver writes
+
+
+def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[tuple[Job, np.ndarray]]]:
+    """The `run` of `Bank.build` on the cluster of RAY_ADDRESS, or on `workers` processes of this machine."""
+    try:
+        import ray
+    except ImportError as error:
+        remedy = "install it with: pip install 'vcc-infuse[ray]'"
+        raise OptionError("backend", "ray", "needs a package that is missing (ray)", remedy) from error
+    if not ray.is_initialized():
+        cores = None if os.environ.get("RAY_ADDRESS") else workers
+        ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False)
+    gpus = 1 if bank.device.type == "cuda" else 0
+    kind = "GPU" if gpus else "CPU"
+    network = ray.put(FrozenNetwork(copy.deepcopy(bank.encoder).cpu(), bank.views, bank.network.options))
+    remote = ray.remote(num_cpus=1, num_gpus=gpus)(_embed)
+
+    def run(_: object, jobs: Iterable[Job]) -> Iterator[tuple[Job, np.ndarray]]:
+        slots = max(1, int(ray.cluster_resources().get(kind, 1)))
+        pending: dict[Any, Job] = {}
+        for job in chain(jobs, [None]):
+            if job is not None:
+                pending[remote.remote(network, torch.device(bank.device.type), *bank.task(job))] = job
+            while pending and (job is None or len(pending) >= WAITING * slots):
+                (ready, *_), _ = ray.wait(list(pending), num_returns=1)
+                yield pending.pop(ready), ray.get(ready)
+
+    return run
+
+
+def _embed(network: FrozenNetwork, device: torch.device, *task: Any) -> np.ndarray:
+    moved = FrozenNetwork(network.encoder.to(device), network.views, network.options)
+    return moved.embed(device, *task)

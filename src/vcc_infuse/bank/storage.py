@@ -12,7 +12,6 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
 
@@ -37,6 +36,9 @@ class StoredViews:
         chunks = -(-shape[0] // CHUNK)
         self.done = ArrayFile(folder / f"{part}-done.npy", (chunks,), np.uint8)
         self.sums = ArrayFile(folder / f"{part}-sums.npy", (chunks,), np.uint64)
+        if lazy:  # marks of the rows whose views are all written, and their checksums
+            self.row_done = ArrayFile(folder / "rows-done.npy", shape[:1], np.uint8)
+            self.row_sums = ArrayFile(folder / "rows-sums.npy", shape[:1], np.uint64)
         self._verify()
 
     def chunk(self, number: int) -> np.ndarray:
@@ -64,16 +66,6 @@ class StoredViews:
         self.file.write(rows, features)
         self.row_sums.write(rows, np.array([_checksum(row) for row in features]))
         self.row_done.write(rows, np.ones(len(rows)))
-
-    @cached_property
-    def row_done(self) -> ArrayFile:
-        """Marks of the rows whose views are all written."""
-        return ArrayFile(self.folder / "rows-done.npy", (len(self.features),), np.uint8)
-
-    @cached_property
-    def row_sums(self) -> ArrayFile:
-        """Their checksums."""
-        return ArrayFile(self.folder / "rows-sums.npy", (len(self.features),), np.uint64)
 
     def _checksum(self, number: int) -> int:
         features = self.features[self.chunk(number)]

@@ -7,6 +7,7 @@ and `i`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from ..augment.views import MakeRows, SlotRows
 from ..types import Batch, Coreset, LazyViews
 from ..utils.device import send
 from .ssl_data import SSLData
+
+CPU = torch.device("cpu")
 
 
 class Views(Protocol):
@@ -46,6 +49,7 @@ class Stream:
         return joined[start - first * size :][:count]
 
 
+@dataclass(eq=False)
 class Batches:
     """Maps a step number to its Batch. Each of `world` processes takes its slice of the global batch.
 
@@ -54,35 +58,24 @@ class Batches:
     view of unlabeled examples is made only when it is asked for.
     """
 
-    def __init__(
-        self,
-        data: SSLData,
-        views: Views,
-        names: Sequence[str],
-        labeled_names: Sequence[str] = (),
-        *,
-        batch_size: int,
-        unlabeled_batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | str = "cpu",
-        lazy: bool = False,
-    ) -> None:
-        self.data = data
-        self.views = views
-        self.names = tuple(names)
-        self.labeled_names = tuple(labeled_names)
-        self.batch_size = batch_size
-        self.unlabeled_batch_size = unlabeled_batch_size
-        self.seed = seed
-        self.rank = rank
-        self.world = world
-        self.device = torch.device(device)
-        self.lazy = lazy
-        self.labeled_stream = Stream(np.arange(len(data.split.labeled)), seed, 0)
-        self.held_out_stream = Stream(data.split.held_out, seed, 2)
-        self.embed(data.split.labeled, data.split.held_out)
+    data: SSLData
+    views: Views
+    names: Sequence[str]
+    labeled_names: Sequence[str] = ()
+    _: KW_ONLY
+    batch_size: int  # labeled examples per step, of all processes together
+    unlabeled_batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    device: torch.device = CPU
+    lazy: bool = False
+
+    def __post_init__(self) -> None:
+        split = self.data.split
+        self.labeled_stream = Stream(np.arange(len(split.labeled)), self.seed, 0)
+        self.held_out_stream = Stream(split.held_out, self.seed, 2)
+        self.embed(split.labeled, split.held_out)
         self.restrict(None)
 
     def restrict(self, coreset: Coreset | None, start: int = 0) -> None:

@@ -8,19 +8,23 @@ from __future__ import annotations
 import io
 import os
 import struct
+import sys
 import threading
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from tqdm.auto import tqdm
 
-from ...errors import OptionError, check_choice, check_integer
+from ...errors import OptionError, UserError, check_choice, check_integer
 from ...utils.progress import Progress
 from .high_bit_depth import (
     BAND,
@@ -34,7 +38,7 @@ from .high_bit_depth import (
     to_bytes,
     values,
 )
-from .store import HEIF, Store
+from .store import HEIF, Limits, Store, open_store
 
 T = TypeVar("T")
 Size = int | tuple[int, int] | None  # side of a square, or (height, width)
@@ -42,6 +46,7 @@ LARGEST_SIDE = 8192
 CHUNK = 64
 LARGE = 128 * 128  # pixels
 HUGE = 32 * 2**20  # bytes
+SHOWN = 5  # messages of skipped images
 _GRAY = {"1", "L", "LA", "La", "I", "F"}
 _ROTATED = {"AVIF", "JPEG", "MPO", "TIFF", "WEBP"}  # camera formats, which may store an orientation
 # What Pillow and zipfile raise on damaged files.
@@ -245,3 +250,62 @@ def _reason(error: BaseException, name: str) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image file"  # Pillow's message contains a memory address
     return " ".join(str(error).split()) or type(error).__name__
+
+
+# --- streams: images in chunks, of which unreadable ones are counted
+
+
+@contextmanager
+def open_images(path: str, limits: Limits | None = None) -> Iterator[Store]:
+    """Open a folder, zip or image file that holds at least one image."""
+    with open_store(Path(path), limits) as store:
+        if next(store.images(), None) is None:
+            raise UserError(f"{path} holds no images; give another folder, zip or image")
+        yield store
+
+
+class SkippedImages:
+    """The number of unreadable images, and the first few messages: a huge damaged archive must not fill the memory."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+
+    def add(self, names: Sequence[str], reasons: Mapping[int, str]) -> None:
+        """Add the rows of a chunk that have a reason."""
+        self.count += len(reasons)
+        messages = (f"skipped {names[row]}: {reason}" for row, reason in reasons.items())
+        self.first += islice(messages, SHOWN - len(self.first))
+
+    def report(self) -> None:
+        """Print which images were skipped, and why, to stderr."""
+        lines = [*self.first, f"… and {self.count - SHOWN} more unreadable images"]
+        for line in lines[: min(self.count, SHOWN + 1)]:
+            print(line, file=sys.stderr)
+
+
+class ImageChunk(NamedTuple):
+    """Position of the first image in the store, all names, the rows that could be read, and their pixels."""
+
+    start: int
+    names: tuple[str, ...]
+    rows: np.ndarray
+    x: np.ndarray
+
+
+def image_chunks(
+    store: Store, shape: tuple[int, ...], skipped: SkippedImages, size: int, ranges: Ranges = ()
+) -> Iterator[ImageChunk]:
+    """The images of a store, `size` at a time; unreadable ones are added to `skipped`."""
+    images = store.images()
+    start = 0
+    # A folder is read while it is walked, so the total is unknown: the bar shows a rate but no end.
+    with tqdm(unit="image", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
+        while names := tuple(islice(images, size)):
+            x = np.zeros((len(names), *shape), np.uint8)
+            bad = decode(store, names, x, ranges=ranges)
+            skipped.add(names, bad)
+            good = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
+            yield ImageChunk(start, names, good, x[good])
+            start += len(names)
+            bar.update(len(names))
