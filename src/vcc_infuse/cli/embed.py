@@ -11,9 +11,8 @@ from accelerate import PartialState
 
 from ..bank.bank import Bank, BankConfig
 from ..bank.embed import make_encoder, open_bank, over_ray
-from ..data.loading import load
 from ..data.split import from_given_labels
-from ..data.ssl_data import SSLData
+from ..data.ssl_data import SSLData, load
 from ..errors import UserError, option_prefix
 from ..models import Timm
 from ..training.signals import Interrupted

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel or feature
 CHANNELS = 16
+UNLABELED = -1
 CHUNK = 1024  # rows read at a time, because the array may be a file larger than memory
 
 
@@ -74,6 +75,15 @@ class Dataset:
         if augment != "natural" and len(self.shape) != 3:
             raise OptionError("augment", augment, "needs images, and these are vectors", "leave it out")
         return replace(self, augment=augment, flip=self.flip if flip is None else flip)
+
+    def with_validation(self, rows: np.ndarray) -> Dataset:
+        """The dataset with some of its labeled training rows as validation set; the images stay where they are."""
+        train = self.train
+        names = None if train.names is None else [train.names[row] for row in rows]
+        test = Examples(train.x[rows] if train.x.ndim != 3 else train.x[rows, :1], train.y[rows], names)
+        y = train.y.copy()
+        y[rows] = UNLABELED  # so that nothing can see the label, not even by mistake
+        return replace(self, train=replace(train, y=y), test=test, validation=rows)
 
     @property
     def images(self) -> Dataset:

@@ -11,10 +11,8 @@ from numpy.typing import ArrayLike
 
 from ...errors import OptionError, UserError, check_choice, check_integer
 from ...utils.suggest import did_you_mean
-from ..dataset import CHANNELS, CHUNK, Dataset, Examples, channel_mean_std, check_examples
+from ..dataset import CHANNELS, CHUNK, UNLABELED, Dataset, Examples, channel_mean_std, check_examples
 from ..images.high_bit_depth import INTENSITIES, Ranges, find_ranges, to_bytes
-
-UNLABELED = -1
 
 
 def from_arrays(

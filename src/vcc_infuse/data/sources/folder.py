@@ -20,7 +20,6 @@ from ..images.decode import Header, Size, check_options, common_shape, decode, r
 from ..images.high_bit_depth import read_heif
 from ..images.store import EXTENSIONS, HEIF, Limits, Store, is_image, open_store, parts
 from ..split import train_test_rows
-from ..ssl_data import as_validation
 from .label_table import Item, Layout, find_label_file, label_layout
 
 # Folder names are the user's, so both spellings count.
@@ -82,7 +81,7 @@ def load_folder(
         ranges=tuple((low, high) for low, high in facts.get("ranges", ())),
     )
     rows = np.array(facts.get("validation", []), np.int64)
-    return as_validation(dataset, rows) if len(rows) else dataset
+    return dataset.with_validation(rows) if len(rows) else dataset
 
 
 def read_images(
