@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -135,10 +136,9 @@ def decode(
 ) -> dict[int, str]:
     """Fill row i of `out` with image i; returns the reason for each row that could not be decoded."""
 
-    large = threading.RLock()
+    large = threading.RLock()  # decoded one after another, because each may need a good part of the memory
 
     def in_turn(size: int) -> AbstractContextManager[object]:
-        """Large images are decoded one after another, because each may need a good part of the memory."""
         return large if size > HUGE else nullcontext()
 
     def read(row: int) -> str:
@@ -208,8 +208,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 def refit(x: np.ndarray, out: np.ndarray) -> None:
     """Copy the uint8 images `x` into `out`, converted to its size and number of channels."""
     if x.shape == out.shape:
-        for i in range(0, len(x), 4096):
-            out[i : i + 4096] = x[i : i + 4096]
+        np.copyto(out, x)
         return
 
     def copy(row: int) -> None:
@@ -264,12 +263,12 @@ def open_images(path: str, limits: Limits | None = None) -> Iterator[Store]:
         yield store
 
 
+@dataclass
 class SkippedImages:
     """The number of unreadable images, and the first few messages: a huge damaged archive must not fill the memory."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[str] = []
+    count: int = 0
+    first: list[str] = field(default_factory=list)
 
     def add(self, names: Sequence[str], reasons: Mapping[int, str]) -> None:
         """Add the rows of a chunk that have a reason."""

@@ -68,8 +68,11 @@ class Store:
     limits = Limits()
 
     def images(self) -> Iterator[str]:
-        """Names of the images, in order."""
-        return (name for name in self.stamps if is_image(name))
+        """Names of the images, in order; of a folder while it is walked, so that not all names are in memory."""
+        return (name for name in self._names() if is_image(name))
+
+    def _names(self) -> Iterator[str]:
+        return iter(self.stamps)
 
     def fingerprint(self) -> str:
         """A digest of all names and stamps."""
@@ -81,7 +84,7 @@ class Store:
         return self._open_file(name)
 
     def size(self, name: str) -> int:
-        """Bytes of the named file when it is read."""
+        """Bytes of the named file when it is read; of a zip's entry as it is declared, and more are never unpacked."""
         raise NotImplementedError
 
     def _open_file(self, name: str) -> BinaryIO:
@@ -107,15 +110,11 @@ class FolderStore(Store):
         stats = {name: os.stat(self.root / name) for name in self._names()}
         return {n: "" if n.endswith("/") else f"{stat.st_size} {stat.st_mtime_ns}" for n, stat in stats.items()}
 
-    def images(self) -> Iterator[str]:
-        """Names of the images, in order, while the folder is walked: only one folder's names are in memory."""
-        return (name for name in self._names() if is_image(name))
-
     def _names(self) -> Iterator[str]:
         return _walk(self.root, self.limits.depth)
 
     def size(self, name: str) -> int:
-        """Bytes of the named file."""
+        """As the file system says."""
         return (self.root / name).stat().st_size
 
     def _open_file(self, name: str) -> BinaryIO:
@@ -159,7 +158,7 @@ class ZipStore(Store):
         return handle
 
     def size(self, name: str) -> int:
-        """Bytes of the entry as the zip declares it; more are never unpacked."""
+        """As the zip declares."""
         return self._entries[name].file_size
 
     def _open_file(self, name: str) -> BinaryIO:
@@ -198,7 +197,7 @@ def _entry_name(entry: zipfile.ZipInfo) -> str:
 def _walk(root: Path, depth: int) -> Iterator[str]:
     """Visible names below a folder in sorted order: the content of `a/` comes after `a.png`."""
     above = [os.path.realpath(root)]
-    levels = [("", iter(sorted(_listed(root))))]
+    levels = [("", _listed(root))]
     while levels:
         prefix, names = levels[-1]
         name = next(names, None)
@@ -212,13 +211,13 @@ def _walk(root: Path, depth: int) -> Iterator[str]:
                 raise UserError(f"{root}: folders are nested more than limits.depth={depth} deep; move them up")
             yield prefix + name
             above.append(real)
-            levels.append((prefix + name, iter(sorted(_listed(root / prefix / name)))))
+            levels.append((prefix + name, _listed(root / prefix / name)))
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: Path) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             names = [f"{e.name}/" if e.is_dir() else e.name for e in entries if e.is_dir() or e.is_file()]
     except PermissionError as error:
         raise UserError(f"{error.filename}: permission denied; make it readable") from error
-    return [name for name in names if not is_hidden(name)]
+    return iter(sorted(name for name in names if not is_hidden(name)))

@@ -32,10 +32,10 @@ Options = tuple[Size, str, str]  # size, mode, intensity
 
 
 class DecodedGroups(NamedTuple):
-    """For every group the decoded array and the items of its rows; the files that could not be read; the ranges."""
+    """What was decoded."""
 
-    arrays: dict[str, np.ndarray]
-    groups: Groups
+    arrays: dict[str, np.ndarray]  # of every group
+    groups: Groups  # the items of its rows
     skipped: Skipped
     ranges: list[tuple[float, float]]
 
@@ -122,24 +122,26 @@ def read_groups(
 ) -> DecodedGroups:
     """Decode each group into its own array; all groups get the same size and mode, and the range of the first group."""
     headers: list[Header] = []
-    size, mode, intensity = options
     read = DecodedGroups({}, {}, [], [])
     for group, items in groups.items():
         names = [name for name, _ in items]
         group_headers = read_headers(store, names, progress)
         if not headers:
-            read.ranges.extend(ranges_of(store, names, group_headers, intensity))
+            read.ranges.extend(ranges_of(store, names, group_headers, options[2]))
         headers += group_headers
         bad = {row: header.reason for row, header in enumerate(group_headers) if header.reason}
         read.groups[group] = _drop(items, bad, read.skipped)
     _check_enough(groups, read, path)
-    shape = common_shape(headers, size, mode)
+    shape = common_shape(headers, *options[:2])
     threads = threads_for(sum(h.size[0] * h.size[1] for h in headers) / len(headers))
     for group, items in read.groups.items():
         out = allocate(group, (len(items), *shape))
         bad = decode(store, [name for name, _ in items], out, threads, progress, tuple(read.ranges))
         read.groups[group] = _drop(items, bad, read.skipped)
-        read.arrays[group] = _move_up(out, bad)
+        if bad:  # close the gaps in place, because the array may be a file larger than memory
+            for new, old in enumerate(row for row in range(len(out)) if row not in bad):
+                out[new] = out[old]
+        read.arrays[group] = out[: len(out) - len(bad)]
     _check_enough(groups, read, path)
     read.skipped.sort()
     return read
@@ -148,14 +150,6 @@ def read_groups(
 def _drop(items: list[Item], bad: dict[int, str], skipped: Skipped) -> list[Item]:
     skipped += [(items[row][0], reason) for row, reason in bad.items()]
     return [item for row, item in enumerate(items) if row not in bad]
-
-
-def _move_up(x: np.ndarray, bad: dict[int, str]) -> np.ndarray:
-    """Close the gaps in place, because the array may be a file larger than memory."""
-    if bad:
-        for new, old in enumerate(row for row in range(len(x)) if row not in bad):
-            x[new] = x[old]
-    return x[: len(x) - len(bad)]
 
 
 def _check_enough(before: Groups, read: DecodedGroups, path: str) -> None:
