@@ -52,7 +52,7 @@ def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str,
     trial = open_bank(noise(images, side), encoder, cache=cache, device="cpu")
     forward = fastest_options(trial.encoder, trial._plain(images))
     bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=forward.batch_size), cache=cache, device="cpu")
-    job = next(bank.jobs("train"))
+    job = next(bank.jobs())
     views = len(bank.config.names)
     network = cast(torch.nn.Module, bank.encoder.net)  # without the resizing of its input
     ready = torch.randn(images, 3, size, size).contiguous(memory_format=bank.network.options.memory_format)

@@ -1,7 +1,4 @@
-"""Color operations of RandAugment, on uint8 images B,C,H,W with one magnitude per image.
-
-Each gives exactly the result of PIL.
-"""
+"""Color operations of RandAugment, exactly as in PIL, on uint8 images B,C,H,W with one magnitude per image."""
 
 from __future__ import annotations
 
@@ -38,32 +35,21 @@ def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
     # PIL's operations in PIL's order, as their rounding shows; `255 / tensor` would multiply by a reciprocal.
     scale = ramp[255] / (high - low).clamp(min=1)
     table = (ramp * scale + -low * scale).clamp_(0, 255)
-    return look_up(values.long(), torch.where(high > low, table, ramp)).view(images.shape)
+    return to_bytes(torch.where(high > low, table, ramp)).gather(2, values.long()).view(images.shape)
 
 
 def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Flatten every channel's histogram."""
     values = images.flatten(2).long()
-    counts = histogram(values)
+    whole = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=values.device)
+    whole.scatter_add_(2, values, torch.ones(1, dtype=torch.int32, device=values.device).expand(values.shape))
+    counts = whole.float() if values.shape[2] < 2**24 else to_float64(whole)  # quotients of these are exact
     top = values.amax(2, keepdim=True)
     step = ((counts.sum(2, keepdim=True) - counts.gather(2, top)) / 255).floor_()
     below = counts.cumsum(2) - counts
     table = ((below + (step / 2).floor_()) / step.clamp(min=1)).clamp_(max=255)
     ramp = torch.arange(256, device=images.device, dtype=table.dtype)
-    return look_up(values, torch.where(step > 0, table, ramp)).view(images.shape)
-
-
-def histogram(values: Tensor) -> Tensor:
-    """How often each of the 256 values occurs in each channel: B,C,256 of B,C,pixels, whole numbers held as floats."""
-    counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=values.device)
-    one = torch.ones(1, dtype=torch.int32, device=values.device)
-    counts.scatter_add_(2, values, one.expand(values.shape))
-    return counts.float() if values.shape[2] < 2**24 else to_float64(counts)  # quotients of these are exact
-
-
-def look_up(values: Tensor, table: Tensor) -> Tensor:
-    """Replace every value by the entry of its channel's table (B,C,256), truncated to bytes."""
-    return to_bytes(table).gather(2, values)
+    return to_bytes(torch.where(step > 0, table, ramp)).gather(2, values).view(images.shape)
 
 
 def brightness(images: Tensor, magnitude: Tensor) -> Tensor:

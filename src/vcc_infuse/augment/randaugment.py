@@ -52,12 +52,10 @@ Changes = tuple[Change, ...]
 
 
 class DrawnChanges(NamedTuple):
-    """What happens to each image: indices into the changes to choose from, and their magnitudes, both `(draws, batch)`.
+    """What happens to each image, `(draws, batch)`."""
 
-    Both stay on the CPU, where the work is sorted: asking a GPU how many images each operation has would stall it.
-    """
-
-    operations: Tensor
+    # Both stay on the CPU, where the work is sorted: asking a GPU how many images each operation has would stall it.
+    operations: Tensor  # indices into the changes to choose from
     magnitudes: Tensor
 
 
@@ -84,9 +82,16 @@ def apply_changes(images: Tensor, drawn: DrawnChanges, changes: Changes) -> Tens
     numbers = send(_warp_numbers(drawn, changes, *images.shape[2:])[torch.arange(draws).unsqueeze(1), order], device)
     kinds = torch.arange(draws).unsqueeze(1) * len(changes) + drawn.operations
     sizes = torch.bincount(kinds.flatten(), minlength=draws * len(changes)).view(draws, -1).tolist()
-    for draw in range(draws):
+    for draw in range(draws):  # each operation on its slice; the warps share one call
         images = images.index_select(0, moves[draw])
-        images = _apply_sorted(images, magnitudes[draw], numbers[draw], sizes[draw], changes)
+        slices = zip(torch.split(images, sizes[draw]), torch.split(magnitudes[draw], sizes[draw]), strict=True)
+        done = []
+        for change, (part, strength) in zip(changes, slices, strict=True):
+            apply = POOL[change.name].apply
+            if len(part) and apply is not None:
+                done.append(apply(part, strength))
+        first = sum(map(len, done))
+        images = torch.cat([*done, geometry.sample(images[first:], numbers[draw, first:])])
     return images.index_select(0, moves[-1])
 
 
@@ -99,14 +104,3 @@ def _warp_numbers(drawn: DrawnChanges, changes: Changes, height: int, width: int
             here = (drawn.operations == number).nonzero(as_tuple=True)
             matrices[here] = matrix(drawn.magnitudes[here], height, width)
     return geometry.fixed_point(matrices)
-
-
-def _apply_sorted(images: Tensor, magnitudes: Tensor, numbers: Tensor, sizes: list[int], changes: Changes) -> Tensor:
-    """Apply each operation to its slice; the warps share one call."""
-    done = []
-    for change, part, strength in zip(changes, torch.split(images, sizes), torch.split(magnitudes, sizes), strict=True):
-        apply = POOL[change.name].apply
-        if len(part) and apply is not None:
-            done.append(apply(part, strength))
-    first = sum(map(len, done))
-    return torch.cat([*done, geometry.sample(images[first:], numbers[first:])])

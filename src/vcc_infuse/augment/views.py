@@ -152,12 +152,9 @@ class ImageViews(_Views):
 
 
 class VectorViews(_Views):
-    """Views of float vectors `(batch, features)`: Gaussian noise for weak, more noise and missing features for strong.
+    """Views of float vectors `(batch, features)`: Gaussian noise for weak, more and missing features for strong."""
 
-    Noise is in standard deviations of each feature.
-    """
-
-    weak_noise = 0.05
+    weak_noise = 0.05  # in standard deviations of each feature
     strong_noise = 0.2
     dropout = 0.2  # share of the features of a strong view that is replaced by the mean
 
@@ -210,13 +207,13 @@ class BankViews(_Views):
 
     def plain(self, raw: Tensor | SlotRows) -> Tensor:
         """The features of the image as it is."""
-        if isinstance(raw, SlotRows):
-            return self._scaled(raw.at(torch.zeros(len(raw), dtype=torch.long)))
-        return self._scaled(raw[:, 0] if raw.ndim == 3 else raw)
+        if isinstance(raw, Tensor) and raw.ndim == 2:
+            return self._scaled(raw)
+        return self._drawn(raw, torch.zeros(len(raw), dtype=torch.long), noise=0.0)
 
     def weak(self, raw: Tensor | SlotRows) -> Tensor:
         """A random weak slot per row; the plain one where there is none."""
-        return self._drawn(raw, self._slots(len(raw), 1, self.slots[0]))
+        return self._drawn(raw, self._slots(len(raw), 1, self.slots[0]), self.noise)
 
     def strong(self, raw: Tensor | SlotRows) -> Tensor:
         """A random strong slot per row; a weak one where there is none."""
@@ -226,16 +223,16 @@ class BankViews(_Views):
         """A function that reads strong slots of some rows when they are wanted."""
         weak, strong = self.slots
         slots = self._slots(len(raw), 1 + weak, strong) if strong else self._slots(len(raw), 1, weak)
-        return lambda rows: self._drawn(raw[rows], slots[rows if isinstance(rows, slice) else rows.cpu()])
+        return lambda rows: self._drawn(raw[rows], slots[rows if isinstance(rows, slice) else rows.cpu()], self.noise)
 
     def _slots(self, rows: int, first: int, count: int) -> Tensor:
         """A random one of `count` slots from `first` on; the plain one where there is none."""
         return (first if count else 0) + torch.randint(count or 1, (rows,))
 
-    def _drawn(self, raw: Tensor | SlotRows, slots: Tensor) -> Tensor:
+    def _drawn(self, raw: Tensor | SlotRows, slots: Tensor, noise: float) -> Tensor:
         if isinstance(raw, SlotRows):
-            return self._scaled(raw.at(slots), self.noise)
-        return self._scaled(raw[torch.arange(len(raw), device=raw.device), slots.to(raw.device)], self.noise)
+            return self._scaled(raw.at(slots), noise)
+        return self._scaled(raw[torch.arange(len(raw), device=raw.device), slots.to(raw.device)], noise)
 
     def _scaled(self, features: Tensor, noise: float = 0.0) -> Tensor:
         self._follow(features)

@@ -30,7 +30,7 @@ from ..utils.io import read_json
 from ..utils.progress import Progress
 from . import storage
 from .encoder import ForwardOptions, FrozenNetwork, fastest_options
-from .storage import StoredViews, write_once
+from .storage import StoredViews
 
 FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
 BLOCK = 2**22  # bytes of images that are read at a time for the key
@@ -79,7 +79,7 @@ class Job(NamedTuple):
     """Rows of one chunk whose views are embedded together."""
 
     part: Part
-    number: int
+    number: int  # of the chunk
     rows: np.ndarray
     names: tuple[str, ...]
 
@@ -128,10 +128,7 @@ class Bank:
         self.features = {part: stored.features for part, stored in self.stored.items()}
 
     def embed_all(self, rows: np.ndarray, *, progress: bool = True) -> None:
-        """Embed what is missing together with the other processes of this run, and wait for them.
-
-        A lazy bank embeds all views of training rows `rows`, and the plain view of the others.
-        """
+        """Embed what is missing with the other processes of this run; of a lazy bank all views only of `rows`."""
         state = PartialState(cpu=self.device.type == "cpu")
         began = time.perf_counter()
         self.build(rank=state.process_index, world=state.num_processes, progress=progress and state.is_main_process)
@@ -141,24 +138,24 @@ class Bank:
 
     # --- what is still to be done, and doing it
 
-    def jobs(self, part: Part, rank: int = 0, world: int = 1) -> Iterator[Job]:
+    def jobs(self, rank: int = 0, world: int = 1) -> Iterator[Job]:
         """Chunks that are not embedded yet and belong to process `rank`; of a lazy bank only the plain views."""
-        for number in self.stored[part].missing():
-            if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
-                yield Job(part, number, self.stored[part].chunk(number), self._names(part))
+        for part, stored in self.stored.items():
+            for number in stored.missing():
+                if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
+                    yield Job(part, number, stored.chunk(number), self._names(part))
 
     def missing(self, rank: int = 0, world: int = 1) -> int:
         """Views that process `rank` has to embed."""
-        return sum(job.views for part in self.images for job in self.jobs(part, rank, world))
+        return sum(job.views for job in self.jobs(rank, world))
 
     def build(self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map) -> Bank:
         """Embed what is missing; process `rank` of `world` takes every world-th chunk.
 
         `run(function, jobs)` yields results as they come: `map` computes here, a cluster elsewhere.
         """
-        jobs = (job for part in self.images for job in self.jobs(part, rank, world))
         with Progress("embedding", self.missing(rank, world), "views", progress) as shown:
-            for job, features in run(self.embed, jobs):
+            for job, features in run(self.embed, self.jobs(rank, world)):
                 self.stored[job.part].store(job.number, features)
                 shown.advance(job.views)
         return self
@@ -220,7 +217,8 @@ class Bank:
                 # Measured only where there is enough to embed, so that measuring costs a few percent at most.
                 few = self.missing() < MEASURED
                 chosen = options if few else fastest_options(self.encoder, self._plain(storage.CHUNK))
-                write_once(path, json.dumps(chosen._asdict()))
+                with storage.published(path) as temporary:
+                    temporary.write_text(json.dumps(chosen._asdict()))
             options = ForwardOptions(**(read_json(path) or {}))
         return FrozenNetwork(self.encoder, self.views, options)
 

@@ -79,7 +79,7 @@ class StoredViews:
             self.done.write(np.array(bad), np.zeros(len(bad)))
             self._warn(len(bad), "chunks")
         if self.lazy:
-            self._verify_rows(np.concatenate([np.arange(0), *(self.chunk(number) for number in bad)]))
+            self._verify_rows(np.concatenate([np.arange(0), *map(self.chunk, bad)]))
 
     def _verify_rows(self, lost: np.ndarray) -> None:
         """The same for rows. A row whose views are not written repeats its plain view."""
@@ -117,7 +117,7 @@ class ArrayFile:
         self.path = path
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _published(path) as temporary:
+            with published(path) as temporary:
                 np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
                 _reserve(temporary, path)
         try:
@@ -140,14 +140,8 @@ class ArrayFile:
             os.fsync(file.fileno())
 
 
-def write_once(path: Path, text: str) -> None:
-    """Write a text file unless another process was faster."""
-    with _published(path) as temporary:
-        temporary.write_text(text)
-
-
 @contextmanager
-def _published(path: Path) -> Iterator[Path]:
+def published(path: Path) -> Iterator[Path]:
     """A temporary file that appears as `path` when it is complete, unless another process was faster."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -146,8 +146,7 @@ def hold_out(split: Split, y: np.ndarray, fraction: float, classes: Sequence[str
 def train_test_rows(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers of a stratified training and test part, both ascending; always the same rows.
 
-    Test sizes follow the largest remainders, so that ⌈fraction·N⌉ rows are taken in total. Every class keeps at least
-    one training row.
+    ⌈fraction·N⌉ rows are taken in total, by the largest remainders; every class keeps at least one training row.
     """
     rows = [np.flatnonzero(y == c) for c in np.unique(y)]
     exact = np.array([fraction * len(r) for r in rows])

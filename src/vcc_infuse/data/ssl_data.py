@@ -286,9 +286,9 @@ def load(
     none. The options are those of `load_ssl`.
     """
     check_options(size, mode, intensity)
-    if label_file is not None and data in SOURCES:
-        raise OptionError("label_file", label_file, f"must be left out, because {data} has labels of its own")
     if data in SOURCES:
+        if label_file is not None:
+            raise OptionError("label_file", label_file, f"must be left out, because {data} has labels of its own")
         return load_named(data, root=root, download=download, size=size, mode=mode, cache=cache)
     path = Path(data).expanduser()
     if data and path.exists():

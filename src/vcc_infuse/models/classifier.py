@@ -99,8 +99,7 @@ def batchnorms(model: nn.Module) -> list[_BatchNorm]:
 @contextmanager
 def borrowed_statistics(model: nn.Module, other: nn.Module) -> Iterator[None]:
     """Give the BatchNorm layers of `model` the running statistics of `other`, a network with the same layers."""
-    layers = [layer for layer in batchnorms(model) if layer.track_running_stats]
-    lenders = [layer for layer in batchnorms(other) if layer.track_running_stats]
+    layers, lenders = ([n for n in batchnorms(net) if n.track_running_stats] for net in (model, other))
     before = [(layer.running_mean, layer.running_var) for layer in layers]
     for layer, lender in zip(layers, lenders, strict=True):
         layer.running_mean = lender.running_mean
@@ -127,10 +126,8 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def decay_at(step: int, decay: float) -> float:
-    """The decay after `step` updates: an average never reaches back further than about a tenth of the run so far.
-
-    Without it, 0.999 would still remember the random initial weights after a thousand steps.
-    """
+    """The decay after `step` updates: an average never reaches back further than about a tenth of the run so far."""
+    # Without it, 0.999 would still remember the random initial weights after a thousand steps.
     return min(decay, (1 + step) / (10 + step))
 
 

@@ -18,16 +18,12 @@ LARGEST = 1000  # labels to cross-validate with: more cost time and do not chang
 
 
 class Probe(NamedTuple):
-    """A fitted linear classifier.
-
-    `strength` is scikit-learn's C for features of unit length; `error` is the cross-validated error on the labels
-    (None with a single label of some class).
-    """
+    """A fitted linear classifier."""
 
     weight: Tensor
     bias: Tensor
-    strength: float
-    error: float | None
+    strength: float  # scikit-learn's C for features of unit length
+    error: float | None  # cross-validated on the labels; None with a single label of some class
 
     def copy_to(self, head: nn.Linear, scale: float = 1.0) -> None:
         """Start a linear head here, with logits multiplied by `scale`."""

@@ -34,15 +34,12 @@ class Preprocessing(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Tensors by name, what they expect of images, and where they were found.
-
-    `renamed`: the names are another library's, but the tensors are those of the timm network, in the same order.
-    """
+    """Tensors by name, what they expect of images, and where they were found."""
 
     tensors: Mapping[str, Tensor]
     preprocessing: Preprocessing
     source: str
-    renamed: bool = False
+    renamed: bool = False  # another library's names, but the timm network's tensors in the same order
 
 
 def find_weights(name: str, spec: str, default: Preprocessing) -> Weights | None:
@@ -160,8 +157,11 @@ def load_into(net: nn.Module, weights: Weights, name: str) -> None:
     Tensors are matched by name, as the network spells it or as an original release that timm converts. A head in the
     file is dropped.
     """
-    target = _without_counters(net.state_dict())
-    tensors = _without_counters(weights.tensors)
+    # BatchNorm's batch counters are left out: not every file has them and nothing uses them.
+    target, tensors = (
+        {key: value for key, value in named.items() if not key.endswith("num_batches_tracked")}
+        for named in (net.state_dict(), weights.tensors)
+    )
     if weights.renamed:
         tensors = _by_position(target, tensors)  # shapes are compared below
     for candidate in (tensors, _converted(net, tensors)):
@@ -170,11 +170,6 @@ def load_into(net: nn.Module, weights: Weights, name: str) -> None:
             return
     problems = "; ".join(_mismatches(net, target, tensors))
     raise UserError(f"weights {weights.source} do not fit {name}: {problems}; give the network they were saved from")
-
-
-def _without_counters(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Without BatchNorm's batch counters, which not every file has and nothing uses."""
-    return {key: value for key, value in tensors.items() if not key.endswith("num_batches_tracked")}
 
 
 def _converted(net: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -187,7 +182,7 @@ def _converted(net: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Te
     return converted
 
 
-def _by_position(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _by_position(target: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under the network's names if their kinds agree one by one; only a head may be left over."""
     pairs = list(zip(target, tensors, strict=False))
     same_kind = all(ours.rpartition(".")[2] == theirs.rpartition(".")[2] for ours, theirs in pairs)

@@ -1,7 +1,4 @@
-"""Decode images of any format to 8 bits, a given size and given channels.
-
-Many are decoded in parallel: first all headers, then the pixels straight into the final array.
-"""
+"""Decode images to 8 bits, a given size and channels: first all headers, then the pixels into the final array."""
 
 from __future__ import annotations
 

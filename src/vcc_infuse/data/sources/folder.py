@@ -1,7 +1,4 @@
-"""A dataset from a folder or zip of image files, whose folders or a table give their classes.
-
-Unreadable files are skipped and listed.
-"""
+"""A dataset from a folder or zip of images, with classes from its folders or a table; unreadable files are listed."""
 
 from __future__ import annotations
 

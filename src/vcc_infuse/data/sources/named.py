@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,7 @@ def load_named(
         return _digits(size, mode)
     home = Path(root).expanduser() if root else cache_folder(cache) / "datasets"
     if name == "fashion_mnist":
-        train, test = _read_fashion_mnist(home, bool(root), download)
-        return _resized(name, train, test, FASHION_CLASSES, size, mode)
+        return _resized(name, _read_fashion_mnist(home, bool(root), download), FASHION_CLASSES, size, mode)
     # Through the cache, because reading and checking the large sets takes minutes and memory.
     key = [name, find(name, home, download), size, mode]
     arrays, facts = cached(key, cache, lambda allocate: _decode_torchvision(name, home, size, mode, allocate))
@@ -91,13 +91,15 @@ def load_named(
 
 
 def _resized(
-    name: str, train: Examples, test: Examples, classes: tuple[str, ...], size: int | None, mode: str, flip: bool = True
+    name: str, parts: Iterable[Examples], classes: tuple[str, ...], size: int | None, mode: str, flip: bool = True
 ) -> Dataset:
-    train_x, test_x = (np.empty(_resized_shape(part.x.shape, size, mode), np.uint8) for part in (train, test))
-    refit(train.x, train_x)
-    refit(test.x, test_x)
-    mean, std = channel_mean_std(train_x)
-    return Dataset(Examples(train_x, train.y), Examples(test_x, test.y), classes, mean, std, flip=flip, name=name)
+    resized = []
+    for part in parts:
+        x = np.empty(_resized_shape(part.x.shape, size, mode), np.uint8)
+        refit(part.x, x)
+        resized.append(Examples(x, part.y))
+    train, test = resized
+    return Dataset(train, test, classes, *channel_mean_std(train.x), flip=flip, name=name)
 
 
 def _resized_shape(shape: tuple[int, ...], size: int | None, mode: str) -> tuple[int, ...]:
@@ -114,9 +116,9 @@ def _digits(size: int | None, mode: str) -> Dataset:
     images, labels = load_digits(return_X_y=True)
     x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)  # stored as 0…16
     y = labels.astype(np.int64)
-    train, test = (Examples(x[rows], y[rows]) for rows in train_test_rows(y))
+    parts = (Examples(x[rows], y[rows]) for rows in train_test_rows(y))
     classes = tuple(map(str, range(10)))
-    return _resized("digits", train, test, classes, size, mode, flip=False)  # a mirrored digit is no digit
+    return _resized("digits", parts, classes, size, mode, flip=False)  # a mirrored digit is no digit
 
 
 # --- torchvision
@@ -179,21 +181,17 @@ def _read_fashion_mnist(home: Path, given: bool, download: bool) -> tuple[Exampl
     folders = [home if given else DEBIAN, home / _FASHION_RAW]
     folder = next((f for f in folders if _idx_file(f, "train-images-idx3")), None)
     if folder is None and download:
-        folder = _download_fashion_mnist(home)
+        from torchvision.datasets import FashionMNIST
+
+        try:
+            FashionMNIST(str(home), download=True)
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"fashion_mnist: download to {home} failed ({error}); set root to its folder") from error
+        folder = home / _FASHION_RAW
     if folder is None:
         remedy = "apt-get install dataset-fashion-mnist, or set root to their folder, or set download to true"
         raise UserError(f"fashion_mnist: no IDX files in {folders[0]}; {remedy}")
     return _read_part(folder, "train"), _read_part(folder, "t10k")
-
-
-def _download_fashion_mnist(home: Path) -> Path:
-    from torchvision.datasets import FashionMNIST
-
-    try:
-        FashionMNIST(str(home), download=True)
-    except (RuntimeError, OSError) as error:
-        raise UserError(f"fashion_mnist: download to {home} failed ({error}); set root to its folder") from error
-    return home / _FASHION_RAW
 
 
 def _read_part(folder: Path, prefix: str) -> Examples:
