@@ -101,13 +101,13 @@ def read_augment(augment: Augment) -> Augmentation:
     if isinstance(augment, str) and augment.startswith("{"):
         try:
             views = yaml.safe_load(augment)
-        except yaml.YAMLError:
-            _refuse(augment, "must be YAML", EXAMPLE)
+        except yaml.YAMLError as fault:
+            raise OptionError("augment", augment, "must be YAML", EXAMPLE) from fault
     if not isinstance(views, Mapping):
         _refuse_name(augment, "")
     unknown = [view for view in views if view not in Augmentation._fields]
     if unknown:
-        _refuse(augment, "may hold the views weak and strong", f"{unknown[0]!r} is neither")
+        raise OptionError("augment", augment, "may hold the views weak and strong", f"{unknown[0]!r} is neither")
     return Augmentation(*(_recipe(view, views.get(view, "natural"), augment) for view in Augmentation._fields))
 
 
@@ -120,10 +120,15 @@ def _recipe(view: str, operations: Any, augment: Augment) -> Recipe:
     options: dict[str, Any] = {"changes": []}
     for name, magnitude in operations.items():
         if name not in WORDS:
-            _refuse(augment, f"may hold {', '.join(WORDS)}", f"{name!r} is unknown{did_you_mean(str(name), WORDS)}")
+            raise OptionError(
+                "augment",
+                augment,
+                f"may hold {', '.join(WORDS)}",
+                f"{name!r} is unknown{did_you_mean(str(name), WORDS)}",
+            )
         if name == "draws":
             if type(magnitude) is not int or not 1 <= magnitude <= 10:
-                _refuse(augment, "takes draws from 1 to 10", f"{magnitude!r} is none")
+                raise OptionError("augment", augment, "takes draws from 1 to 10", f"{magnitude!r} is none")
             options["draws"] = magnitude
             continue
         ends = None if magnitude is True else _numbers(name, magnitude, augment)
@@ -153,20 +158,16 @@ def _change(name: str, ends: list[float] | None) -> Change:
 def _numbers(name: str, magnitude: Any, augment: Augment) -> list[float]:
     """One number, or two in their order."""
     if name not in LIMITS:
-        _refuse(augment, f"takes {name} without a number", f"write true instead of {magnitude!r}")
+        raise OptionError("augment", augment, f"takes {name} without a number", f"write true instead of {magnitude!r}")
     low, high = LIMITS[name]
     ends = magnitude if isinstance(magnitude, list | tuple) else [magnitude]
     within = all(type(end) in (int, float) and low <= end <= high for end in ends)
     if not 1 <= len(ends) <= 2 or not within or ends[0] > ends[-1]:
         rule = f"takes {name} with a number from {low:g} to {high:g}, or with two such as [{low:g}, {high:g}]"
-        _refuse(augment, rule, f"{magnitude!r} is neither")
+        raise OptionError("augment", augment, rule, f"{magnitude!r} is neither")
     return [float(end) for end in ends]
 
 
 def _refuse_name(augment: Augment, name: str) -> NoReturn:
     rule = f"must be one of {', '.join(PRESETS)}, or a mapping of weak and strong to operations"
-    _refuse(augment, rule, did_you_mean(name, PRESETS).removeprefix("; ") or EXAMPLE)
-
-
-def _refuse(augment: Augment, rule: str, problem: str) -> NoReturn:
-    raise OptionError("augment", augment, rule, problem)
+    raise OptionError("augment", augment, rule, did_you_mean(name, PRESETS).removeprefix("; ") or EXAMPLE)

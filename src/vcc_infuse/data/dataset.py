@@ -138,26 +138,19 @@ def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[s
 
 def channel_mean_std(x: np.ndarray) -> MeanStd:
     """Mean and standard deviation per channel, in units of [0, 1], or per feature of vectors; std is never 0."""
-    mean, std = _image_mean_std(x) if x.ndim == 4 else _vector_mean_std(x)
+    starts = range(0, len(x), CHUNK)
+    if x.ndim == 4:  # from the histogram of the 256 values, which is exact for any number of pixels
+        counts = np.zeros((x.shape[-1], 256))
+        for start in starts:
+            for channel in range(x.shape[-1]):
+                counts[channel] += np.bincount(x[start : start + CHUNK, ..., channel].ravel(), minlength=256)
+        share = counts / counts.sum(1, keepdims=True)
+        value = np.arange(256) / 255
+        mean = share @ value
+        square = (share * (value - mean[:, None]) ** 2).sum(1)
+    else:  # in two passes, because E[x²] − E[x]² loses all digits if the mean is large
+        mean = np.asarray(sum(x[i : i + CHUNK].sum(0, dtype=np.float64) for i in starts) / len(x))
+        square = sum(((x[i : i + CHUNK].astype(np.float64) - mean) ** 2).sum(0) for i in starts) / len(x)
+    std = np.sqrt(square)
     std = np.where(std > 0, std, 1.0)  # a constant column is only shifted
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def _image_mean_std(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """From the histogram of the 256 values, which is exact for any number of pixels."""
-    counts = np.zeros((x.shape[-1], 256))
-    for start in range(0, len(x), CHUNK):
-        for channel in range(x.shape[-1]):
-            counts[channel] += np.bincount(x[start : start + CHUNK, ..., channel].ravel(), minlength=256)
-    share = counts / counts.sum(1, keepdims=True)
-    value = np.arange(256) / 255
-    mean = share @ value
-    return mean, np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
-
-
-def _vector_mean_std(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """In two passes, because E[x²] − E[x]² loses all digits if the mean is large."""
-    starts = range(0, len(x), CHUNK)
-    mean = sum(x[i : i + CHUNK].sum(0, dtype=np.float64) for i in starts) / len(x)
-    square = sum(((x[i : i + CHUNK].astype(np.float64) - mean) ** 2).sum(0) for i in starts) / len(x)
-    return np.asarray(mean), np.sqrt(square)

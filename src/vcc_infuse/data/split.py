@@ -74,10 +74,10 @@ def long_tailed(
     """
     names = _class_names(classes)
     rng = _random_state(seed)
-    first = _check_tail(tail)
+    first, pool_first = _tail_firsts(y, tail)
     sizes = tail_sizes(first, tail.gamma, len(names))
     gamma_u = tail.gamma if tail.gamma_u is None else tail.gamma_u
-    pool_sizes = tail_sizes(_pool_first(y, first, tail), gamma_u, len(names))
+    pool_sizes = tail_sizes(pool_first, gamma_u, len(names))
     rows = [rng.permutation(np.flatnonzero(y == c)) for c in range(len(names))]
     for name, available, n, m in zip(names, rows, sizes, pool_sizes, strict=True):
         if not n:
@@ -99,8 +99,8 @@ def tail_sizes(first: int, gamma: float, classes: int) -> list[int]:
     return sizes if gamma > 0 else sizes[::-1]
 
 
-def _check_tail(tail: LongTail) -> int:
-    """The size of the largest class."""
+def _tail_firsts(y: np.ndarray, tail: LongTail) -> tuple[int, int]:
+    """The sizes of the largest class, labeled and in the pool."""
     if tail.first is None:
         rule = "must be the number of labels of the largest class"
         raise OptionError("long_tail.first", None, rule, "for example 60")
@@ -108,19 +108,16 @@ def _check_tail(tail: LongTail) -> int:
         if ratio is not None and not 1 <= abs(ratio) < math.inf:
             rule = "must be at least 1, or at most -1 to reverse the order of the classes"
             raise OptionError(f"long_tail.{name}", ratio, rule)
-    return check_integer("long_tail.first", tail.first)
-
-
-def _pool_first(y: np.ndarray, first: int, tail: LongTail) -> int:
+    first = check_integer("long_tail.first", tail.first)
     if tail.beta is not None and tail.unlabeled_first is not None:
         raise UserError("long_tail.beta and long_tail.unlabeled_first exclude each other; give one of them")
     if tail.beta is not None:
         beta = check_range("long_tail.beta", tail.beta, 0, 1, open_low=True, open_high=True)
-        return round(first * (1 - beta) / beta)
+        return first, round(first * (1 - beta) / beta)
     size = check_integer("long_tail.unlabeled_first", tail.unlabeled_first or 0, low=0)
     if not size and not (y < 0).any():
         raise UserError("all images have labels; set long_tail.beta or long_tail.unlabeled_first to size the pool")
-    return size
+    return first, size
 
 
 def from_given_labels(y: np.ndarray, include_labeled: bool = True) -> Split:

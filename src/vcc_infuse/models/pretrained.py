@@ -162,8 +162,10 @@ def load_into(net: nn.Module, weights: Weights, name: str) -> None:
         {key: value for key, value in named.items() if not key.endswith("num_batches_tracked")}
         for named in (net.state_dict(), weights.tensors)
     )
-    if weights.renamed:
-        tensors = _by_position(target, tensors)  # shapes are compared below
+    pairs = list(zip(target, tensors, strict=False))
+    same_kind = all(ours.rpartition(".")[2] == theirs.rpartition(".")[2] for ours, theirs in pairs)
+    if weights.renamed and same_kind and len(tensors) == len(target) + HEAD_TENSORS:  # shapes are compared below
+        tensors = {ours: tensors[theirs] for ours, theirs in pairs}
     for candidate in (tensors, _converted(net, tensors)):
         if not _mismatches(net, target, candidate):
             net.load_state_dict({key: candidate[key] for key in target}, strict=False)
@@ -180,14 +182,6 @@ def _converted(net: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Te
     except (KeyError, IndexError, RuntimeError, ValueError, AttributeError, AssertionError):
         return tensors  # a layout that timm does not know
     return converted
-
-
-def _by_position(target: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the network's names if their kinds agree one by one; only a head may be left over."""
-    pairs = list(zip(target, tensors, strict=False))
-    same_kind = all(ours.rpartition(".")[2] == theirs.rpartition(".")[2] for ours, theirs in pairs)
-    complete = len(tensors) == len(target) + HEAD_TENSORS
-    return {ours: tensors[theirs] for ours, theirs in pairs} if same_kind and complete else tensors
 
 
 def _mismatches(net: nn.Module, target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:

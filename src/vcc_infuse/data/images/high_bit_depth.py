@@ -153,13 +153,9 @@ def _tiff(file: BinaryIO) -> Deep | None:
 
 def find_ranges(images: Iterable[np.ndarray], intensity: str) -> Ranges:
     """The range of H×W×C images by the rule `intensity`; values that are not finite do not count."""
-    if intensity == "full":
-        return ()
-    return _percentiles(images) if intensity == "percentile" else _natural(images)
-
-
-def _natural(images: Iterable[np.ndarray]) -> Ranges:
-    """The range of the camera or file format that holds all values: 8 to 16 bits, 0…1, or else what occurs."""
+    if intensity != "auto":
+        return _percentiles(images) if intensity == "percentile" else ()
+    # The range of the camera or file format that holds all values: 8 to 16 bits, 0…1, or else what occurs.
     low = np.inf
     high = -np.inf
     floats = False

@@ -63,7 +63,14 @@ def load_folder(
 
         def build(allocate: Allocate) -> dict[str, Any]:
             layout = label_layout(store, *table, str(path)) if table else read_layout(store.stamps, str(path))
-            return _build(store, str(path), (size, mode, intensity), allocate, progress, layout)
+            groups = {"train": layout.train} | ({"test": layout.test} if layout.test else {})
+            read = read_groups(store, groups, str(path), (size, mode, intensity), allocate, progress)
+            mean, std = channel_mean_std(read.arrays["train"])
+            number = {None: -1} | {name: number for number, name in enumerate(layout.classes)}
+            rows = {group: [(name, number[label]) for name, label in items] for group, items in read.groups.items()}
+            facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std, "ranges": read.ranges}
+            validation = [row for row, (name, _) in enumerate(rows["train"]) if name in layout.validation]
+            return rows | facts | {"skipped": [*layout.missing, *read.skipped], "validation": validation}
 
         arrays, facts = cached(key, cache, build)
     dataset = Dataset(
@@ -92,20 +99,6 @@ def read_images(
             store, groups, str(path), (size, mode, intensity), lambda _, shape: np.empty(shape, np.uint8)
         )
     return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
-
-
-def _build(
-    store: Store, path: str, options: Options, allocate: Allocate, progress: bool, layout: Layout
-) -> dict[str, Any]:
-    """Decode everything; the result holds a (name, label) pair per row."""
-    groups = {"train": layout.train} | ({"test": layout.test} if layout.test else {})
-    read = read_groups(store, groups, path, options, allocate, progress)
-    mean, std = channel_mean_std(read.arrays["train"])
-    number = {None: -1} | {name: number for number, name in enumerate(layout.classes)}
-    rows = {group: [(name, number[label]) for name, label in items] for group, items in read.groups.items()}
-    facts = {"classes": layout.classes, "fixed": layout.fixed, "mean": mean, "std": std, "ranges": read.ranges}
-    validation = [row for row, (name, _) in enumerate(rows["train"]) if name in layout.validation]
-    return rows | facts | {"skipped": [*layout.missing, *read.skipped], "validation": validation}
 
 
 def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:
