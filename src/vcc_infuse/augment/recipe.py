@@ -120,12 +120,8 @@ def _recipe(view: str, operations: Any, augment: Augment) -> Recipe:
     options: dict[str, Any] = {"changes": []}
     for name, magnitude in operations.items():
         if name not in WORDS:
-            raise OptionError(
-                "augment",
-                augment,
-                f"may hold {', '.join(WORDS)}",
-                f"{name!r} is unknown{did_you_mean(str(name), WORDS)}",
-            )
+            problem = f"{name!r} is unknown{did_you_mean(str(name), WORDS)}"
+            raise OptionError("augment", augment, f"may hold {', '.join(WORDS)}", problem)
         if name == "draws":
             if type(magnitude) is not int or not 1 <= magnitude <= 10:
                 raise OptionError("augment", augment, "takes draws from 1 to 10", f"{magnitude!r} is none")
