@@ -26,21 +26,21 @@ from .config import TrainConfig
 if TYPE_CHECKING:
     from .state import TrainState
 
-
 CHUNK = 128  # images per forward of the network, so that photos fit into memory
 
 
 class Start(NamedTuple):
     """What a run takes over from an earlier one: perhaps its head, and how its images are normalized."""
 
-    head: bool
-    preprocessing: Preprocessing | None
+    head: bool = False
+    preprocessing: Preprocessing | None = None
 
 
 def start_at_run(model: Classifier, folder: str, dataset: Dataset, verbose: bool) -> Start:
     """Copy the weights of a finished run into the model; those of its head only if the classes are the same."""
     saved = Predictor.load(folder, "cpu", [class_path(type(model.backbone))])  # which this run uses anyway
-    source, own = _trained_part(saved, dataset, folder), model.backbone
+    source = _trained_part(saved, dataset, folder)
+    own = model.backbone
     remedy = f"give the model options of {folder}/config.yaml"
     fault = f"init {folder}: its {type(source).__name__} does not fit this run's {type(own).__name__}; {remedy}"
     load_state(own, source.state_dict(), fault)
@@ -61,14 +61,11 @@ def _trained_part(saved: Predictor, dataset: Dataset, folder: str) -> nn.Module:
     source = saved.model.backbone
     if not isinstance(source, Embedded) or dataset.bank is None:
         return source
-    ours, theirs = dataset.bank.encoder.state_dict(), source.encoder.state_dict()
-    if ours.keys() != theirs.keys() or not all(_equal(ours[name], theirs[name]) for name in ours):
+    ours = dataset.bank.encoder.state_dict()
+    theirs = source.encoder.state_dict()
+    if ours.keys() != theirs.keys() or not all(torch.equal(ours[name].cpu(), theirs[name]) for name in ours):
         raise UserError(f"init {folder}: its features come from another network than those of this run")
     return source.layers
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool((one.cpu() == other).all())
 
 
 def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inherited: bool = False) -> float | None:
@@ -79,7 +76,8 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
     closed = isinstance(algorithm, ClosedForm)
     if not closed and (inherited or config.head_init != "probe"):
         return None
-    data, model = state.data, state.model
+    data = state.data
+    model = state.model
     y = torch.from_numpy(np.asarray(data.labeled_y))
     if not closed and len(data.dataset.shape) == 1 and not isinstance(model.backbone, Identity):
         # Layers that are still random offer a probe nothing: here it is only what the run is compared with.
@@ -99,12 +97,12 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
 @torch.no_grad()
 def plain_features(state: TrainState, model: Classifier, rows: np.ndarray) -> Tensor:
     """Features of the plain view of training rows, on the CPU."""
-    training, x = model.training, state.data.dataset.train.x
+    training = model.training
     model.eval()
-    views = chunks(x, state.views, state.device, CHUNK, rows)
-    found = [model.backbone(images).float().cpu() for images in views]
+    views = chunks(state.data.dataset.train.x, state.views, state.device, CHUNK, rows)
+    features = [model.backbone(images).float().cpu() for images in views]
     model.train(training)
-    return torch.cat(found)
+    return torch.cat(features)
 
 
 def error_on_test_set(state: TrainState, model: Classifier) -> float | None:

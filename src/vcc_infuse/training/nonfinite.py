@@ -17,9 +17,9 @@ from ..utils.seeding import seed_step
 from .callbacks import Callback
 from .config import TrainConfig
 from .distributed import gather
-from .hints import about_evaluations, about_metrics
 from .recorder import RunRecorder
 from .state import TrainState
+from .summary import about_evaluations, about_metrics
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -42,14 +42,16 @@ class LossWatch:
     def reset(self) -> None:
         """Forget what was seen."""
         self.step = torch.full((), -1, dtype=torch.int64, device=self.device)
-        self.terms, self.names = torch.zeros(0, device=self.device), tuple[str, ...]()
+        self.terms = torch.zeros(0, device=self.device)
+        self.names: tuple[str, ...] = ()
 
     @torch.no_grad()
     def see(self, number: int, losses: Losses) -> None:
         """Look at the terms of a step."""
         terms = torch.stack([term.detach().float() for term in losses.values()])
         if self.names != tuple(losses):
-            self.names, self.terms = tuple(losses), torch.zeros_like(terms)
+            self.names = tuple(losses)
+            self.terms = torch.zeros_like(terms)
         first = (self.step < 0) & ~(terms.sum().abs() < EXPLODED)  # written so that NaN counts
         self.step = torch.where(first, number, self.step)
         self.terms = torch.where(first, terms, self.terms)
@@ -78,13 +80,10 @@ def diverged(step: int, terms: dict[str, float], cause: str) -> str:
 
 def find_cause(step: int, batch: Batch, terms: dict[str, float], mixed: str, config: TrainConfig) -> str:
     """The likely reason and its remedy. Before the first update the learning rate cannot be it."""
-    views = {"labeled": batch.x, **{name: batch.views[name] for name in batch.views}}
-    for name, view in views.items():
-        if not view.isfinite().all():
-            rows = int((~view.isfinite().flatten(1).all(1)).sum())
-            return (
-                f"{rows} {name} inputs of its batch hold NaN or infinite values; correct the data or the augmentation"
-            )
+    for name, view in {"labeled": batch.x, **batch.views}.items():
+        if rows := int((~view.isfinite().flatten(1).all(1)).sum()):
+            what = f"{rows} {name} inputs of its batch hold NaN or infinite values"
+            return f"{what}; correct the data or the augmentation"
     if config.lr <= 1 <= config.lr * config.weight_decay:
         return f"weight_decay ({config.weight_decay:g}) times lr ({config.lr:g}) is at least 1; lower weight_decay"
     if mixed == "fp16":
@@ -94,11 +93,6 @@ def find_cause(step: int, batch: Batch, terms: dict[str, float], mixed: str, con
         where = f"the term {' and '.join(bad)}" if bad else "the method"
         return f"no update was made yet, so look at {where} and at the starting weights"
     return f"the learning rate is too high; try lr {config.lr / 10:g} instead of {config.lr:g}, or clip_grad 1"
-
-
-def finite(modules: list[nn.Module]) -> bool:
-    """Whether all weights are finite."""
-    return all(bool(p.isfinite().all()) for module in modules for p in module.parameters())
 
 
 def refused_if_exploded(loss: Tensor) -> Tensor:
@@ -137,7 +131,9 @@ class Recovery(Callback):
         return self.watch.found()
 
     def blame_weights(self, step: int, fault: Exception) -> Exception:
-        """Report weights that are not finite instead of what a method raised because of them."""
+        """Return what a method raised because of weights that are not finite; raise anything else."""
+        if all(bool(p.isfinite().all()) for module in self.state.modules for p in module.parameters()):
+            raise fault
         self.watch.step.fill_(step)
         if self.state.world > 1:
             raise UserError(diverged(step, {}, self._cause(step, {}))) from fault
@@ -149,7 +145,10 @@ class Recovery(Callback):
         terms = self.watch.values()
         problem = diverged(step, terms, self._cause(step, terms))
         if self.config.on_nan != "rollback" or counters.lr_scale <= 0.5**ROLLBACKS:
-            raise UserError(problem + self._what_is_left()) from fault
+            tried = f", also with lr × {counters.lr_scale:g}" if counters.lr_scale < 1 else ""
+            saved = self.recorder.last_checkpoint()
+            kept = f"; {self.config.out} keeps its checkpoint of step {saved}" if saved else ""
+            raise UserError(f"{problem}{tried}{kept}") from fault
         scale = counters.lr_scale / 2
         warnings = list(counters.warnings)
         done = self.recorder.rewind()
@@ -161,27 +160,18 @@ class Recovery(Callback):
         self.state.coreset_scheduler.resume(self.batches)
         return done
 
-    def _what_is_left(self) -> str:
-        scale = self.state.counters.lr_scale
-        tried = f", also with lr × {scale:g}" if scale < 1 else ""
-        step = self.recorder.last_checkpoint()
-        return tried + (f"; {self.config.out} keeps its checkpoint of step {step}" if step else "")
-
     def _cause(self, step: int, terms: dict[str, float]) -> str:
         seed_step(self.config.seed, step, self.state.accelerator.process_index)
         batch = self.batches.at(step)
         return find_cause(step, batch, terms, self.state.accelerator.mixed_precision, self.config)
 
     def buffers(self) -> list[Tensor]:
-        """Copies of running statistics and memories as they are now."""
-        return [buffer.clone() for buffer in self._buffers()]
-
-    def _buffers(self) -> list[Tensor]:
+        """Running statistics and memories."""
         return [buffer for module in self.state.modules for buffer in module.buffers()]
 
     def leave_out(self, number: int, before: list[Tensor]) -> None:
         """Undo what the forward of a batch without a finite gradient did to running statistics and memories."""
-        for buffer, old in zip(self._buffers(), before, strict=True):
+        for buffer, old in zip(self.buffers(), before, strict=True):
             buffer.copy_(old)
         counters = self.state.counters
         counters.skipped += 1

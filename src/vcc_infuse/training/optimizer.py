@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import OptionError
 from ..models import Classifier
 from ..models.classifier import batchnorms
+from ..models.ema import decay_at
 from .config import TrainConfig
 
 Group = dict[str, Any]
@@ -43,10 +44,7 @@ def _by_shape(modules: Iterable[nn.Module], weight_decay: float) -> list[Group]:
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.ndim > 1]
     vectors = [p for p in parameters if p.ndim <= 1]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def _by_layer(backbone: nn.Module, config: TrainConfig) -> list[Group]:
@@ -111,6 +109,13 @@ def clip(modules: Iterable[nn.Module], largest: float | None) -> None:
         nn.utils.clip_grad_norm_([p for module in modules for p in module.parameters()], largest)
 
 
-def trained_norms(model: Classifier) -> list[_BatchNorm]:
-    """BatchNorm layers whose statistics follow the data."""
-    return [layer for layer in batchnorms(model) if layer not in model.frozen_norms]
+def bn_momentum(model: Classifier) -> dict[_BatchNorm, float]:
+    """The momentum of each BatchNorm layer whose statistics follow the data, for `warm_up_bn_momentum`."""
+    layers = (layer for layer in batchnorms(model) if layer not in model.frozen_norms)
+    return {layer: layer.momentum for layer in layers if layer.momentum is not None}
+
+
+def warm_up_bn_momentum(momentum: dict[_BatchNorm, float], step: int) -> None:
+    """Let running statistics follow quickly at first, with the layer's own momentum as the limit."""
+    for layer, limit in momentum.items():
+        layer.momentum = max(limit, 1 - decay_at(step, 1.0))

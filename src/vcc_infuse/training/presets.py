@@ -21,35 +21,18 @@ USB_METHODS: dict[str, dict[str, dict[str, float]]] = {
 }
 SCRATCH: dict[str, Any] = {"steps": 1000, "eval_every": 50, "model": {"class_path": "vcc_infuse.SmallConv"}}
 # The head starts at the cross-validated logistic regression, with logits scaled so that confident pseudo labels reach
-# a threshold of 0.95. How optimizer and rate were chosen: results/frozen/README.md.
+# a threshold of 0.95.
+PRETRAINED = {"head_init": "probe", "head_scale": 3.0, "optimizer": "adamw", "model": {"class_path": "vcc_infuse.Timm"}}
+# How optimizer and rate were chosen: results/frozen/README.md.
 FROZEN: dict[str, Any] = {
-    "steps": 600,
-    "eval_every": 100,
-    "batch_size": 32,
-    "optimizer": "adamw",
-    "lr": 0.01,
-    "weight_decay": 0.0,
-    "head_init": "probe",
-    "head_scale": 3.0,
-    "model": {"class_path": "vcc_infuse.Timm"},
+    **PRETRAINED,
+    **{"steps": 600, "eval_every": 100, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0},
 }
 # Slow, from a head at the probe: a faster one forgot in a few steps what the probe knew (docs/fine-tuning.md).
 FINETUNE: dict[str, Any] = {
-    "steps": 300,
-    "eval_every": 50,
-    "batch_size": 16,
-    "unlabeled_ratio": 3,
-    "optimizer": "adamw",
-    "lr": 3e-5,
-    "layer_decay": 0.75,
-    "weight_decay": 0.05,
-    "warmup_steps": 20,
-    "clip_grad": 1.0,
-    "freeze_bn": True,
-    "head_init": "probe",
-    "head_scale": 3.0,
-    "micro_batch": 32,
-    "model": {"class_path": "vcc_infuse.Timm"},
+    **PRETRAINED,
+    **{"steps": 300, "eval_every": 50, "batch_size": 16, "unlabeled_ratio": 3, "micro_batch": 32},
+    **{"lr": 3e-5, "layer_decay": 0.75, "weight_decay": 0.05, "warmup_steps": 20, "clip_grad": 1.0, "freeze_bn": True},
 }
 
 

@@ -28,9 +28,8 @@ from ..utils.serialization import load_state
 from .config import TrainConfig
 from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
-from .ema import bn_momentum
-from .initialize import start_at_run, start_head
-from .optimizer import freeze, make_optimizer
+from .initialize import Start, start_at_run, start_head
+from .optimizer import bn_momentum, freeze, make_optimizer
 from .summary import TrainingStats
 
 Part = TypeVar("Part", Algorithm, Calibrator)
@@ -68,7 +67,9 @@ class TrainState:
         config: TrainConfig,
     ) -> None:
         self.accelerator = make_accelerator(config.precision, config.device, config.tracker, config.out)
-        check_divisible(task, self.world)
+        if task.batch_size % self.world or task.unlabeled_batch_size % self.world:
+            problem = f"batch_size {task.batch_size} does not divide among {self.world} processes"
+            raise UserError(f"{problem}; give a multiple of {self.world}")
         self.data = data
         self.task = task
         self.selector = selector
@@ -76,27 +77,28 @@ class TrainState:
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
         self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
-        inherited = self._make_model(model, config)
-        self.probe_error = start_head(self, algorithm, config, inherited=inherited)
+        seed_step(config.seed, INITIAL_WEIGHTS, 0)
+        with option_prefix("model"):
+            self.model = make_model(model, data, task.classes, pretrained=config.init is None)
+        start = start_at_run(self.model, config.init, data.dataset, self.main) if config.init else Start()
+        self.model.to(self.device).train()
+        freeze(self.model, config)
+        self.views = make_views(data.dataset, start.preprocessing or preprocessing(self.model))
+        self.probe_error = start_head(self, algorithm, config, inherited=start.head)
         self.algorithm = self._set_up("algorithm", algorithm)
         self.calibrator = self._set_up("calibrator", calibrator)
         self.ema = EMA(self.model, config.ema_decay)
         # A compiled model would be compiled again at every new momentum.
         self.bn_momentum = {} if config.compile else bn_momentum(self.model)
-        self.forward = compiled(self.model) if config.compile else self.model
+        self.forward: nn.Module = self.model
+        if config.compile:
+            from torch import _dynamo
+
+            # What cannot be compiled, or all of it without a C++ compiler, runs as it is, with a warning.
+            _dynamo.config.suppress_errors = True
+            self.forward = cast(nn.Module, torch.compile(self.model))
         optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
-
-    def _make_model(self, model: nn.Module, config: TrainConfig) -> bool:
-        """The model with its starting weights, and the views it expects; returns whether its head is another run's."""
-        seed_step(config.seed, INITIAL_WEIGHTS, 0)
-        with option_prefix("model"):
-            self.model = make_model(model, self.data, self.task.classes, pretrained=config.init is None)
-        start = start_at_run(self.model, config.init, self.data.dataset, self.main) if config.init else None
-        self.model.to(self.device).train()
-        freeze(self.model, config)
-        self.views = make_views(self.data.dataset, (start and start.preprocessing) or preprocessing(self.model))
-        return start is not None and start.head
 
     def _set_up(self, option: str, part: Part) -> Part:
         """A copy of the user's method or calibrator, ready to train."""
@@ -146,16 +148,21 @@ class TrainState:
         mean = of_rows.views.mean.to(self.device)
         std = of_rows.views.std.to(self.device)
         backbone = Embedded.attach(bank.encoder, model.backbone, mean, std, model.head.in_features)
-        joined = Classifier(backbone, model.head)
-        return replace(of_rows, model=joined, views=bank.views, shape=bank.source.shape)
+        return replace(of_rows, model=Classifier(backbone, model.head), views=bank.views, shape=bank.source.shape)
 
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""
         dataset = self.data.dataset
         return Predictor(
-            self.classifier(), self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device,
+            model=self.classifier(),
+            calibrator=self.calibrator,
+            views=self.views,
+            classes=dataset.classes,
+            shape=dataset.shape,
+            task=self.task,
+            device=self.device,
             ranges=dataset.ranges,
-        )  # fmt: skip
+        )
 
     def sync_stats(self) -> None:
         """Average the statistics over processes, so that they describe the whole batch."""
@@ -181,21 +188,6 @@ class TrainState:
         self.counters = Counters(**state["counters"])
         for name, values in state["normalization"].items():
             setattr(self.views, name, values)
-
-
-def compiled(model: Classifier) -> nn.Module:
-    """The model compiled; what cannot be, or all of it without a C++ compiler, runs as it is, with a warning."""
-    import torch._dynamo
-
-    torch._dynamo.config.suppress_errors = True
-    return cast(nn.Module, torch.compile(model))
-
-
-def check_divisible(task: Task, world: int) -> None:
-    """Refuse batches that processes cannot share evenly."""
-    if task.batch_size % world or task.unlabeled_batch_size % world:
-        remedy = f"give a multiple of {world}"
-        raise UserError(f"batch_size {task.batch_size} does not divide among {world} processes; {remedy}")
 
 
 def make_model(model: nn.Module, data: SSLData, classes: int, pretrained: bool = True) -> Classifier:
