@@ -72,29 +72,21 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     # Mistakes are reported before images are decoded. What `auto` chooses later changes no part but the model.
     likely = resolve(config, "scratch" if config.preset == "auto" else config.preset)
     options = likely.train_config()
-    parts = Parts(*(likely.build(name) for name in Parts._fields))
-    check_compatible(*parts)
-    check_lazy(parts.algorithm, options.lazy)
+    algorithm, calibrator, selector = (likely.build(name) for name in ("algorithm", "calibrator", "selector"))
+    check_compatible(algorithm, calibrator, selector)
+    check_lazy(algorithm, options.lazy)
     model = None if config.model is None else likely.build("model")
-    config, data = _loaded(config, data, parts.algorithm, model)
+    config, data = _loaded(config, data, algorithm, model)
     with phase("loading the network", shown=options.progress and config.preset in ("auto", "frozen")):
         choice = _choose(config, data, model)
     config = resolve(config, choice.preset)
     network, config = _network(config, data, model, choice.encoder)
-    trainer = Trainer(network, *parts, config.train_config(), callbacks=callbacks)
+    trainer = Trainer(network, algorithm, calibrator, selector, config.train_config(), callbacks=callbacks)
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
             bank = open_bank(data, choice.encoder, config.bank, cache=config.cache, device=options.device)
     return Prepared(config, data, trainer, bank, choice.reason)
-
-
-class Parts(NamedTuple):
-    """What trains the network."""
-
-    algorithm: Algorithm
-    calibrator: Calibrator
-    selector: Selector | None
 
 
 def _loaded(
@@ -323,7 +315,7 @@ def _announce(run: Prepared, *, shown: bool) -> float:
     trial = run.data
     times = []
     total = 0.0
-    with phase("timing a few steps", shown=shown):
+    with phase("timing a few steps", shown=config.progress):
         if run.bank is not None:
             # Without the bank itself, which would embed views that only the trial needs.
             trial = replace(run.data, dataset=replace(run.bank.dataset(), bank=None))

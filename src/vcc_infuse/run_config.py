@@ -85,7 +85,7 @@ class PartConfig:
         """The object; an argument that the class refuses is named after `option`."""
         kind = self.kind()
         if not (isinstance(kind, type) and issubclass(kind, base)):
-            raise OptionError(option, self.class_path, f"must be a {base.__name__}")
+            raise OptionError(option, self.class_path, f"must be a subclass of {base.__name__}")
         arguments = dict(self.init_args)
         for name, value in arguments.items():
             if isinstance(value, PartConfig):

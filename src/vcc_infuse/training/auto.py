@@ -31,7 +31,6 @@ from .trainer import Trainer
 TINY = 24  # pixels per side below which a network pretrained on photographs has nothing to look at
 WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
 TRIAL_STEPS = 30
-TRIAL_IMAGES = 16 * TRIAL_STEPS
 SAMPLE = 64  # test examples on which an evaluation is timed
 SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step
 
@@ -87,7 +86,7 @@ def training_seconds(trainer: Trainer, data: SSLData) -> float:
 
 def comparison_seconds(bank: Bank) -> float:
     """Time of a comparison with fine-tuning, if there is one: a backward pass costs about two forward passes."""
-    return 3 * TRIAL_IMAGES * bank.seconds_per_view()
+    return float(3 * FINETUNE["batch_size"] * TRIAL_STEPS * bank.seconds_per_view())
 
 
 def probe_error(data: SSLData) -> float | None:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 EXPLODED = 1e6  # a cross entropy is far below, so a larger loss is on its way to infinity
 PATIENCE = 20  # batches in a row without a finite gradient, after which leaving out batches is given up
 ROLLBACKS = 5
-OFTEN = 1  # steps between two looks on one CPU
-SELDOM = 25  # elsewhere: a look makes the host wait for a GPU, or for other processes
+SELDOM = 25  # steps between two looks, where a look makes the host wait for a GPU or for other processes
 
 
 class LossWatch:
@@ -36,7 +35,7 @@ class LossWatch:
 
     def __init__(self, device: torch.device, world: int = 1) -> None:
         self.device = device
-        self.every = OFTEN if device.type == "cpu" and world == 1 else SELDOM
+        self.every = 1 if device.type == "cpu" and world == 1 else SELDOM
         self.reset()
 
     def reset(self) -> None:
@@ -55,10 +54,6 @@ class LossWatch:
         first = (self.step < 0) & ~(terms.sum().abs() < EXPLODED)  # written so that NaN counts
         self.step = torch.where(first, number, self.step)
         self.terms = torch.where(first, terms, self.terms)
-
-    def due(self, number: int) -> bool:
-        """Whether to look after step `number`."""
-        return number % self.every == 0
 
     def found(self) -> int | None:
         """The first bad step, if there was one."""
@@ -123,7 +118,7 @@ class Recovery(Callback):
 
     def bad_step(self, number: int, *, look: bool) -> int | None:
         """The first step whose loss is not finite on any process; `look` also where no look is due after `number`."""
-        if not (look or self.watch.due(number)):
+        if not look and number % self.watch.every:
             return None
         if self.state.world > 1:
             steps = gather(self.watch.step[None])

@@ -63,22 +63,20 @@ def _by_layer(backbone: nn.Module, config: TrainConfig) -> list[Group]:
 def freeze(model: Classifier, config: TrainConfig) -> None:
     """Fix the weights of the backbone, or of its first stages, and BatchNorm's running statistics, if asked for."""
     backbone = model.backbone
-    if config.freeze == "backbone":
-        frozen = list(backbone.named_parameters())
-    else:
-        stages = 0 if config.freeze == "none" else int(config.freeze)
-        frozen = _first_stages(backbone, stages) if stages else []
-    for _, parameter in frozen:
-        parameter.requires_grad_(False)
-    names = {name for name, _ in frozen}
+    names = {name for name, _ in backbone.named_parameters()} if config.freeze == "backbone" else set()
+    if config.freeze not in ("none", "backbone", 0):
+        names = _first_stages(backbone, int(config.freeze))
+    for name, parameter in backbone.named_parameters():
+        if name in names:
+            parameter.requires_grad_(False)
     for name, layer in backbone.named_modules():
         if isinstance(layer, _BatchNorm) and (config.freeze_bn or f"{name}.weight" in names):
             model.frozen_norms.append(layer)
     model.train(model.training)
 
 
-def _first_stages(backbone: nn.Module, stages: int) -> list[tuple[str, nn.Parameter]]:
-    """Parameters of the first stages, as timm groups those of its networks."""
+def _first_stages(backbone: nn.Module, stages: int) -> set[str]:
+    """Names of the parameters of the first stages, as timm groups those of its networks."""
     net = getattr(backbone, "net", None)
     if net is None or not hasattr(net, "group_matcher"):
         raise OptionError("freeze", stages, "must be none or backbone for a network that is not timm's")
@@ -87,8 +85,7 @@ def _first_stages(backbone: nn.Module, stages: int) -> list[tuple[str, nn.Parame
     layers: dict[int, list[str]] = group_parameters(net, net.group_matcher(coarse=True))
     if stages > len(layers):
         raise OptionError("freeze", stages, f"must be at most {len(layers)}, the stages of this network")
-    first = {f"net.{name}" for layer in sorted(layers)[:stages] for name in layers[layer]}
-    return [(name, parameter) for name, parameter in backbone.named_parameters() if name in first]
+    return {f"net.{name}" for layer in sorted(layers)[:stages] for name in layers[layer]}
 
 
 def learning_rate(config: TrainConfig, step: int, steps: int) -> float:

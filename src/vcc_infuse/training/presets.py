@@ -66,18 +66,9 @@ def _paper(data: str) -> dict[str, Any]:
     Everything is written out, so that it stays the papers' if a default changes.
     """
     protocol = {
-        "steps": 2**20,
-        "eval_every": 5 * 1024,
-        "batch_size": 64,
-        "optimizer": "sgd",
-        "lr": 0.03,
-        "momentum": 0.9,
-        "schedule": "cosine",
-        "ema_decay": 0.999,
-        "precision": "fp32",
-        "model": _wide_resnet(28, 2),
-        "weight_decay": 5e-4,
-        "joint_bn": True,
+        **{"steps": 2**20, "eval_every": 5 * 1024, "batch_size": 64, "precision": "fp32", "joint_bn": True},
+        **{"optimizer": "sgd", "lr": 0.03, "momentum": 0.9, "schedule": "cosine", "weight_decay": 5e-4},
+        **{"ema_decay": 0.999, "model": _wide_resnet(28, 2)},
     }
     special: dict[str, dict[str, Any]] = {
         "cifar100": {"model": _wide_resnet(28, 8), "weight_decay": 1e-3},
@@ -94,15 +85,9 @@ def _usb(data: str) -> dict[str, Any]:
     large = data == "stl10"
     network = {"name": "vit_base_patch16_224" if large else "vit_small_patch16_224"}
     return {
-        "steps": 204_800,
-        "eval_every": 2048,
-        "batch_size": 8,
-        "unlabeled_ratio": 1,
-        "optimizer": "adamw",
-        "lr": 1e-4 if large else 5e-4,
-        "layer_decay": 0.65 if large else 0.5,
+        **{"steps": 204_800, "eval_every": 2048, "batch_size": 8, "unlabeled_ratio": 1, "warmup_steps": 5120},
+        **{"optimizer": "adamw", "lr": 1e-4 if large else 5e-4, "layer_decay": 0.65 if large else 0.5},
         "weight_decay": 5e-4,
-        "warmup_steps": 5120,
         "model": {"class_path": "vcc_infuse.Timm", "init_args": {**network, "input_size": 224}},
     }
 

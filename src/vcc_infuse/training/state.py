@@ -20,7 +20,6 @@ from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier
 from ..models.ema import EMA
 from ..models.on_features import Embedded
-from ..models.pretrained import Preprocessing
 from ..selectors import Selector
 from ..types import Task
 from ..utils.seeding import seed_step
@@ -39,15 +38,12 @@ INITIAL_WEIGHTS = 2**31
 
 @dataclass
 class Counters:
-    """Numbers of a run that a checkpoint keeps.
-
-    `lr_scale` is the factor on the learning rate after rollbacks; `skipped` counts the batches that were left out.
-    """
+    """Numbers of a run that a checkpoint keeps."""
 
     best_error: float = math.inf
     train_seconds: float = 0.0
-    lr_scale: float = 1.0
-    skipped: int = 0
+    lr_scale: float = 1.0  # after rollbacks
+    skipped: int = 0  # batches that were left out
     skipped_in_row: int = 0
     warnings: list[str] = field(default_factory=list)
 
@@ -83,7 +79,9 @@ class TrainState:
         start = start_at_run(self.model, config.init, data.dataset, self.main) if config.init else Start()
         self.model.to(self.device).train()
         freeze(self.model, config)
-        self.views = make_views(data.dataset, start.preprocessing or preprocessing(self.model))
+        backbone = self.model.backbone
+        expected = backbone.preprocessing() if isinstance(backbone, Backbone) else None  # by pretrained weights
+        self.views = make_views(data.dataset, start.preprocessing or expected)
         self.probe_error = start_head(self, algorithm, config, inherited=start.head)
         self.algorithm = self._set_up("algorithm", algorithm)
         self.calibrator = self._set_up("calibrator", calibrator)
@@ -144,11 +142,10 @@ class TrainState:
         bank = self.data.dataset.bank
         if bank is None:
             return of_rows
-        model = of_rows.model
-        mean = of_rows.views.mean.to(self.device)
-        std = of_rows.views.std.to(self.device)
-        backbone = Embedded.attach(bank.encoder, model.backbone, mean, std, model.head.in_features)
-        return replace(of_rows, model=Classifier(backbone, model.head), views=bank.views, shape=bank.source.shape)
+        mean, std = (values.to(self.device) for values in (self.views.mean, self.views.std))
+        head = of_rows.model.head
+        backbone = Embedded.attach(bank.encoder, of_rows.model.backbone, mean, std, head.in_features)
+        return replace(of_rows, model=Classifier(backbone, head), views=bank.views, shape=bank.source.shape)
 
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""
@@ -202,11 +199,6 @@ def make_model(model: nn.Module, data: SSLData, classes: int, pretrained: bool =
     if pretrained and isinstance(backbone, Backbone):
         backbone.load_pretrained()
     return classifier.to(memory_format=torch.channels_last)
-
-
-def preprocessing(model: Classifier) -> Preprocessing | None:
-    """What a pretrained backbone expects of images."""
-    return model.backbone.preprocessing() if isinstance(model.backbone, Backbone) else None
 
 
 def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:
