@@ -1,8 +1,4 @@
-"""The only way a run is put together: RunConfig → load → resolve → [embed] → Trainer.fit → Result.
-
-`train` and `resume` are what users call; the command line, SSLClassifier and the paper's tables go through them or
-through `prepare`.
-"""
+"""The only way a run is put together: RunConfig → load → resolve → [embed] → Trainer.fit → Result."""
 
 from __future__ import annotations
 
@@ -52,16 +48,13 @@ CHANGEABLE = ("root", "cache", "device", "progress")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to start: complete options, data, the trainer, and the bank to embed if there is one.
-
-    `reason` says why `auto` chose the preset; it is empty if the user chose it.
-    """
+    """A run that is ready to start: complete options, data, the trainer, and the bank to embed if there is one."""
 
     config: RunConfig
     data: SSLData
     trainer: Trainer
     bank: Bank | None = None
-    reason: str = ""
+    reason: str = ""  # why `auto` chose the preset
 
 
 def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequence[Callback] = ()) -> Prepared:
@@ -352,14 +345,16 @@ def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
     if error <= auto.WEAK_FEATURES:
         return say(f"{facts}: frozen features serve well", shown=config.progress)
-    seconds = auto.comparison_seconds(bank)
+    seconds = auto.TRIAL_FORWARDS * bank.seconds_per_view()
     if seconds > PATIENCE:
         say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
         return None
     with phase(f"{facts}: comparing with fine-tuning, about {duration(seconds)}", shown=config.progress):
         errors = auto.compare_finetuning(data, config)
     if errors is not None:
-        better = "frozen features serve well" if errors.preset == "frozen" else "--preset finetune may be better here"
+        # A difference of one image in ten is needed to tell; ties go to the cheaper one.
+        finetune = errors.finetuned < errors.frozen - 0.1
+        better = "--preset finetune may be better here" if finetune else "frozen features serve well"
         numbers = f"frozen {100 * errors.frozen:.0f} %, fine-tuned {100 * errors.finetuned:.0f} % error"
         say(f"on {errors.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
     return None

@@ -33,14 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PartConfig:
-    """A class and the arguments given to it, as in config.yaml. Without a class: arguments of the preset's own class.
+    """A class and the arguments given to it, as in config.yaml. Without a class: arguments of the preset's own class."""
 
-    Args:
-        class_path: name of a class of this package, or the import path of another one.
-        init_args: arguments of its constructor; what is left out is decided by the preset or the class.
-    """
-
-    class_path: str | None = None
+    class_path: str | None = None  # name of a class of this package, or the import path of another one
     init_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

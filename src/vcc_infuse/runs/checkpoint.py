@@ -17,8 +17,6 @@ from ..errors import UserError
 from ..utils.io import in_words, read_json, reading, write_atomic, write_json
 from .fingerprint import Fingerprint
 
-NAME = re.compile(r"step-(\d+)\.pt")
-
 
 def save(folder: Path, step: int, state: dict[str, Any], fingerprint: Fingerprint | None = None, keep: int = 2) -> Path:
     """Write `state` (tensors in plain containers) as the checkpoint of `step`; delete all but the newest `keep`.
@@ -77,7 +75,7 @@ def _warn(path: Path, fault: str) -> None:
 
 def corruption_reason(path: Path) -> str | None:
     """Why a checkpoint cannot be trusted, or None."""
-    if NAME.fullmatch(path.name) is None:
+    if re.fullmatch(r"step-(\d+)\.pt", path.name) is None:
         return "its name is not step-<number>.pt"
     try:
         expected = read_json(path.with_suffix(".json"))

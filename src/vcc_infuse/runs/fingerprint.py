@@ -50,11 +50,8 @@ def row_digests(x: np.ndarray) -> np.ndarray:
 
 
 def used_rows(data: SSLData) -> Columns:
-    """Digests and labels of the rows that are trained on (`train`) and measured on (`test`).
-
-    For embedded views, those of the images they come from.
-    """
-    source = data.dataset.images
+    """Digests and labels of the rows that are trained on (`train`) and measured on (`test`)."""
+    source = data.dataset.images  # of embedded views, what they come from
     used = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     train = Examples(source.train.x[used], source.train.y[used])
     parts = {"train": train} | ({} if source.test is None else {"test": source.test})

@@ -32,18 +32,7 @@ PACKAGES = ("vcc-infuse", "torch", "torchvision", "accelerate", "numpy", "scikit
 
 
 class RunFolder:
-    """The files of one run. Nothing is created before `create`.
-
-    Args:
-        path: the folder, which need not exist.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     run = RunFolder(folder)
-    ...     run.create("data: digits")
-    ...     sorted(file.name for file in run.path.iterdir())
-    ['config.yaml', 'manifest.json']
-    """
+    """The files of one run, in a folder that need not exist. Nothing is created before `create`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import Supervised
-from ..bank.bank import Bank
 from ..bank.embed import make_encoder
 from ..calibrators import Softmax
 from ..data.dataset import Examples
@@ -31,6 +30,7 @@ from .trainer import Trainer
 TINY = 24  # pixels per side below which a network pretrained on photographs has nothing to look at
 WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
 TRIAL_STEPS = 30
+TRIAL_FORWARDS = 3 * 16 * TRIAL_STEPS  # of a comparison with fine-tuning: a backward pass costs about two of them
 SAMPLE = 64  # test examples on which an evaluation is timed
 SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step
 
@@ -84,11 +84,6 @@ def training_seconds(trainer: Trainer, data: SSLData) -> float:
     return seconds
 
 
-def comparison_seconds(bank: Bank) -> float:
-    """Time of a comparison with fine-tuning, if there is one: a backward pass costs about two forward passes."""
-    return float(3 * FINETUNE["batch_size"] * TRIAL_STEPS * bank.seconds_per_view())
-
-
 def probe_error(data: SSLData) -> float | None:
     """Cross-validated error of a linear probe on the labels of embedded data; None with too few labels to tell."""
     labels = torch.from_numpy(data.labeled_y)
@@ -108,11 +103,6 @@ class Comparison(NamedTuple):
     frozen: float
     finetuned: float
     labels: int
-
-    @property
-    def preset(self) -> str:
-        """The better of the two; ties go to the cheaper one. A difference of one image in ten is needed to tell."""
-        return "finetune" if self.finetuned < self.frozen - 0.1 else "frozen"
 
 
 def compare_finetuning(data: SSLData, config: TrainConfig, *, steps: int = TRIAL_STEPS) -> Comparison | None:

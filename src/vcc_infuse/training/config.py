@@ -206,24 +206,16 @@ class TrainOptions(TypedDict, total=False):
 def config_yaml(
     data: Mapping[str, Any], parts: Mapping[str, object], config: TrainConfig, bank: BankConfig | None = None
 ) -> str:
-    """The text of config.yaml, in the form that the command line reads: complete, so that it repeats the run.
-
-    Without `out`, because a new run needs a folder of its own.
-    """
+    """The text of config.yaml, in the form that the command line reads: complete, so that it repeats the run."""
     described = {name: to_config(part) if part is not None else None for name, part in parts.items()}
-    unset = {"out"} if config.preset else {"out", "preset"}
+    unset = {"out"} if config.preset else {"out", "preset"}  # a new run needs a folder of its own
     options = {name: value for name, value in asdict(config).items() if name not in unset}
     views = {} if bank is None else {"bank": asdict(bank)}
     return yaml.safe_dump({**data, **described, **options, **views}, sort_keys=False, allow_unicode=True)
 
 
 def memory_bytes(memory: str) -> int:
-    """The bytes of a size such as 4GB, 800 MB or 1.5GB.
-
-    Example:
-        >>> memory_bytes("1.5GB")
-        1500000000
-    """
+    """The bytes of a size such as 4GB, 800 MB or 1.5GB."""
     size = re.fullmatch(r"(\d+(?:\.\d+)?) *([MG])B", memory.strip(), re.IGNORECASE)
     if size is None or not float(size[1]):
         raise OptionError("memory", memory, "must be a size such as 4GB or 800MB")

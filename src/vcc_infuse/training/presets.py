@@ -37,25 +37,13 @@ FINETUNE: dict[str, Any] = {
 
 
 def preset_options(name: str, data: str) -> dict[str, Any]:
-    """The options of a preset other than "auto". Those of the papers depend on the data.
-
-    Example:
-        >>> preset_options("scratch", "digits")["steps"]
-        1000
-        >>> preset_options("paper", "cifar100")["model"]["init_args"]
-        {'depth': 28, 'width': 8}
-    """
+    """The options of a preset other than "auto". Those of the papers depend on the data."""
     options = {"frozen": FROZEN, "finetune": FINETUNE, "scratch": SCRATCH, "paper": _paper(data), "usb": _usb(data)}
     return options[check_choice("preset", name, tuple(options))]
 
 
 def method_options(name: str, data: str, method: str) -> dict[str, float]:
-    """Arguments that a preset gives to a method, because its authors chose them for the dataset.
-
-    Example:
-        >>> method_options("paper", "svhn", "MixMatch")
-        {'weight': 250.0}
-    """
+    """Arguments that a preset gives to a method, because its authors chose them for the dataset."""
     named = {"paper": PAPER_METHODS, "usb": USB_METHODS}.get(name, {}).get(method, {})
     return named.get(data, named.get("any", {}))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,12 +70,9 @@ class RunRecorder(Callback):
         saved = None
         if resume:
             self._check(self.folder, rows, force)
-            saved = self._load()
-        if saved:
-            with self._reading():
-                self.state.load_state_dict(saved)
+            saved = self._restore(self.folder)
         self.resumed = saved is not None
-        step = saved["step"] if saved else 0
+        step = saved or 0
         wait_for_everyone(self.state.accelerator)
         if self.writes:
             if resume:
@@ -113,30 +109,27 @@ class RunRecorder(Callback):
         if remark and self.state.main:
             print(remark, file=sys.stderr)
 
-    def _reading(self) -> AbstractContextManager[None]:
-        assert self.folder is not None
-        return reading(self.folder.checkpoints, "restore them from a copy, or start again with a new --out")
-
-    def _load(self) -> dict[str, Any] | None:
-        """The newest checkpoint that is as it was written, with its step."""
-        assert self.folder is not None
-        with self._reading():
-            saved = checkpoint.load(self.folder.checkpoints, self.state.device)
-            if saved is not None and (type(saved["step"]) is not int or saved["step"] < 0):
+    def _restore(self, folder: RunFolder) -> int | None:
+        """Continue at the newest checkpoint that is as it was written, if there is one; returns its step."""
+        with reading(folder.checkpoints, "restore them from a copy, or start again with a new --out"):
+            saved = checkpoint.load(folder.checkpoints, self.state.device)
+            if saved is None:
+                return None
+            if type(saved["step"]) is not int or saved["step"] < 0:
                 raise ValueError(f"its step is {saved['step']!r}")
-            return saved
+            self.state.load_state_dict(saved)
+            return int(saved["step"])
 
     def rewind(self) -> int:
         """Restore the last checkpoint and drop what was recorded after it; returns its step."""
-        saved = self._load()
         assert self.folder is not None
-        if saved is None:
+        step = self._restore(self.folder)
+        if step is None:
             raise UserError(f"{self.folder.checkpoints} has no checkpoint to go back to; start again with a new --out")
-        self.state.load_state_dict(saved)
         if self.writes:
-            self.folder.rewind(saved["step"])
+            self.folder.rewind(step)
         wait_for_everyone(self.state.accelerator)
-        return int(saved["step"])
+        return step
 
     def last_checkpoint(self) -> int | None:
         """The step of the last checkpoint, if there is one."""

@@ -1,39 +1,45 @@
-"""TrainState: everything that changes while training, built from options and data, saved and restored together."""
+"""TrainState: everything that changes while training, and where the weights start: anew, at another run, at a probe."""
 
 from __future__ import annotations
 
 import copy
 import math
+import sys
 import warnings
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..algorithms import Algorithm
-from ..calibrators import Calibrator
+from ..algorithms.baselines import ClosedForm
+from ..calibrators import Calibrator, Softmax
+from ..data.dataset import Dataset
 from ..data.ssl_data import SSLData
 from ..errors import UserError, option_prefix
+from ..inference.evaluate import chunks, evaluate
 from ..inference.predictor import Predictor, make_views
-from ..models import Backbone, Classifier
+from ..models import Backbone, Classifier, Identity
 from ..models.ema import EMA
+from ..models.linear_probe import probe_on
 from ..models.on_features import Embedded
+from ..models.pretrained import Preprocessing
 from ..selectors import Selector
 from ..types import Task
 from ..utils.seeding import seed_step
-from ..utils.serialization import load_state
+from ..utils.serialization import class_path, load_state
 from .config import TrainConfig
 from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
-from .initialize import Start, start_at_run, start_head
 from .optimizer import bn_momentum, freeze, make_optimizer
 from .summary import TrainingStats
 
 Part = TypeVar("Part", Algorithm, Calibrator)
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
 INITIAL_WEIGHTS = 2**31
+CHUNK = 128  # images per forward of the network, so that photos fit into memory
 
 
 @dataclass
@@ -214,3 +220,81 @@ def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:
         batch_size=config.batch_size,
         unlabeled_batch_size=config.batch_size * (config.unlabeled_ratio or 1),
     )
+
+
+class Start(NamedTuple):
+    """What a run takes over from an earlier one: perhaps its head, and how its images are normalized."""
+
+    head: bool = False
+    preprocessing: Preprocessing | None = None
+
+
+def start_at_run(model: Classifier, folder: str, dataset: Dataset, verbose: bool) -> Start:
+    """Copy the weights of a finished run into the model; those of its head only if the classes are the same."""
+    saved = Predictor.load(folder, "cpu", [class_path(type(model.backbone))])  # which this run uses anyway
+    source = saved.model.backbone
+    own = model.backbone
+    if isinstance(source, Embedded) and dataset.bank is not None:  # both learn from features of one frozen network
+        ours = dataset.bank.encoder.state_dict()
+        theirs = source.encoder.state_dict()
+        if ours.keys() != theirs.keys() or not all(torch.equal(ours[name].cpu(), theirs[name]) for name in ours):
+            raise UserError(f"init {folder}: its features come from another network than those of this run")
+        source = source.layers
+    remedy = f"give the model options of {folder}/config.yaml"
+    fault = f"init {folder}: its {type(source).__name__} does not fit this run's {type(own).__name__}; {remedy}"
+    load_state(own, source.state_dict(), fault)
+    if hasattr(source, "interpolation"):
+        own.interpolation = source.interpolation  # set by pretrained weights, which are not loaded again
+    mean, std = (tuple(values.tolist()) for values in (saved.views.mean, saved.views.std))
+    images = len(dataset.shape) == len(saved.shape) == 3
+    same = saved.classes == dataset.classes
+    if same:
+        load_state(model.head, saved.model.head.state_dict(), fault)
+    elif verbose:
+        print(f"init {folder}: its classes are not those of the data, so the head starts anew", file=sys.stderr)
+    return Start(same, Preprocessing(mean, std, 0, "") if images else None)
+
+
+def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inherited: bool = False) -> float | None:
+    """Start the head at the probe or at a closed-form solution, if asked for; returns the probe's test error.
+
+    A head that is `inherited` from another run stays.
+    """
+    closed = isinstance(algorithm, ClosedForm)
+    if not closed and (inherited or config.head_init != "probe"):
+        return None
+    data = state.data
+    model = state.model
+    y = torch.from_numpy(np.asarray(data.labeled_y))
+    if not closed and len(data.dataset.shape) == 1 and not isinstance(model.backbone, Identity):
+        # Layers that are still random offer a probe nothing: here it is only what the run is compared with.
+        model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
+    labeled = plain_features(state, model, data.split.labeled)
+    if isinstance(algorithm, ClosedForm):
+        pool = plain_features(state, model, data.split.pool) if algorithm.needs_pool else labeled[:0]
+        state.model = algorithm.solve(model, labeled, y, pool).to(state.device)
+        return error_on_test_set(state, state.model)
+    probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
+    probe.copy_to(model.head)
+    error = error_on_test_set(state, model)
+    probe.copy_to(model.head, config.head_scale)
+    return error
+
+
+@torch.no_grad()
+def plain_features(state: TrainState, model: Classifier, rows: np.ndarray) -> Tensor:
+    """Features of the plain view of training rows, on the CPU."""
+    training = model.training
+    model.eval()
+    views = chunks(state.data.dataset.train.x, state.views, state.device, CHUNK, rows)
+    features = [model.backbone(images).float().cpu() for images in views]
+    model.train(training)
+    return torch.cat(features)
+
+
+def error_on_test_set(state: TrainState, model: Classifier) -> float | None:
+    """Error on the test set, if there is one."""
+    test = state.data.dataset.test
+    if test is None:
+        return None
+    return float(evaluate(model, Softmax(), test, state.views, state.device)["error"])  # type: ignore[arg-type]

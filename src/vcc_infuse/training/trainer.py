@@ -7,9 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import FrameType
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -49,27 +49,23 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run is saved and
 
 
 class StopRequest:
-    """Which signal asked to stop, if any."""
+    """Watches for SIGINT and SIGTERM while training: which of them asked to stop, if any."""
 
     signal: int | None = None
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Remember the signal; a second one of the same kind gets the usual, immediate effect."""
+    def __enter__(self) -> Self:
+        watched = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+        self.before = {number: signal.signal(number, self._remember) for number in watched}
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        """A second signal of the same kind gets the usual, immediate effect."""
         self.signal = number
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
-
-
-@contextmanager
-def stop_request() -> Iterator[StopRequest]:
-    """Watch for SIGINT and SIGTERM while training; handlers are put back afterwards."""
-    request = StopRequest()
-    watched = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
-    before = {number: signal.signal(number, request) for number in watched}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Trainer:
@@ -207,7 +203,7 @@ class Trainer:
         """The steps from `start` on."""
         self.state_.coreset_scheduler.resume(self.batches_)
         done = start
-        with stop_request() as request:
+        with StopRequest() as request:
             while done < self.steps:
                 fault = self._refresh_and_train(done)
                 done += 1
