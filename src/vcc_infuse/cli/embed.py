@@ -15,7 +15,7 @@ from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData, load
 from ..errors import UserError, option_prefix
 from ..models import Timm
-from ..training.signals import Interrupted
+from ..training.trainer import Interrupted
 from ..utils.device import resolve_device
 from ..utils.progress import duration
 from .parser import Parser, add_device, add_limits, integer, limits_of, one_of
