@@ -1,7 +1,5 @@
 """Distribution alignment (Berthelot et al., ICLR 2020): scale probabilities so that their mean approaches a target."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -28,17 +26,13 @@ class EMAAlignment(nn.Module):
         target: the distribution to approach; uniform by default.
     """
 
-    mean: Tensor
-    started: Tensor
-    target: Tensor
-
     def __init__(self, classes: int, *, momentum: float = 0.999, target: Tensor | None = None) -> None:
         super().__init__()
         self.momentum = momentum
         target = torch.full((classes,), 1 / classes) if target is None else target.float() / target.sum()
-        self.register_buffer("target", target)
-        self.register_buffer("mean", target.clone())  # the identity until the first batch
-        self.register_buffer("started", torch.zeros((), dtype=torch.bool))
+        self.target = nn.Buffer(target)
+        self.mean = nn.Buffer(target.clone())  # the identity until the first batch
+        self.started = nn.Buffer(torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
     def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:

@@ -1,21 +1,21 @@
 """Meta Pseudo Labels (Pham et al., CVPR 2021): a teacher is trained by how much its labels improve the student."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Outputs, PseudoLabels, Step, Task
+from ..utils.params import number
 from .base import Algorithm
 from .ops import labeled_loss, ramp, sharpen
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MPL(Algorithm):
     """The student learns only pseudo labels; the teacher learns from labels, consistency (UDA) and feedback.
 
@@ -42,23 +42,12 @@ class MPL(Algorithm):
         Pham et al., Meta Pseudo Labels, CVPR 2021.
     """
 
-    def __init__(
-        self,
-        *,
-        weight: float = 8.0,
-        rampup_fraction: float = 1 / 60,
-        threshold: float = 0.6,
-        temperature: float = 0.7,
-        smoothing: float = 0.15,
-        finetune_fraction: float = 0.01,
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.temperature = check_range("temperature", temperature, 0.01, 100)
-        self.smoothing = check_range("smoothing", smoothing, 0, 1)
-        self.finetune_fraction = check_range("finetune_fraction", finetune_fraction, 0, 1)
+    weight: float = number(8.0)
+    rampup_fraction: float = number(1 / 60, 0, 1)
+    threshold: float = number(0.6, 0, 1)
+    temperature: float = number(0.7, 0.01, 100)
+    smoothing: float = number(0.15, 0, 1)
+    finetune_fraction: float = number(0.01, 0, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """The teacher is a copy of the model."""

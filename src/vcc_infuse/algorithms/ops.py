@@ -1,8 +1,7 @@
 """What several methods share: sharpening, MixUp, the labeled loss, schedules, repeated ids, projections."""
 
-from __future__ import annotations
-
 import math
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +94,7 @@ class Projection(nn.Module):
         self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, embedding_dim))
 
     @classmethod
-    def of(cls, model: nn.Module, embedding_dim: int, hidden_dim: int | None = None) -> Projection:
+    def of(cls, model: nn.Module, embedding_dim: int, hidden_dim: int | None = None) -> Self:
         """A projection of the features that enter `model.head`."""
         return cls(head_of(model).in_features, embedding_dim, hidden_dim)
 

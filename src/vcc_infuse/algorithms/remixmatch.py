@@ -1,22 +1,23 @@
 """ReMixMatch (Berthelot et al., ICLR 2020): MixMatch with aligned guesses, strong views and a rotation task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError, check_choice, check_range
+from ..errors import UserError
 from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step, Task
+from ..utils.params import number
 from .alignment import EMAAlignment
 from .base import Algorithm
 from .ops import head_of, interleaved_forward, mixup, ramp, sharpen
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ReMixMatch(Algorithm):
     """The prediction for the weak view, aligned and sharpened, is the target of two strong views, mixed and unmixed.
 
@@ -41,27 +42,14 @@ class ReMixMatch(Algorithm):
     views = ("weak", "strong", "strong_2")
     unlabeled_ratio = 1
 
-    def __init__(
-        self,
-        *,
-        weight: float = 1.5,
-        strong_weight: float = 0.5,
-        rotation_weight: float = 0.5,
-        rampup_fraction: float = 1 / 64,
-        temperature: float = 0.5,
-        alpha: float = 0.75,
-        momentum: float = 0.992,
-        target: Literal["labeled", "uniform"] = "labeled",
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.strong_weight = check_range("strong_weight", strong_weight)
-        self.rotation_weight = check_range("rotation_weight", rotation_weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
-        self.temperature = check_range("temperature", temperature, 0.01, 100)
-        self.alpha = check_range("alpha", alpha)
-        self.momentum = check_range("momentum", momentum, 0, 1)
-        self.target = check_choice("target", target, ("labeled", "uniform"))
+    weight: float = number(1.5)
+    strong_weight: float = number(0.5)
+    rotation_weight: float = number(0.5)
+    rampup_fraction: float = number(1 / 64, 0, 1)
+    temperature: float = number(0.5, 0.01, 100)
+    alpha: float = number(0.75)
+    momentum: float = number(0.992, 0, 1)
+    target: Literal["labeled", "uniform"] = "labeled"
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A head that classifies four rotations, and the running mean of the guesses."""

@@ -1,7 +1,5 @@
 """A calibrator estimates how much a pseudo label can be trusted. `Softmax`, the default, trusts the classifier."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -13,17 +13,16 @@ detects overconfidence that is limited to unseen images. Only held-out labels do
 All outputs come from the EMA model, as at inference.
 """
 
-from __future__ import annotations
-
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_range
 from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
+from ..utils.params import number
 from ..utils.ring_buffer import RingBuffer
 from .base import Calibrator
 from .temperature import MIN_TEMPERATURE, derivatives
@@ -45,12 +44,10 @@ def newton_step(inverse: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
 class RunningTemperature(nn.Module):
     """The inverse temperature of the last `size` examples, updated by Newton steps; 1 before any example."""
 
-    inverse: Tensor
-
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()
         self.memory = RingBuffer(size, dict.fromkeys(("logits", "targets"), ((classes,), torch.float32)))
-        self.register_buffer("inverse", torch.ones(()))
+        self.inverse = nn.Buffer(torch.ones(()))
 
     def observe(self, logits: Tensor, targets: Tensor) -> None:
         """Store examples and refit. An unfilled row is all zeros and has no effect on the temperature."""
@@ -126,6 +123,7 @@ class TemperatureEstimate(nn.Module):
         return logits * self.inverse
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HardViewTemperature(Calibrator):
     """Learns a temperature while training and applies it at inference only.
 
@@ -140,14 +138,13 @@ class HardViewTemperature(Calibrator):
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017 (temperature scaling).
     """
 
-    def __init__(
-        self, *, sample_fraction: float = 0.25, holdout_fraction: float = 0.0, memorization_gate: bool = True
-    ) -> None:
-        super().__init__()
-        self.sample_fraction = check_range("sample_fraction", sample_fraction, 0.001, 1)
-        self.holdout_fraction = check_range("holdout_fraction", holdout_fraction, 0, 0.9)
-        self.memorization_gate = memorization_gate
-        self.labeled_views = () if holdout_fraction else ("strong",)
+    sample_fraction: float = number(0.25, 0.001, 1)
+    holdout_fraction: float = number(0.0, 0, 0.9)
+    memorization_gate: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.labeled_views = () if self.holdout_fraction else ("strong",)
 
     @property
     def held_out(self) -> float:

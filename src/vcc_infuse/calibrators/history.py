@@ -1,7 +1,5 @@
 """The classifier's past predictions for each example of the pool."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -28,22 +26,17 @@ class History(nn.Module):
         max_age: steps after which a visit no longer counts.
     """
 
-    values: Tensor
-    classes_kept: Tensor
-    stamp: Tensor
-    visits: Tensor
-
     def __init__(self, pool: int, classes: int, *, top_k: int = 0, window: int = 1, max_age: int = 2**31 - 1) -> None:
         super().__init__()
         self.classes = classes
         self.window = window
         self.max_age = max_age
         self.top_k = top_k if 0 < top_k < classes else 0
-        self.register_buffer("values", torch.zeros(pool, self.top_k or classes, dtype=torch.float16))
+        self.values = nn.Buffer(torch.zeros(pool, self.top_k or classes, dtype=torch.float16))
         small = torch.int16 if classes <= 2**15 else torch.int32
-        self.register_buffer("classes_kept", torch.zeros(pool if self.top_k else 0, self.top_k, dtype=small))
-        self.register_buffer("stamp", torch.full((pool,), -1, dtype=torch.int32))
-        self.register_buffer("visits", torch.zeros(pool, dtype=torch.int16))
+        self.classes_kept = nn.Buffer(torch.zeros(pool if self.top_k else 0, self.top_k, dtype=small))
+        self.stamp = nn.Buffer(torch.full((pool,), -1, dtype=torch.int32))
+        self.visits = nn.Buffer(torch.zeros(pool, dtype=torch.int16))
 
     def read(self, ids: Tensor, now: int) -> Visit:
         """The past predictions for the examples `ids`, as of step `now`."""

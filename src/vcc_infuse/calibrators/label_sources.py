@@ -5,8 +5,6 @@ sources can contradict the network: labeled images held out from training ("held
 images ("labeled_strong"), and the weak view's pseudo label for the strong view ("weak_strong").
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ Matched to the reference of all classes together, the total is the same and ever
 class with low confidence is still selected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,16 +1,16 @@
 """Selector: the base class of all core-set methods."""
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal, get_args, get_origin
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError, check_choice, check_integer, check_range
+from ..errors import UserError
 from ..types import Coreset, Task
-from ..utils.params import HasOptions
+from ..utils.params import HasOptions, integer, number
 from ..utils.seeding import preserve_mode_and_rng
 from .pool import Pool
 from .ranking import Selection
@@ -24,8 +24,6 @@ PAPER_INTERVAL = 40 / 1024  # as a fraction of the run
 @dataclass(kw_only=True, eq=False, repr=False)
 class Selector(HasOptions):
     """Keeps a part of the unlabeled pool. A subclass implements `choose` and declares its options as fields.
-
-    Options of a Literal type are checked here, others in the `__post_init__` of the subclass.
 
     Args:
         keep: fraction of the pool to keep, and of the optimizer steps to take.
@@ -50,19 +48,12 @@ class Selector(HasOptions):
     restricts: ClassVar[bool] = True
     """Whether anything is left out at all."""
 
-    keep: float = 0.4
-    every: int | None = None
+    keep: float = number(0.4, 0, 1, open_low=True)
+    every: int | None = integer(None, 0)
     score_with: ScoreWith = "online"
     first_interval: FirstInterval = "random"
     selection_: Selection | None = field(default=None, init=False)
     """The result of the last `select`."""
-
-    def __post_init__(self) -> None:
-        for option in fields(self):
-            if get_origin(option.type) is Literal:
-                check_choice(option.name, getattr(self, option.name), get_args(option.type))
-        self.keep = check_range("keep", self.keep, 0, 1, open_low=True)
-        self.every = None if self.every is None else check_integer("every", self.every, 0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import check_integer, check_range
 from ..types import Coreset
+from ..utils.params import integer, number
 from .base import Selector
 from .head_gradients import ExampleGradients, GroupGradients
 from .pool import Pool
@@ -32,14 +32,9 @@ class GradMatch(Selector):
         Killamsetty et al.: GRAD-MATCH: Gradient Matching based Data Subset Selection. ICML 2021.
     """
 
-    ridge: float = 0.5
+    ridge: float = number(0.5)
     granularity: Literal["class", "batch"] = "class"
-    block: int = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.ridge = check_range("ridge", self.ridge, 0)
-        self.block = check_integer("block", self.block, 2)
+    block: int = integer(1000, 2)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Match; fill the places that the pursuit leaves open with further examples of average weight."""

@@ -3,8 +3,6 @@
 An error is weight · (softmax − target). Features h are extended to h̃ = [h; 1], which makes the bias one more column.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,11 +1,9 @@
 """Pool: the unlabeled pool as the algorithm would learn from it now: pseudo labels, weights, the student's outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -93,7 +91,7 @@ class Pool:
         """A generator that depends on seed, step and purpose, not on process or device."""
         return np.random.default_rng([self.seed, self.number, purpose])
 
-    def using(self, weights: str) -> Pool:
+    def using(self, weights: str) -> Self:
         """The same pool, evaluated with the averaged weights if `weights` is "ema"."""
         return replace(self, model=self.ema, trained=self.model) if weights == "ema" else self
 

@@ -1,10 +1,8 @@
 """The order in which examples are kept: selected ones by score, then the rest by confidence; and class quotas."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -29,13 +27,13 @@ class Scored(NamedTuple):
     labels: np.ndarray
 
     @classmethod
-    def concat(cls, tables: Sequence[Scored]) -> Scored:
+    def concat(cls, tables: Sequence[Self]) -> Self:
         """Several tables one after the other."""
         return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
-    def take(self, rows: np.ndarray) -> Scored:
+    def take(self, rows: np.ndarray) -> Self:
         """The rows with these indices."""
-        return Scored(*(column[rows] for column in self))
+        return type(self)(*(column[rows] for column in self))
 
 
 def rows_to_state(rows: Scored) -> dict[str, Tensor]:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import check_integer, check_range
 from ..types import Outputs
+from ..utils.params import integer, number
 from .base import Selector, uniform
 from .head_gradients import ExampleGradients, GroupGradients, augmented, mean_gradient
 from .pool import Pool
@@ -76,14 +76,9 @@ class RETRIEVE(Selector):
         Killamsetty et al.: RETRIEVE: Coreset Selection for Efficient and Robust Semi-Supervised Learning. NeurIPS 2021.
     """
 
-    lr: float = 0.03
-    rounds: int = 15
+    lr: float = number(0.03)
+    rounds: int = integer(15)
     granularity: Granularity = "example"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.lr = check_range("lr", self.lr, 0)
-        self.rounds = check_integer("rounds", self.rounds, 1)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Score each example by how early it is picked."""

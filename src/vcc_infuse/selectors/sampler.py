@@ -1,7 +1,5 @@
 """CoresetSampler: a core set as the sampler of a `torch.utils.data.DataLoader`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

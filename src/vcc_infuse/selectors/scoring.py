@@ -9,7 +9,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..errors import check_range
 from ..types import Coreset
 from .base import Selector, uniform
 from .pool import Pool, PoolChunk
@@ -33,10 +32,6 @@ class ScoredSelector(Selector):
     score_momentum: float = field(default=0.0, init=False)
     averages_: Tensor | None = field(default=None, init=False)
     seen_: Tensor | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.score_momentum = check_range("score_momentum", self.score_momentum, 0, 1, open_high=True)
 
     def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """Scan the pool; returns the columns of `example_columns` and "score", `(pool,)` each; higher is kept first."""

@@ -5,8 +5,6 @@ calibrator gives them. Its scale becomes that of the softmax confidence of all c
 many are selected as by the softmax, and equally large shares of all classes, however little confidence a class gets.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

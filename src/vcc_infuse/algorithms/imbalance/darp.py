@@ -5,8 +5,6 @@ class sizes. The weights wₙ = 1/entropy(Qₙ) keep confident rows close to the
 is Xₙ = softmax(log Qₙ − hₙ·ν), so that only ν, one number per class, is unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -37,11 +35,6 @@ class DARP(Wrapper):
         2020.
     """
 
-    probs: Tensor
-    seen: Tensor
-    refined: Tensor
-    expected: Tensor
-
     def __init__(
         self,
         base: PseudoLabeling | None = None,
@@ -65,16 +58,16 @@ class DARP(Wrapper):
             raise OptionError("class_frequencies", given, f"must have {task.classes} numbers, one per class")
         # A class without labels should be rare, not impossible.
         counts = task.label_counts.float().clamp(min=0.5) if given is None else torch.tensor(given)
-        self.register_buffer("expected", (counts / counts.sum()).clamp(min=1e-6))
-        self.register_buffer("probs", torch.zeros(task.pool, task.classes))
-        self.register_buffer("seen", torch.zeros(task.pool, dtype=torch.bool))
-        self.register_buffer("refined", torch.zeros(task.pool, task.classes))
+        self.expected = nn.Buffer((counts / counts.sum()).clamp(min=1e-6))
+        self.probs = nn.Buffer(torch.zeros(task.pool, task.classes))
+        self.seen = nn.Buffer(torch.zeros(task.pool, dtype=torch.bool))
+        self.refined = nn.Buffer(torch.zeros(task.pool, task.classes))
 
     def on_coreset_change(self, ids: Tensor) -> None:
         """Forget examples outside the core set, whose probabilities would become stale."""
         super().on_coreset_change(ids)
         self.seen.copy_(torch.zeros_like(self.seen).index_copy(0, ids, self.seen[ids]))
-        self.refined *= self.seen[:, None]
+        self.refined.mul_(self.seen[:, None])
 
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:

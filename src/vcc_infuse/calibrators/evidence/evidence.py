@@ -7,17 +7,17 @@ counts is learned from labeled images, each judged by a head that was not shown 
 that a label is right, during training and at inference.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice, check_integer, check_range
+from ...errors import check_choice
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
+from ...utils.params import integer, number
 from ..base import Calibrator, set_top_confidence
 from ..history import DENSE_CLASSES, History, Visit
 from ..scale_matching import ScaleMatching
@@ -34,6 +34,7 @@ FIT_EVERY = 5  # learning steps between two fits
 TINY = 1e-6
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Evidence(Calibrator):
     """Orders pseudo labels by the probability that they are right; the softmax confidence decides how many count.
 
@@ -61,37 +62,22 @@ class Evidence(Calibrator):
 
     follows_schedule = True
     learns_from_labeled = True
-    thresholds: Tensor
 
-    def __init__(
-        self,
-        *,
-        scores: Sequence[str] = ("neighbors", "witness"),
-        match: Literal["balanced", "confidence", "none"] = "balanced",
-        max_label_error: float | None = None,
-        weigh: bool = False,
-        neighbors: int = 10,
-        code_size: int = 64,
-        refreshes: int = 2,
-        folds: int = 4,
-        every: int = 2,
-        min_per_class: int = 16,
-        warmup_fraction: float = 0.1,
-    ) -> None:
-        super().__init__()
-        self.scores = tuple(check_choice("scores", score, SCORES) for score in scores)
-        self.match = check_choice("match", match, ("balanced", "confidence", "none"))
-        self.max_label_error = max_label_error
-        if max_label_error is not None:
-            check_range("max_label_error", max_label_error, 0, 1, open_low=True, open_high=True)
-        self.weigh = weigh
-        self.neighbors = check_integer("neighbors", neighbors)
-        self.code_size = check_integer("code_size", code_size)
-        self.refreshes = check_integer("refreshes", refreshes)
-        self.folds = check_integer("folds", folds, 2)
-        self.every = check_integer("every", every)
-        self.min_per_class = check_integer("min_per_class", min_per_class)
-        self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
+    scores: Sequence[str] = ("neighbors", "witness")
+    match: Literal["balanced", "confidence", "none"] = "balanced"
+    max_label_error: float | None = number(None, 0, 1, open_low=True, open_high=True)
+    weigh: bool = False
+    neighbors: int = integer(10)
+    code_size: int = integer(64)
+    refreshes: int = integer(2)
+    folds: int = integer(4, 2)
+    every: int = integer(2)
+    min_per_class: int = integer(16)
+    warmup_fraction: float = number(0.1, 0, 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the memories, the heads and the model that weighs the evidence."""
@@ -121,7 +107,7 @@ class Evidence(Calibrator):
             self.out_of_fold = OutOfFoldRows(self.scores, heads, witness if "witness" in self.scores else None, past)
         self.logistic = LogisticModel(columns, classes)
         self.scale = ScaleMatching(self.match, classes=classes, size=128 * classes, min_per_class=self.min_per_class)
-        self.register_buffer("thresholds", torch.full((classes,), torch.inf))
+        self.thresholds = nn.Buffer(torch.full((classes,), torch.inf))
         first = min(one_pass, math.ceil(task.steps / 4))
         self.refresh_steps = {first + i * (task.steps - first) // self.refreshes for i in range(self.refreshes)}
 

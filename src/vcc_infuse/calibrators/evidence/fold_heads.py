@@ -6,8 +6,6 @@ predictions. If the network is trained too, its features have seen all labels, a
 on frozen features the whole prediction is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -20,9 +18,6 @@ THRESHOLD = 0.95  # of the pseudo labels that a head learns from
 class FoldHeads(nn.Module):
     """One linear head per fold; a label's fold is decided when it is first seen, in turns within its class."""
 
-    fold: Tensor
-    counts: Tensor
-
     def __init__(self, classes: int, width: int, *, labeled: int, folds: int) -> None:
         super().__init__()
         self.classes = classes
@@ -30,8 +25,8 @@ class FoldHeads(nn.Module):
         self.linear = nn.Linear(width, folds * classes)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
-        self.register_buffer("fold", torch.full((labeled,), -1))
-        self.register_buffer("counts", torch.zeros(classes, dtype=torch.long))
+        self.fold = nn.Buffer(torch.full((labeled,), -1))
+        self.counts = nn.Buffer(torch.zeros(classes, dtype=torch.long))
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits (batch, folds, classes) of features (batch, width)."""

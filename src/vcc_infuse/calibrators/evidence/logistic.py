@@ -4,8 +4,6 @@ More evidence never lowers the probability: weights are not negative. Few labels
 to equal shares, and the offset of each class to the common one.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -28,17 +26,12 @@ class NormalScores(nn.Module):
     comparable, and keep probabilities near 1 apart.
     """
 
-    values: Tensor
-    ordered: Tensor
-    known: Tensor
-    cursor: Tensor
-
     def __init__(self, columns: int) -> None:
         super().__init__()
-        self.register_buffer("values", torch.full((columns, REMEMBERED), torch.nan))
-        self.register_buffer("ordered", torch.full((columns, REMEMBERED), torch.inf))
-        self.register_buffer("known", torch.zeros(columns, 1))
-        self.register_buffer("cursor", torch.tensor(0))
+        self.values = nn.Buffer(torch.full((columns, REMEMBERED), torch.nan))
+        self.ordered = nn.Buffer(torch.full((columns, REMEMBERED), torch.inf))
+        self.known = nn.Buffer(torch.zeros(columns, 1))
+        self.cursor = nn.Buffer(torch.tensor(0))
 
     @torch.no_grad()
     def observe(self, probs: Tensor) -> None:
@@ -64,15 +57,11 @@ class NormalScores(nn.Module):
 class LogisticModel(nn.Module):
     """σ(weights · evidence + bias + offset of the label's class)."""
 
-    weights: Tensor
-    bias: Tensor
-    offsets: Tensor
-
     def __init__(self, evidence: int, classes: int) -> None:
         super().__init__()
-        self.register_buffer("weights", torch.full((evidence,), WEIGHT / evidence))
-        self.register_buffer("bias", torch.tensor(BIAS))
-        self.register_buffer("offsets", torch.zeros(classes))
+        self.weights = nn.Buffer(torch.full((evidence,), WEIGHT / evidence))
+        self.bias = nn.Buffer(torch.tensor(BIAS))
+        self.offsets = nn.Buffer(torch.zeros(classes))
 
     def forward(self, evidence: Tensor, labels: Tensor) -> Tensor:
         """The probability that each label is right."""

@@ -1,7 +1,5 @@
 """Which examples of the pool look alike: a short code of each example's features, and its nearest neighbors by it."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,25 +23,18 @@ class FeatureMemory(nn.Module):
         neighbors: nearest examples of each.
     """
 
-    basis: Tensor
-    center: Tensor
-    codes: Tensor
-    seen: Tensor
-    nearest: Tensor
-    found: Tensor
-
     def __init__(self, pool: int, *, labeled: int, width: int, code_size: int, neighbors: int) -> None:
         super().__init__()
         self.pool = pool
         self.neighbors = neighbors
         self.based = False
         size = min(code_size, width)
-        self.register_buffer("basis", torch.zeros(width, size))
-        self.register_buffer("center", torch.zeros(width))
-        self.register_buffer("codes", torch.zeros(pool + labeled, size, dtype=torch.float16))
-        self.register_buffer("seen", torch.zeros(pool + labeled, dtype=torch.bool))
-        self.register_buffer("nearest", torch.zeros(pool + labeled, neighbors, dtype=torch.int32))
-        self.register_buffer("found", torch.zeros(pool + labeled, dtype=torch.bool))
+        self.basis = nn.Buffer(torch.zeros(width, size))
+        self.center = nn.Buffer(torch.zeros(width))
+        self.codes = nn.Buffer(torch.zeros(pool + labeled, size, dtype=torch.float16))
+        self.seen = nn.Buffer(torch.zeros(pool + labeled, dtype=torch.bool))
+        self.nearest = nn.Buffer(torch.zeros(pool + labeled, neighbors, dtype=torch.int32))
+        self.found = nn.Buffer(torch.zeros(pool + labeled, dtype=torch.bool))
 
     @torch.no_grad()
     def write(self, ids: Tensor, features: Tensor) -> None:

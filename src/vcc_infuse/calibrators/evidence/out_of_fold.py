@@ -1,6 +1,6 @@
 """Predictions for labeled images by heads that were not shown their labels, from which the weights are learned."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,7 @@ class OutOfFoldRows(nn.Module):
             distribution over pairs of head and class.
     """
 
-    evidence: Tensor
-    labels: Tensor
-    right: Tensor
-    batch: Tensor
-    batches: Tensor
-
-    def __init__(self, scores: tuple[str, ...], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
+    def __init__(self, scores: Sequence[str], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
         super().__init__()
         self.scores = scores
         self.heads = heads
@@ -41,11 +35,11 @@ class OutOfFoldRows(nn.Module):
         labeled = len(heads.fold)
         columns = 1 + len(scores)
         self.ranks = NormalScores(columns)
-        self.register_buffer("evidence", torch.zeros(labeled, columns))
-        self.register_buffer("labels", torch.full((labeled,), -1))
-        self.register_buffer("right", torch.zeros(labeled, dtype=torch.bool))
-        self.register_buffer("batch", torch.full((labeled,), -RECENT))
-        self.register_buffer("batches", torch.tensor(0))
+        self.evidence = nn.Buffer(torch.zeros(labeled, columns))
+        self.labels = nn.Buffer(torch.full((labeled,), -1))
+        self.right = nn.Buffer(torch.zeros(labeled, dtype=torch.bool))
+        self.batch = nn.Buffer(torch.full((labeled,), -RECENT))
+        self.batches = nn.Buffer(torch.tensor(0))
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Ranked evidence, predicted labels, whether they are right, and the folds."""

@@ -5,8 +5,6 @@ at which (losses + 1)/(examples + 1) ≤ α has an expected loss of at most α o
 of the labeled ones. The guarantee is about all examples: at most a fraction α of the pool is trusted and wrong.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

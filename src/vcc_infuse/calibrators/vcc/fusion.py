@@ -3,8 +3,6 @@
 `vcc_infuse.functional` exports the three steps.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import torch

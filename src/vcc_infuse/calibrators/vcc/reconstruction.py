@@ -3,8 +3,6 @@
 The VAE of VCC (encoder q(z | c, x), decoder p(r | c, x, z), standard normal prior), or an MLP: the decoder without z.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import cast
 

@@ -17,9 +17,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice, check_range
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ...utils.device import to_float64
+from ...utils.params import number
 from ..base import set_top_confidence
 from ..hard_view_temperature import VIEW, TemperatureEstimate, sample_rows
 from ..scale_matching import ScaleMatching
@@ -52,26 +52,21 @@ class RobustVCC(VCC):
 
     joint: bool = field(default=False, init=False)
     residual: bool = True
-    weight: float = 1.0
+    weight: float = number(1.0)
     match: Literal["balanced", "confidence", "none"] = "balanced"
     inference: Literal["temperature", "reconstruction"] = "temperature"
-    target_fraction: float = 0.25
-    warmup_fraction: float = 0.1
-    holdout_fraction: float = 0.0
+    target_fraction: float = number(0.25, 0.001, 1)
+    warmup_fraction: float = number(0.1, 0, 1)
+    holdout_fraction: float = number(0.0, 0, 0.9)
     memorization_gate: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("match", self.match, ("balanced", "confidence", "none"))
-        check_choice("inference", self.inference, ("temperature", "reconstruction"))
-        check_range("target_fraction", self.target_fraction, 0.001, 1)
-        check_range("warmup_fraction", self.warmup_fraction, 0, 1)
-        check_range("holdout_fraction", self.holdout_fraction, 0, 0.9)
         self.labeled_views = () if self.holdout_fraction else ("strong",)
 
     @property
     def held_out(self) -> float:
-        """The fraction of the labeled images to keep out of training."""
+        """`holdout_fraction`."""
         return self.holdout_fraction
 
     def setup(self, model: nn.Module, task: Task) -> None:

@@ -1,7 +1,5 @@
 """The memory of VCC, a history of predictions and a queue of scores, and the target confidence derived from it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

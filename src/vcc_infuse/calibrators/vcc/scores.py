@@ -4,8 +4,6 @@ The three consistency scores of VCC (Fang et al., IJCAI 2024), each 0 for a perf
 gradient. `vcc_infuse.functional` exports them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

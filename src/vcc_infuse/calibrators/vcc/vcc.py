@@ -8,8 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice, check_integer, check_range
+from ...errors import check_choice
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
+from ...utils.params import integer, number
 from ..base import Calibrator, set_top_confidence
 from ..history import DENSE_CLASSES, History
 from .fusion import Fusion
@@ -52,31 +53,19 @@ class VCC(Calibrator):
     output: Literal["scalar", "distribution"] = "scalar"
     joint: bool = False
     residual: bool = False
-    mc_samples: int = 8
-    dropout: float = 0.3
-    window: int = 1
-    max_age_passes: float = 4.0
-    top_k: int = 8
-    queue_size: int | None = None
-    min_per_class: int = 16
-    latent_dim: int = 16
-    weight: float = 2.0
+    mc_samples: int = integer(8)
+    dropout: float = number(0.3, 0, 0.99)
+    window: int = integer(1, 1, 1000)
+    max_age_passes: float = number(4.0, 0, 1e9)
+    top_k: int = integer(8, 0)
+    queue_size: int | None = integer(None)
+    min_per_class: int = integer(16)
+    latent_dim: int = integer(16)
+    weight: float = number(2.0)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
-        check_choice("reconstruct", self.reconstruct, ("vae", "mlp", "none"))
-        check_choice("fusion", self.fusion, ("corrected", "printed"))
-        check_choice("output", self.output, ("scalar", "distribution"))
-        check_range("dropout", self.dropout, 0, 0.99)
-        check_integer("window", self.window, 1, 1000)
-        check_range("max_age_passes", self.max_age_passes, 0, 1e9)
-        check_integer("top_k", self.top_k, 0)
-        for name in ("mc_samples", "min_per_class", "latent_dim"):
-            check_integer(name, getattr(self, name))
-        if self.queue_size is not None:
-            check_integer("queue_size", self.queue_size)
-        check_range("weight", self.weight)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the history, the queue and the network."""

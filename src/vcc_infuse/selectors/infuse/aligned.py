@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import UserError, check_integer
+from ...errors import UserError
+from ...utils.params import integer
 from ..head_gradients import mean_gradient
 from ..pool import Pool
 from ..scoring import Granularity
@@ -39,11 +40,7 @@ class AlignedINFUSE(INFUSE):
     curvature: Literal["identity", "gauss_newton"] = field(default="identity", init=False)
     mixup_draws: int = field(default=8, init=False)
     damping: float = field(default=0.1, init=False)
-    sample: int = 4096
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.sample = check_integer("sample", self.sample, 1)
+    sample: int = integer(4096)
 
     def score(self, *args: Any, **kwargs: Any) -> Tensor:
         """Refuse: weak views of the pool are needed, too."""

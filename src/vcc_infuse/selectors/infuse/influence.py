@@ -9,10 +9,8 @@ References:
     Learning. IJCAI 2024.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -111,13 +109,13 @@ class FeatureMixup(NamedTuple):
     share: Tensor
 
     @classmethod
-    def draw(cls, count: int, rng: np.random.Generator, device: torch.device | str = "cpu") -> FeatureMixup:
+    def draw(cls, count: int, rng: np.random.Generator, device: torch.device | str = "cpu") -> Self:
         """A random partner for each row, and λ ~ Beta(1, 1)."""
         partner = torch.from_numpy(rng.permutation(count)).to(device)
         return cls(partner, torch.from_numpy(rng.random(count)).float().to(device)[:, None])
 
     @classmethod
-    def none(cls, count: int, device: torch.device | str = "cpu") -> FeatureMixup:
+    def none(cls, count: int, device: torch.device | str = "cpu") -> Self:
         """Rows as they are."""
         return cls(torch.arange(count, device=device), torch.ones(count, 1, device=device))
 
