@@ -8,8 +8,16 @@ calibrators and selectors call these same functions.
 from .calibrators.base import set_top_confidence
 from .calibrators.mmce import mmce
 from .calibrators.temperature import fit_temperature
-from .calibrators.vcc.fusion import fuse, interpolate, normalize_scores
-from .calibrators.vcc.scores import ensemble_score, entropy, kl, temporal_score, view_score
+from .calibrators.vcc.scores import (
+    ensemble_score,
+    entropy,
+    fuse,
+    interpolate,
+    kl,
+    normalize_scores,
+    temporal_score,
+    view_score,
+)
 from .selectors.infuse.influence import influence, support_direction
 
 __all__ = [

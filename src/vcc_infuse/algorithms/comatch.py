@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task, WeakOutputs
 from ..utils.params import integer, number
 from ..utils.ring_buffer import RingBuffer
-from .alignment import QueueAlignment
 from .fixmatch import FixMatch
-from .ops import Projection, full_precision, labeled_loss, similarity
+from .ops import Projection, QueueAlignment, full_precision, labeled_loss, similarity
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -12,9 +12,8 @@ from ..errors import UserError
 from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step, Task
 from ..utils.params import number
-from .alignment import EMAAlignment
 from .base import Algorithm
-from .ops import head_of, interleaved_forward, mixup, ramp, sharpen
+from .ops import EMAAlignment, head_of, interleaved_forward, mixup, ramp, sharpen
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

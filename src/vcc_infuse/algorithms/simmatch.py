@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
 from ..utils.params import integer, number
-from .alignment import QueueAlignment
 from .fixmatch import FixMatch
-from .ops import Projection, epoch_steps, labeled_loss, last_occurrence, similarity
+from .ops import Projection, QueueAlignment, epoch_steps, labeled_loss, last_occurrence, similarity
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..types import Calibrated, PseudoLabels, Step, Task
 from ..utils.params import number
-from .alignment import EMAAlignment
 from .base import PseudoLabeling
+from .ops import EMAAlignment
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -1,6 +1,7 @@
 """A calibrator estimates how much a pseudo label can be trusted. `Softmax`, the default, trusts the classifier."""
 
-from typing import Any, ClassVar
+import warnings
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -133,3 +134,42 @@ def set_top_confidence(probs: Tensor, confidence: Tensor) -> Tensor:
     least = second / (1 + second) * (1 + 1e-5)
     confidence = torch.maximum(confidence[:, None], least).clamp(max=1)
     return (shares * (1 - confidence)).scatter(1, labels, confidence)
+
+
+SOURCES = ("held_out", "labeled_strong", "weak_strong")
+
+
+class LabeledExamples(NamedTuple):
+    """Images, and labels that the network may get wrong.
+
+    Measured against its own argmax a network is always right, and every calibrator then asks for full confidence. Three
+    sources can contradict it: labeled images held out from training ("held_out"), strongly augmented labeled images
+    ("labeled_strong"), and the weak view's pseudo label for the strong view ("weak_strong").
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+def collect_examples(sources: tuple[str, ...], step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
+    """The examples of all `sources` together; None, with a warning, if the step has none.
+
+    `outputs` are those of the weak view.
+    """
+    parts = [examples for source in sources if (examples := _from_source(source, step, outputs)) is not None]
+    if not parts:
+        warnings.warn(f"labels={'+'.join(sources)}: the batch has none, so nothing is calibrated", stacklevel=2)
+        return None
+    return LabeledExamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _from_source(source: str, step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
+    """The examples of one source, at most as many as the labeled batch has; None if the step has none."""
+    batch = step.batch
+    name = "strong" if source == "weak_strong" else source
+    if name not in batch.views:
+        return None
+    if source == "weak_strong":
+        return LabeledExamples(batch.rows(name, slice(len(batch.y))), outputs.logits[: len(batch.y)].argmax(1))
+    labels = batch.held_out_y if source == "held_out" else batch.y
+    return None if labels is None else LabeledExamples(batch.views[name], labels)

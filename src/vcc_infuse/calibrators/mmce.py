@@ -13,8 +13,7 @@ from torch import Tensor
 from ..models.classifier import frozen_statistics
 from ..types import Calibrated, Step, WeakOutputs, identity_gather
 from ..utils.params import number
-from .base import Softmax
-from .label_sources import collect_examples
+from .base import Softmax, collect_examples
 
 KERNEL_WIDTH = 0.4
 TINY = 1e-12

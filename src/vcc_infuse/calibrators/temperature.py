@@ -11,8 +11,7 @@ from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
 from ..utils.params import integer, number
 from ..utils.ring_buffer import RingBuffer
-from .base import Calibrator
-from .label_sources import collect_examples
+from .base import Calibrator, collect_examples
 
 MIN_TEMPERATURE = 0.05
 MAX_TEMPERATURE = 20.0

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..utils.params import number
+from .base import ScoredSelector, example_columns
 from .pool import Pool
-from .scoring import ScoredSelector, example_columns
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from ..types import Coreset
 from ..utils.params import integer, number
-from .base import Selector
-from .head_gradients import ExampleGradients, GroupGradients
-from .pool import Pool
+from .base import Selector, gradient_columns, random_groups, table
+from .pool import ExampleGradients, GroupGradients, Pool
 from .ranking import Selection, order, proportional
-from .scoring import gradient_columns, random_groups, table
 
 BLOCKS, FILL = 31, 32  # keys of random streams
 

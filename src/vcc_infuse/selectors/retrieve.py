@@ -9,11 +9,9 @@ from torch import Tensor
 
 from ..types import Outputs
 from ..utils.params import integer, number
-from .base import Selector, uniform
-from .head_gradients import ExampleGradients, GroupGradients, augmented, mean_gradient
-from .pool import Pool
+from .base import Granularity, Selector, gradient_columns, random_groups, table, uniform
+from .pool import ExampleGradients, GroupGradients, Pool, augmented, mean_gradient
 from .ranking import Selection, order
-from .scoring import Granularity, gradient_columns, random_groups, table
 
 
 class Lookahead:

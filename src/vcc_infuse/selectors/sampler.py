@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ..errors import UserError, check_integer
-from .scoring import ScoredSelector, Scores
+from .base import ScoredSelector, Scores
 
 ORDER = 13  # key of a random stream
 

@@ -21,11 +21,9 @@ from ...utils.params import integer, number
 from ..base import Calibrator, set_top_confidence
 from ..history import DENSE_CLASSES, History, Visit
 from ..scale_matching import ScaleMatching
-from .fold_heads import FoldHeads
-from .logistic import LogisticModel, NormalScores, cross_fitted
+from .logistic import LogisticModel, NormalScores, class_thresholds, cross_fitted
 from .neighbors import FeatureMemory, mean_over, support_of
-from .out_of_fold import OutOfFoldRows
-from .risk_control import class_thresholds
+from .out_of_fold import FoldHeads, OutOfFoldRows
 
 MAX_AGE_PASSES = 4
 SCORES = ("neighbors", "visits", "witness")

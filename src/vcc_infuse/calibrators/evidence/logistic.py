@@ -1,4 +1,4 @@
-"""The probability that a label is right, given several pieces of evidence: a monotone logistic model.
+"""The probability that a label is right, given several pieces of evidence, and thresholds on it with a guarantee.
 
 More evidence never lowers the probability: weights are not negative. Few labels decide little, so the weights are drawn
 to equal shares, and the offset of each class to the common one.
@@ -116,3 +116,29 @@ def _class_step(common: Tensor, y: Tensor, labels: Tensor, offsets: Tensor) -> T
     slope = (offsets / CLASS_SD**2).index_add(0, labels, probs - y)
     curvature = torch.full_like(offsets, CLASS_SD**-2).index_add(0, labels, probs * (1 - probs))
     return offsets - (slope / curvature).clamp(-1, 1)
+
+
+def risk_threshold(scores: Tensor, right: Tensor, max_error: float) -> Tensor:
+    """The lowest threshold at which at most `max_error` of the pool is expected to be trusted and wrong, or infinity.
+
+    Conformal risk control (Angelopoulos et al., ICLR 2024) on out-of-fold predictions: the loss of an example is 1 if
+    its score is above the threshold and its label wrong. Where (losses + 1)/(examples + 1) ≤ α, the expected loss is at
+    most α on a further example from the distribution of the labeled ones.
+    """
+    allowed = int(max_error * (len(scores) + 1) + 1e-9) - 1
+    if allowed < 0:
+        return scores.new_tensor(torch.inf)
+    wrong = scores[~right].sort(descending=True).values
+    return wrong[allowed] if allowed < len(wrong) else scores.new_tensor(-torch.inf)
+
+
+def class_thresholds(scores: Tensor, labels: Tensor, right: Tensor, *, classes: int, max_error: float) -> Tensor:
+    """A threshold for each class with enough labels for a guarantee of its own; one for all others together."""
+    enough = torch.bincount(labels, minlength=classes) + 1 >= 2 / max_error
+    thresholds = scores.new_empty(classes)
+    rest = ~enough[labels]
+    thresholds[~enough] = risk_threshold(scores[rest], right[rest], max_error)
+    for label in enough.nonzero()[:, 0].tolist():
+        members = labels == label
+        thresholds[label] = risk_threshold(scores[members], right[members], max_error)
+    return thresholds

@@ -1,15 +1,74 @@
 """Predictions for labeled images by heads that were not shown their labels, from which the weights are learned."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...types import Step
 from ..history import History, Visit
-from .fold_heads import FoldHeads
 from .logistic import NormalScores
 from .neighbors import FeatureMemory, support_of
+
+THRESHOLD = 0.95  # of the pseudo labels that a head learns from
+
+
+class FoldHeads(nn.Module):
+    """One linear head per fold of the labels, trained on those of all other folds and on its own confident predictions.
+
+    A classifier is right on the labels it was trained on, which proves nothing; these heads are unbiased on their fold.
+    If the network is trained too, its features have seen all labels, and only the last layer is out of fold. A label's
+    fold is decided when it is first seen, in turns within its class.
+    """
+
+    def __init__(self, classes: int, width: int, *, labeled: int, folds: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.folds = folds
+        self.linear = nn.Linear(width, folds * classes)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.fold = nn.Buffer(torch.full((labeled,), -1))
+        self.counts = nn.Buffer(torch.zeros(classes, dtype=torch.long))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (batch, folds, classes) of features (batch, width)."""
+        logits: Tensor = self.linear(features)
+        return logits.view(len(features), self.folds, self.classes)
+
+    @torch.no_grad()
+    def assign(self, ids: Tensor, y: Tensor) -> None:
+        """Decide the folds of labels that have none yet."""
+        for row in (self.fold[ids] < 0).nonzero()[:, 0].tolist():
+            if self.fold[ids[row]] < 0:  # an image can be twice in a batch
+                self.fold[ids[row]] = self.counts[y[row]] % self.folds
+                self.counts[y[row]] += 1
+
+    def loss(
+        self, labeled: Tensor, y: Tensor, gather: Callable[[Tensor], Tensor], ids: Tensor, weak: Tensor, strong: Tensor
+    ) -> Tensor:
+        """Cross entropy of the labels outside the fold, and of strong views with a head's own pseudo labels.
+
+        The inputs are features; `weak` and `strong` are of the same pool rows. Means are over whole batches, so that
+        several processes can average them.
+        """
+        self.assign(gather(ids), gather(y))
+        logits = self(torch.cat([labeled, strong]))
+        shown = self.fold[ids][:, None] != torch.arange(self.folds, device=ids.device)
+        supervised = cross_entropy(logits[: len(y)], y[:, None].expand(-1, self.folds)) * shown
+        with torch.no_grad():
+            confidence, pseudo = self(weak).softmax(2).max(2)
+        consistent = cross_entropy(logits[len(y) :], pseudo) * (confidence >= THRESHOLD)
+        share = self.folds / (self.folds - 1)  # of the labels, one fold is hidden
+        total: Tensor = share * supervised.sum() / max(1, len(y)) + consistent.sum() / max(1, len(pseudo))
+        return total
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of each row and head."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none").view(targets.shape)
+
 
 FEW = 64  # pool rows of a batch among which the heads' probabilities are ranked
 RECENT = 16  # batches of labels that count: a head's older predictions date from when it knew less

@@ -107,8 +107,8 @@ class RobustVCC(VCC):
         if ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:
             self.temperature.observe(step, sample_rows(len(step.batch.y), fraction, images.device), images)
         rows = sample_rows(len(score), fraction, images.device)
-        scored = self.score_memory.observe(step, images, outputs, rows)
-        target = self.score_memory.target(scored)
+        scored = self.observe(step, images, outputs, rows)
+        target = self.target(scored)
         score = target if self.network is None else score
         self.scale.observe(step.gather, score=score[rows], confidence=scored.confidence, labels=scored.labels)
         chosen = Outputs(outputs.logits[rows], outputs.features[rows]).detach()

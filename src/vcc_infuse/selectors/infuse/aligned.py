@@ -16,9 +16,8 @@ from torch import Tensor
 
 from ...errors import UserError
 from ...utils.params import integer
-from ..head_gradients import mean_gradient
-from ..pool import Pool
-from ..scoring import Granularity
+from ..base import Granularity
+from ..pool import Pool, mean_gradient
 from .infuse import INFUSE
 
 ROUNDS = 20

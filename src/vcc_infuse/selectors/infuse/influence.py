@@ -20,8 +20,7 @@ from torch.func import functional_call, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...types import Outputs
-from ..head_gradients import alignment, augmented, mean_gradient
-from ..pool import Pool, PoolChunk
+from ..pool import Pool, PoolChunk, alignment, augmented, mean_gradient
 
 Head = tuple[Tensor, Tensor | None]
 """Weight `(classes, width)` and bias `(classes,)` of a linear head."""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ...errors import UserError, check_choice
 from ...types import Outputs
 from ...utils.params import integer, number
+from ..base import Granularity, ScoredSelector, example_columns, group_scores, random_groups
 from ..pool import Pool, PoolChunk
-from ..scoring import Granularity, ScoredSelector, example_columns, group_scores, random_groups
 from .influence import (
     GaussNewton,
     SupportGradient,

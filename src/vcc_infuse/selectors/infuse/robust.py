@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ...types import Coreset
 from ...utils.params import number
-from ..base import random_subset, uniform
+from ..base import Generators, Granularity, random_subset, uniform
 from ..pool import Pool
 from ..ranking import Quota, Scored, Selection, best, nan_to_worst, rows_from_state, rows_to_state
-from ..scoring import Generators, Granularity
 from .infuse import INFUSE
 
 RANDOM_FRACTION, HARMLESS_DRAW = 11, 22  # keys of random streams
