@@ -156,20 +156,19 @@ def collect_examples(sources: tuple[str, ...], step: Step, outputs: WeakOutputs)
 
     `outputs` are those of the weak view.
     """
-    parts = [examples for source in sources if (examples := _from_source(source, step, outputs)) is not None]
+    batch = step.batch
+    parts = []
+    for source in sources:
+        view = "strong" if source == "weak_strong" else source
+        labels = {"held_out": batch.held_out_y, "labeled_strong": batch.y}.get(source)
+        if view not in batch.views:
+            continue
+        if source == "weak_strong":
+            rows = slice(len(batch.y))  # at most as many as the labeled batch has
+            parts.append(LabeledExamples(batch.rows(view, rows), outputs.logits[rows].argmax(1)))
+        elif labels is not None:
+            parts.append(LabeledExamples(batch.views[view], labels))
     if not parts:
         warnings.warn(f"labels={'+'.join(sources)}: the batch has none, so nothing is calibrated", stacklevel=2)
         return None
     return LabeledExamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def _from_source(source: str, step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
-    """The examples of one source, at most as many as the labeled batch has; None if the step has none."""
-    batch = step.batch
-    name = "strong" if source == "weak_strong" else source
-    if name not in batch.views:
-        return None
-    if source == "weak_strong":
-        return LabeledExamples(batch.rows(name, slice(len(batch.y))), outputs.logits[: len(batch.y)].argmax(1))
-    labels = batch.held_out_y if source == "held_out" else batch.y
-    return None if labels is None else LabeledExamples(batch.views[name], labels)

@@ -91,7 +91,10 @@ class TemperatureEstimate(nn.Module):
     def observe(self, step: Step, rows: Tensor, unlabeled: Tensor) -> None:
         """Refit to the held-out examples, or to `rows` of the labeled ones and as many unlabeled ones."""
         if self.held_out is not None:
-            self._observe_held_out(self.held_out, step)
+            y = step.batch.held_out_y
+            assert y is not None, "held-out labels come with the view"
+            logits = step.ema(step.batch.views["held_out"]).logits.float()
+            self.held_out.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
             return
         # A method that never trains on strong views fails on them, whatever its confidence elsewhere.
         hard = step.batch.views[VIEW] if "strong" in step.batch.views else step.batch.x
@@ -104,12 +107,6 @@ class TemperatureEstimate(nn.Module):
         correct = weak.argmax(1) == step.batch.y[rows]
         confidence = pool.softmax(1).amax(1)
         self.gap_memory.push(correct=step.gather(correct[: len(pool)]), confidence=step.gather(confidence))
-
-    def _observe_held_out(self, temperature: RunningTemperature, step: Step) -> None:
-        y = step.batch.held_out_y
-        assert y is not None, "held-out labels come with the view"
-        logits = step.ema(step.batch.views["held_out"]).logits.float()
-        temperature.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
 
     def _observe_mixed(self, step: Step, features: Tensor, truth: Tensor) -> None:
         """Refit to features of labeled images, each mixed with those of another."""
@@ -148,7 +145,7 @@ class HardViewTemperature(Calibrator):
 
     @property
     def held_out(self) -> float:
-        """The fraction of the labeled images to keep out of training."""
+        """`holdout_fraction`."""
         return self.holdout_fraction
 
     def setup(self, model: nn.Module, task: Task) -> None:

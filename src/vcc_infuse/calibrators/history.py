@@ -18,12 +18,8 @@ class Visit(NamedTuple):
 class History(nn.Module):
     """Half-precision class probabilities of each pool id, with the step of its last visit.
 
-    Args:
-        pool: number of examples.
-        classes: number of classes.
-        top_k: probabilities kept of each example, the largest; the rest is spread evenly. All if 0.
-        window: visits that the running mean averages.
-        max_age: steps after which a visit no longer counts.
+    The `top_k` largest are kept (all if 0), and the rest is spread evenly. The running mean averages `window` visits; a
+    visit no longer counts after `max_age` steps.
     """
 
     def __init__(self, pool: int, classes: int, *, top_k: int = 0, window: int = 1, max_age: int = 2**31 - 1) -> None:
@@ -42,7 +38,11 @@ class History(nn.Module):
         """The past predictions for the examples `ids`, as of step `now`."""
         stamp = self.stamp[ids]
         known = (stamp >= 0) & (now - stamp <= self.max_age)
-        return Visit(self._dense(ids), known)
+        values = self.values[ids].float()
+        if not self.top_k:
+            return Visit(values, known)
+        rest = (1 - values.sum(1, keepdim=True)).clamp_min(0) / (self.classes - self.top_k)
+        return Visit(rest.repeat(1, self.classes).scatter(1, self.classes_kept[ids].long(), values), known)
 
     @torch.no_grad()
     def write(self, ids: Tensor, probs: Tensor, now: int) -> None:
@@ -50,19 +50,10 @@ class History(nn.Module):
         past = self.read(ids, now)
         visits = torch.where(past.known, self.visits[ids], 0).add(1).clamp(max=self.window)
         mean = torch.where(past.known[:, None], past.probs, probs)
-        self._store(ids, mean + (probs - mean) / visits[:, None])
+        mean = mean + (probs - mean) / visits[:, None]
+        if self.top_k:
+            mean, kept = mean.topk(self.top_k, 1)
+            self.classes_kept[ids] = kept.to(self.classes_kept.dtype)
+        self.values[ids] = mean.half()
         self.stamp[ids] = now
         self.visits[ids] = visits
-
-    def _dense(self, ids: Tensor) -> Tensor:
-        values = self.values[ids].float()
-        if not self.top_k:
-            return values
-        rest = (1 - values.sum(1, keepdim=True)).clamp_min(0) / (self.classes - self.top_k)
-        return rest.repeat(1, self.classes).scatter(1, self.classes_kept[ids].long(), values)
-
-    def _store(self, ids: Tensor, probs: Tensor) -> None:
-        if self.top_k:
-            probs, kept = probs.topk(self.top_k, 1)
-            self.classes_kept[ids] = kept.to(self.classes_kept.dtype)
-        self.values[ids] = probs.half()

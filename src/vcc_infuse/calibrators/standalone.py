@@ -1,4 +1,4 @@
-"""A calibrator in a training loop of the user's own: what `Calibrator.for_model` returns.
+"""A calibrator in a training loop of the user's own.
 
 Inside the library a calibrator receives a `Step` from the Trainer. `StandaloneCalibrator` builds that step from the
 tensors of another loop, averages the model, counts the updates and checks what it is given.
@@ -28,15 +28,8 @@ ModelOutputs = Tensor | tuple[Tensor, Tensor]
 class StandaloneCalibrator(nn.Module):
     """A calibrator with the state that the Trainer would keep for it: an averaged model and the number of updates.
 
-    `state_dict()` is complete, so that a loop resumes where it stopped. For training in several processes use the
-    Trainer.
-
-    Args:
-        calibrator: not set up yet.
-        model: the classifier that is trained; see `Calibrator.for_model`.
-        task: the sizes.
-        ema: the user's own averaged model, which is never updated here; None keeps one.
-        ema_decay: of the average kept here.
+    `Calibrator.for_model` makes it. `state_dict()` is complete, so that a loop resumes where it stopped. For training in
+    several processes use the Trainer.
     """
 
     def __init__(

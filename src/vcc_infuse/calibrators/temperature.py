@@ -105,7 +105,7 @@ class TemperatureScaling(Calibrator):
 
     @property
     def held_out(self) -> float:
-        """The fraction of the labeled images to keep out of training."""
+        """`holdout_fraction`, if that is where labels come from."""
         return self.holdout_fraction if self.labels == "held_out" else 0.0
 
     def setup(self, model: nn.Module, task: Task) -> None:
@@ -121,7 +121,10 @@ class TemperatureScaling(Calibrator):
         """The softmax at the fitted temperature; in training mode, after collecting labels and refitting if due."""
         if self.training:
             self._learn(step, outputs)
-        probs = _with_label_on_top(self.probs(outputs.logits).float(), outputs.logits.argmax(1))
+        probs = self.probs(outputs.logits).float()
+        # Where rounding made a tie, the classifier's label goes strictly on top.
+        top = torch.nextafter(probs.amax(1), torch.full_like(probs[:, 0], 2)).clamp(max=1)
+        probs = probs.scatter(1, outputs.logits.argmax(1, keepdim=True), top[:, None])
         return Calibrated(probs, probs.amax(1))
 
     @torch.no_grad()
@@ -150,9 +153,3 @@ class TemperatureScaling(Calibrator):
         filled = int(self.memory.filled) if steps_left <= 0 else 0
         if filled:
             self.fit(self.memory["logits"][:filled], self.memory["labels"][:filled])
-
-
-def _with_label_on_top(probs: Tensor, labels: Tensor) -> Tensor:
-    """`probs` with `labels` strictly on top where rounding made a tie."""
-    top = torch.nextafter(probs.amax(1), torch.full_like(probs[:, 0], 2)).clamp(max=1)
-    return probs.scatter(1, labels[:, None], top[:, None])

@@ -19,7 +19,12 @@ from .ranking import Scored, Selection, order
 
 FirstInterval = Literal["random", "full", "score"]
 ScoreWith = Literal["online", "ema"]
+Granularity = Literal["example", "batch"]
+Scores = Tensor | ArrayLike
+Generators = Callable[[int], np.random.Generator]
+"""Maps the key of a random stream to its generator, as `Pool.rng` does."""
 
+GROUPS = 12  # key of a random stream
 PAPER_INTERVAL = 40 / 1024  # as a fraction of the run
 
 
@@ -78,11 +83,10 @@ class Selector(HasOptions):
         return max(1, round(self.keep * size)) if self.restricts else size
 
     def interval(self, task: Task) -> int:
-        """Optimizer steps between refreshes.
+        """Optimizer steps between refreshes: `every`, or the paper's fraction of the run.
 
-        Unless the user sets `every`, it is the paper's fraction of the run. A short run has fewer refreshes, so that
-        scanning the pool costs about a twentieth of the training: what is saved by training on less must not be spent
-        on choosing it. There is at least one scan.
+        A short run has fewer refreshes, so that scanning the pool costs about a twentieth of the training: what is
+        saved by training on less must not be spent on choosing it. There is at least one scan.
         """
         if self.every:
             return self.every
@@ -94,20 +98,10 @@ class Selector(HasOptions):
 
     def first_coreset(self, size: int, budget: int, seed: int) -> Coreset | None:
         """The core set before the first scan; None is the whole pool. Not used if `first_interval` is "score"."""
-        if self.first_interval == "full":
-            return None
-        return uniform(random_subset(size, budget, seed, 0))
+        return None if self.first_interval == "full" else uniform(random_subset(size, budget, seed, 0))
 
     def select(self, pool: Pool, budget: int) -> Coreset:
-        """Choose a core set without changing the model, its memories or any random state.
-
-        Args:
-            pool: the unlabeled pool and the labeled set at the current step.
-            budget: number of examples to keep.
-
-        Returns:
-            `budget` distinct pool ids and their weights (mean 1), each of shape `(budget,)`.
-        """
+        """Choose `budget` distinct pool ids and weights of mean 1, without changing modules or random states."""
         if not 1 <= budget <= pool.size:
             raise UserError(f"a core set of {budget} does not fit a pool of {pool.size}; change the selector's keep")
         if budget == pool.size:
@@ -150,13 +144,6 @@ def random_subset(size: int, budget: int, *key: int) -> np.ndarray:
 def uniform(ids: np.ndarray) -> Coreset:
     """A core set in which every example has weight 1."""
     return Coreset(torch.from_numpy(np.ascontiguousarray(ids)).long(), torch.ones(len(ids)))
-
-
-Granularity = Literal["example", "batch"]
-Scores = Tensor | ArrayLike
-Generators = Callable[[int], np.random.Generator]
-"""Maps the key of a random stream to its generator, as `Pool.rng` does."""
-GROUPS = 12  # key of a random stream
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

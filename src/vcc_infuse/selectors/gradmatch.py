@@ -73,11 +73,8 @@ class GradMatch(Selector):
         index, weights = self._pursue(gram, gram @ atoms.counts, places)
         chosen = [groups[i] for i in index.tolist()]
         # The pursuit weighs the mean gradient of a batch, so each member gets an equal part of the weight.
-        shares = [
-            torch.full((len(g),), w / len(g), dtype=torch.float64)
-            for g, w in zip(chosen, weights.tolist(), strict=True)
-        ]
-        return torch.cat(chosen)[:budget], torch.cat(shares)[:budget]
+        sizes = torch.tensor([len(group) for group in chosen])
+        return torch.cat(chosen)[:budget], (weights / sizes).repeat_interleave(sizes)[:budget]
 
     def _pursue(self, gram: Tensor, target: Tensor, places: int) -> tuple[Tensor, Tensor]:
         scale = float(gram.diagonal().mean())
@@ -113,15 +110,9 @@ def filled(
 class Pursuit:
     """min ‖b − A x‖² + λ‖x‖² over x ≥ 0 with few positive entries, by orthogonal matching pursuit (Batch-OMP).
 
-    This is the active-set method of Lawson & Hanson (1974), stopped when enough atoms are active. Each round adds the
+    This is the active-set method of Lawson & Hanson (1974), stopped when `budget` atoms are active. Each round adds the
     atom most aligned with the residual and solves for all weights again; an atom whose weight would turn negative is
-    removed.
-
-    Args:
-        gram: AᵀA, `(atoms, atoms)`.
-        target: Aᵀb, `(atoms,)`.
-        budget: largest number of atoms.
-        ridge: λ.
+    removed. `gram` is AᵀA, `target` Aᵀb, `ridge` λ.
     """
 
     def __init__(self, gram: Tensor, target: Tensor, budget: int, ridge: float = 0.0) -> None:
@@ -162,15 +153,16 @@ class Pursuit:
             return False
         self.x = torch.cat([self.x, torch.zeros(1, dtype=torch.float64)])
         while len(self.x):
-            best = self._solve()
+            count = len(self.x)
+            right = self.target[self.index[:count]][:, None]
+            best = torch.cholesky_solve(right, self.factor[:count, :count])[:, 0]
             falling = best <= 0
             if not falling.any():
                 self.x = best
                 break
             ratio = torch.where(falling, self.x / (self.x - best).clamp(min=1e-300), torch.inf)
             self.x = self.x + ratio.min() * (best - self.x)
-            stay = ~falling | (ratio > ratio.min())
-            self._restrict(stay)
+            self._restrict(~falling | (ratio > ratio.min()))
         return atom in self.index[: len(self.x)].tolist()
 
     def _grow(self, atom: int) -> bool:
@@ -187,11 +179,6 @@ class Pursuit:
         self.index[count] = atom
         self.rows[count] = self.gram[atom]
         return True
-
-    def _solve(self) -> Tensor:
-        count = len(self.x)
-        right = self.target[self.index[:count]][:, None]
-        return torch.cholesky_solve(right, self.factor[:count, :count])[:, 0]
 
     def _restrict(self, stay: Tensor) -> None:
         """Remove atoms and factorize the rest."""

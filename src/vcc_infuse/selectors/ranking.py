@@ -15,10 +15,7 @@ QUOTAS = ("none", "proportional", "equal")
 
 
 class Scored(NamedTuple):
-    """Columns of scored examples, each of shape `(rows,)`.
-
-    A higher score is kept first; `selected` marks the examples whose pseudo label has weight.
-    """
+    """Columns of scored examples; a higher score is kept first; `selected` are those whose pseudo label has weight."""
 
     ids: np.ndarray
     scores: np.ndarray
@@ -91,17 +88,12 @@ def best(rows: Scored, budget: int, quota: Quota, classes: int) -> np.ndarray:
     selected = rows.selected[ranked]
     counts = np.bincount(labels[selected], minlength=classes)
     places = (proportional if quota == "proportional" else equal)(counts, budget)
-    keep = selected & (_rank_in_class(labels) < places[labels])
-    return np.concatenate([ranked[keep], ranked[~keep]])[:budget]
-
-
-def _rank_in_class(labels: np.ndarray) -> np.ndarray:
-    """The number of earlier rows with the same label. Selected rows come first, so their rank counts no others."""
     by_class = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[by_class], labels[by_class])
-    rank = np.empty(len(labels), dtype=np.int64)
+    rank = np.empty(len(labels), dtype=np.int64)  # within the class; selected rows come first, so it counts no others
     rank[by_class] = np.arange(len(labels)) - starts
-    return rank
+    keep = selected & (rank < places[labels])
+    return np.concatenate([ranked[keep], ranked[~keep]])[:budget]
 
 
 @dataclass(frozen=True)
@@ -131,16 +123,7 @@ def describe_selection(
     truth: np.ndarray | None = None,
     bins: int = 20,
 ) -> dict[str, Any]:
-    """Statistics of one refresh, as numbers and lists.
-
-    Args:
-        selection: the core set, and the scores of the pool if there are any.
-        classes: number of classes.
-        pool_size: number of examples in the pool.
-        previous: the core set before, for the overlap.
-        truth: hidden labels of the pool, `(pool_size,)`, −1 where unknown.
-        bins: number of bins of the histogram of scores.
-    """
+    """Statistics of one refresh, as numbers and lists; `truth` are hidden labels of the pool, −1 where unknown."""
     kept = selection.coreset.ids.cpu().numpy()
     statistics: dict[str, Any] = {
         "kept": len(kept),

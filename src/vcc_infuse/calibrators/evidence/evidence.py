@@ -120,12 +120,20 @@ class Evidence(Calibrator):
             score = self.probability(support, labels)
             if self.training:
                 self.scale.observe(step.gather, score=score, confidence=confidence, labels=labels)
-                self._remember(step, probs, features)
+                ids = step.gather(step.batch.pool_ids)
+                self.history.write(ids, step.gather(probs), step.number)
+                self.memory.write(ids, step.gather(features))
+                if step.number in self.refresh_steps:
+                    self.memory.find_neighbors()
                 if step.number % self.every == 0:
                     loss = self._learn(step, features, support)
         if step.progress < self.warmup_fraction and self.max_label_error is None:
             return Calibrated(probs, confidence, loss)
-        probs = set_top_confidence(probs, self._selection(score, confidence, labels))
+        if self.max_label_error is None:
+            selection = self.scale(score, confidence, labels)
+        else:
+            selection = (score > self.thresholds[labels]).float()
+        probs = set_top_confidence(probs, selection)
         return Calibrated(probs, probs.amax(1), loss, self._weights(score, labels) if self.weigh else None)
 
     @torch.no_grad()
@@ -162,12 +170,6 @@ class Evidence(Calibrator):
         mean = probs if heads is None else heads(features).softmax(2).mean(1)
         return Visit(mean, torch.full_like(probs[:, 0], heads is not None, dtype=torch.bool))
 
-    def _selection(self, score: Tensor, confidence: Tensor, labels: Tensor) -> Tensor:
-        if self.max_label_error is not None:
-            return (score > self.thresholds[labels]).float()
-        matched: Tensor = self.scale(score, confidence, labels)
-        return matched
-
     def _weights(self, score: Tensor, labels: Tensor) -> Tensor:
         """Each probability relative to the mean of its class, shrunk to the overall mean if little is known."""
         memory = self.scale.memory
@@ -178,14 +180,6 @@ class Evidence(Calibrator):
         overall = total.sum() / count.sum().clamp_min(1)
         few = self.min_per_class
         return score / ((total + few * overall) / (count + few)).clamp_min(TINY)[labels]
-
-    def _remember(self, step: Step, probs: Tensor, features: Tensor) -> None:
-        """Store the predictions and the features of the batch, and find neighbors if it is time."""
-        ids = step.gather(step.batch.pool_ids)
-        self.history.write(ids, step.gather(probs), step.number)
-        self.memory.write(ids, step.gather(features))
-        if step.number in self.refresh_steps:
-            self.memory.find_neighbors()
 
     def _learn(self, step: Step, features: Tensor, support: Tensor) -> Tensor | None:
         """Refit what is due and return the loss of the heads."""

@@ -14,13 +14,6 @@ class FeatureMemory(nn.Module):
 
     A code is the position in the directions of largest variance of the first batch, scaled to unit length and averaged
     over visits with a factor of 1/2, so that it follows a network that learns. No example is its own neighbor.
-
-    Args:
-        pool: examples of the pool.
-        labeled: labeled images.
-        width: features of each.
-        code_size: numbers kept of them.
-        neighbors: nearest examples of each.
     """
 
     def __init__(self, pool: int, *, labeled: int, width: int, code_size: int, neighbors: int) -> None:
@@ -42,16 +35,13 @@ class FeatureMemory(nn.Module):
         if not self.based:  # checked once per process, because the check makes a GPU wait
             self.based = True
             if not self.basis.any():
-                self._choose_basis(features)
+                self.center.copy_(features.mean(0))
+                directions = torch.linalg.svd(features - self.center, full_matrices=False).Vh[: self.basis.shape[1]]
+                self.basis[:, : len(directions)] = directions.T
         codes = F.normalize((features - self.center) @ self.basis)
         before = self.codes[ids].float()
         self.codes[ids] = torch.where(self.seen[ids][:, None], (before + codes) / 2, codes).half()
         self.seen[ids] = True
-
-    def _choose_basis(self, features: Tensor) -> None:
-        self.center.copy_(features.mean(0))
-        directions = torch.linalg.svd(features - self.center, full_matrices=False).Vh[: self.basis.shape[1]]
-        self.basis[:, : len(directions)] = directions.T
 
     @torch.no_grad()
     def find_neighbors(self) -> None:

@@ -77,12 +77,8 @@ RECENT = 16  # batches of labels that count: a head's older predictions date fro
 class OutOfFoldRows(nn.Module):
     """The last out-of-fold prediction for each labeled image: its evidence, its label, and whether that was right.
 
-    Args:
-        scores: the kinds of evidence, as in Evidence.
-        heads: one per fold.
-        witness: heads of the same folds that never see pseudo labels.
-        past: the heads' last predictions for the pool and, behind it, for the labeled images: for each example one
-            distribution over pairs of head and class.
+    The witness has heads of the same folds that never see pseudo labels. `past` holds the heads' last predictions for
+    the pool and, behind it, the labeled images: for each example one distribution over pairs of head and class.
     """
 
     def __init__(self, scores: Sequence[str], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
@@ -141,16 +137,14 @@ class OutOfFoldRows(nn.Module):
         rows, folds, classes = probs.shape
         visits = []
         for score in self.scores:
-            joint = self._joint_prediction(score, features, memory, places, now)
+            # A distribution over pairs of head and class for each row.
+            if score == "neighbors":
+                joint = memory.mean_prediction(places, self.past, now)
+            elif score == "visits" or self.witness is None:
+                joint = self.past.read(places, now)
+            else:
+                witness = self.witness(features).softmax(2).flatten(1) / folds
+                joint = Visit(witness, torch.ones_like(places, dtype=torch.bool))
             known = joint.known[:, None].expand(rows, folds).flatten()
             visits.append(Visit((joint.probs * folds).view(-1, classes), known))
         return support_of(probs.reshape(-1, classes), *visits).view(rows, folds, -1)
-
-    def _joint_prediction(self, score: str, features: Tensor, memory: FeatureMemory, places: Tensor, now: int) -> Visit:
-        """One piece of evidence: a distribution over pairs of head and class for each row."""
-        if score == "neighbors":
-            return memory.mean_prediction(places, self.past, now)
-        if score == "visits" or self.witness is None:
-            return self.past.read(places, now)
-        probs = self.witness(features).softmax(2).flatten(1) / self.heads.folds
-        return Visit(probs, torch.ones_like(places, dtype=torch.bool))

@@ -33,12 +33,8 @@ def layers(inputs: int, outputs: int) -> nn.Sequential:
 class Reconstruction(nn.Module):
     """Maps class probabilities (batch, classes) and features (batch, width) to the confidence (batch,).
 
-    Args:
-        classes: number of classes.
-        features: their width.
-        output: "scalar", or "distribution": one logit per class, of which that of the label is read.
-        latent_dim: size of the VAE's z; 0 makes it an MLP.
-        residual: start at the softmax confidence and learn a correction; else start at a constant.
+    Its `output` is a "scalar", or a "distribution": one logit per class, of which that of the label is read. With
+    `latent_dim` 0 it is an MLP. With `residual` it starts at the softmax confidence, else at a constant.
     """
 
     def __init__(

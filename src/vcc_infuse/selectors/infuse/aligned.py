@@ -57,10 +57,7 @@ class AlignedINFUSE(INFUSE):
 
 
 def aligned(probs: Tensor, counts: Tensor) -> Tensor:
-    """The distributions nearest to `probs` (in KL divergence) whose sum is in proportion to `counts`.
-
-    Shapes: `probs` and the result are `(rows, classes)`, `counts` is `(classes,)`.
-    """
+    """The distributions nearest to `probs` (in KL divergence) whose sum is in proportion to `counts`."""
     shares = counts / counts.sum()
     for _ in range(ROUNDS):
         probs = probs * (shares / probs.mean(0).clamp_min(TINY))

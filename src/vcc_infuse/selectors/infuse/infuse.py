@@ -133,11 +133,9 @@ class INFUSE(ScoredSelector):
         """One pass over the pool, which stores four numbers per example whatever the feature width."""
         influence_of = self._influence(pool)
         columns = pool.scan(lambda chunk: {"score": influence_of(chunk), **example_columns(chunk)})
-        scores = columns["score"]
         if self.granularity == "batch":
-            scores = group_scores(scores, columns["weight"], random_groups(pool))
-        columns["score"] = self.value(scores)
-        return columns
+            columns["score"] = group_scores(columns["score"], columns["weight"], random_groups(pool))
+        return columns | {"score": self.value(columns["score"])}
 
     def value(self, influence: Tensor) -> Tensor:
         """The influence with its sign chosen so that a higher value is kept first."""
