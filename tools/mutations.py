@@ -61,7 +61,7 @@ MUTATIONS = (
     M("RobustVCC's reconstruction predicts the softmax", f"{VCC}/robust.py",
       "set_top_confidence(probs, self.reconstructed(probs, outputs.features)).amax(1)", "probs.amax(1)",
       f"{VCC}/test_robust.py"),
-    M("RobustVCC predicts without its temperature", f"{VCC}/robust.py",
+    M("RobustVCC predicts without its temperature", "calibrators/hard_view_temperature.py",
       "self.temperature(outputs.logits.float())", "outputs.logits.float()", f"{VCC}/test_robust.py"),
     M("the heads are not crossed in the view score", f"{VCC}/scores.py",
       "crossed = ema_head(features.detach())", "crossed = head(features.detach())",

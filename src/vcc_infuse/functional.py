@@ -20,18 +20,5 @@ from .calibrators.vcc.scores import (
 )
 from .selectors.infuse.influence import influence, support_direction
 
-__all__ = [
-    "ensemble_score",
-    "entropy",
-    "fit_temperature",
-    "fuse",
-    "influence",
-    "interpolate",
-    "kl",
-    "mmce",
-    "normalize_scores",
-    "set_top_confidence",
-    "support_direction",
-    "temporal_score",
-    "view_score",
-]
+__all__ = ["ensemble_score", "entropy", "fit_temperature", "fuse", "influence", "interpolate", "kl", "mmce"]
+__all__ += ["normalize_scores", "set_top_confidence", "support_direction", "temporal_score", "view_score"]

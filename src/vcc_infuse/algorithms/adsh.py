@@ -52,13 +52,11 @@ class Adsh(PseudoLabeling):
         if self.training:
             if step.number > 0 and step.number % (self.every or epoch_steps(step.steps)) == 0:
                 self._update_thresholds()
-            self._remember(step.gather(step.batch.pool_ids), step.gather(labels), step.gather(confidence))
+            ids = step.gather(step.batch.pool_ids)
+            last = last_occurrence(ids)
+            self.labels[ids] = step.gather(labels)[last]
+            self.confidence[ids] = step.gather(confidence)[last]
         return PseudoLabels(labels, (confidence >= self.thresholds[labels]).float())
-
-    def _remember(self, ids: Tensor, labels: Tensor, confidence: Tensor) -> None:
-        last = last_occurrence(ids)
-        self.labels[ids] = labels[last]
-        self.confidence[ids] = confidence[last]
 
     def _update_thresholds(self) -> None:
         """Keep the same fraction of each class as of the head class; a class that would keep none is skipped."""

@@ -109,15 +109,7 @@ class LabelSpreading(ClosedForm):
 
 
 class NeighborVotes(Backbone):
-    """Log of the mean label distribution of the nearest rows; the features of a classifier whose head is the identity.
-
-    Args:
-        encoder: gives the features that are compared.
-        rows: stored rows.
-        width: features per row.
-        classes: number of classes.
-        n_neighbors: rows that vote.
-    """
+    """Log of the mean label distribution of the nearest rows: features of a classifier whose head is the identity."""
 
     def __init__(self, encoder: nn.Module, *, rows: int, width: int, classes: int, n_neighbors: int) -> None:
         super().__init__()

@@ -61,16 +61,14 @@ class FlexMatch(FixMatch):
         confidence = calibrated.confidence
         weights = (confidence >= self.class_thresholds()[labels]).float()
         if self.training:
-            confident = labels.where(confidence >= self.threshold, -1)
-            self._record(step.gather(step.batch.pool_ids), step.gather(confident))
+            ids = step.gather(step.batch.pool_ids)
+            confident = step.gather(labels.where(confidence >= self.threshold, -1))
+            # A repeated id counts once, with its last confident label.
+            last = last_occurrence(ids, confident >= 0)
+            before = self.selected[ids]
+            after = confident[last].where(confident[last] >= 0, before)
+            once = (last == torch.arange(len(ids), device=ids.device)).long()
+            self.counts.index_add_(0, before % len(self.counts), -once)
+            self.counts.index_add_(0, after % len(self.counts), once)
+            self.selected[ids] = after
         return PseudoLabels(labels, weights)
-
-    def _record(self, ids: Tensor, labels: Tensor) -> None:
-        """Store confident labels (not −1). A repeated id counts once, with its last confident label."""
-        last = last_occurrence(ids, labels >= 0)
-        before = self.selected[ids]
-        after = labels[last].where(labels[last] >= 0, before)
-        once = (last == torch.arange(len(ids), device=ids.device)).long()
-        self.counts.index_add_(0, before % len(self.counts), -once)
-        self.counts.index_add_(0, after % len(self.counts), once)
-        self.selected[ids] = after

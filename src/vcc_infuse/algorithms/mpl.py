@@ -60,29 +60,23 @@ class MPL(Algorithm):
             (outputs,) = step.forward(batch.x)
             yield Losses(finetune=labeled_loss(outputs.logits, batch.y))
             return
-        weak, labeled, strong = self.teacher_outputs(step)
+        # One forward: the weak view must be normalized by the statistics that the labels were learned with. The running
+        # statistics of the teacher are never used.
+        images = [batch.views["weak"], batch.x, batch.views["strong"]]
+        with frozen_statistics(self.teacher):
+            weak, labeled, strong = self.teacher(torch.cat(images)).split([len(part) for part in images])
         pseudo = PseudoLabels(strong.logits.detach().argmax(1), torch.ones_like(batch.weights))
         before = student_loss(step)
         (student,) = step.forward(batch.views["strong"])
         yield Losses(pseudo, student=(batch.weights * self.smoothed(student, pseudo.targets)).mean())
         with frozen_statistics(step.model):
             feedback = before - student_loss(step)
+        rise = ramp((step.number + 1) / step.steps, self.rampup_fraction)  # from step one, as in the paper's code
         yield Losses(
             teacher_labeled=self.smoothed(labeled, batch.y).mean(),
-            teacher_consistency=self.consistency_weight(step) * self.consistency(weak, strong, batch.weights),
+            teacher_consistency=self.weight * rise * self.consistency(weak.detach(), strong, batch.weights),
             teacher_feedback=feedback * pseudo.loss(strong.logits, batch.weights),
         )
-
-    def teacher_outputs(self, step: Step) -> tuple[Outputs, Outputs, Outputs]:
-        """Outputs of the teacher for the weak view (without gradient), the labeled images and the strong view.
-
-        All three share one forward: the weak view must be normalized by the statistics that the labels were learned
-        with. The running statistics of the teacher are never used.
-        """
-        images = [step.batch.views["weak"], step.batch.x, step.batch.views["strong"]]
-        with frozen_statistics(self.teacher):
-            weak, labeled, strong = self.teacher(torch.cat(images)).split([len(part) for part in images])
-        return weak.detach(), labeled, strong
 
     def smoothed(self, outputs: Outputs, labels: Tensor) -> Tensor:
         """Cross entropy per example with smoothed labels."""
@@ -93,10 +87,6 @@ class MPL(Algorithm):
         probs = weak.logits.float().softmax(1)
         confident = (probs.amax(1) >= self.threshold).float()
         return PseudoLabels(sharpen(probs, self.temperature), confident).loss(strong.logits, weights)
-
-    def consistency_weight(self, step: Step) -> float:
-        """The factor of the consistency loss; steps count from one, as in the paper's code."""
-        return self.weight * ramp((step.number + 1) / step.steps, self.rampup_fraction)
 
 
 @torch.no_grad()

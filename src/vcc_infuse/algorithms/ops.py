@@ -85,10 +85,7 @@ def full_precision(tensor: Tensor) -> torch.autocast:
 
 
 class Projection(nn.Module):
-    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions.
-
-    The hidden layer has `hidden_dim` units, as many as features if None.
-    """
+    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions."""
 
     def __init__(self, features: int, embedding_dim: int, hidden_dim: int | None = None) -> None:
         super().__init__()
@@ -122,12 +119,9 @@ def align(probs: Tensor, mean: Tensor, target: Tensor | float, eps: float = 1e-6
 
 
 class EMAAlignment(nn.Module):
-    """Aligns by a moving average of batch means; the average is updated with a batch before that batch is aligned.
+    """Aligns to `target` (uniform if None) by a moving average of batch means, which starts at that of the first batch.
 
-    Args:
-        classes: number of classes.
-        momentum: of the average, which starts at the mean of the first batch.
-        target: the distribution to approach; uniform by default.
+    The average is updated with a batch before that batch is aligned.
     """
 
     def __init__(self, classes: int, *, momentum: float = 0.999, target: Tensor | None = None) -> None:

@@ -136,9 +136,6 @@ def set_top_confidence(probs: Tensor, confidence: Tensor) -> Tensor:
     return (shares * (1 - confidence)).scatter(1, labels, confidence)
 
 
-SOURCES = ("held_out", "labeled_strong", "weak_strong")
-
-
 class LabeledExamples(NamedTuple):
     """Images, and labels that the network may get wrong.
 

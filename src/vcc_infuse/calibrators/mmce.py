@@ -17,11 +17,6 @@ from .base import Softmax, collect_examples
 
 KERNEL_WIDTH = 0.4
 TINY = 1e-12
-SOURCES = {
-    "both": ("labeled_strong", "weak_strong"),
-    "labeled_strong": ("labeled_strong",),
-    "weak_strong": ("weak_strong",),
-}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,7 +51,8 @@ class MMCE(Softmax):
         return super().forward(step, images, outputs)._replace(loss=loss)
 
     def _loss(self, step: Step, outputs: WeakOutputs) -> Tensor | None:
-        examples = collect_examples(SOURCES[self.labels], step, outputs)
+        sources = ("labeled_strong", "weak_strong") if self.labels == "both" else (self.labels,)
+        examples = collect_examples(sources, step, outputs)
         if examples is None:
             return None
         with frozen_statistics(step.model):

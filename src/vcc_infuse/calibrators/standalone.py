@@ -28,8 +28,8 @@ ModelOutputs = Tensor | tuple[Tensor, Tensor]
 class StandaloneCalibrator(nn.Module):
     """A calibrator with the state that the Trainer would keep for it: an averaged model and the number of updates.
 
-    `Calibrator.for_model` makes it. `state_dict()` is complete, so that a loop resumes where it stopped. For training in
-    several processes use the Trainer.
+    `state_dict()` is complete, so that a loop resumes where it stopped. For training in several processes use the
+    Trainer.
     """
 
     def __init__(
@@ -128,13 +128,15 @@ class StandaloneCalibrator(nn.Module):
 
     def _as_outputs(self, given: ModelOutputs) -> Outputs:
         if isinstance(given, Tensor):
-            recorded = (recorded_outputs(model, given) for model in (self._classifier[0], self.ema))
-            outputs = next((pair for pair in recorded if pair is not None), None)
-            if outputs is None:
+            wrapped = [model for model in (self._classifier[0], self.ema) if isinstance(model, WithFeatures)]
+            recorded = [model.recorder.last for model in wrapped if model.recorder.last is not None]
+            features = next((last.features for last in recorded if torch.equal(last.logits, given)), None)
+            if features is None:
                 raise UserError(
                     "outputs are logits without features, and not those of the model's last forward pass; call this "
                     "right after model(images), or pass (logits, features)"
                 )
+            outputs = Outputs(given, features)
         elif isinstance(given, tuple) and len(given) == 2:
             outputs = Outputs(*given)
         else:
@@ -228,14 +230,6 @@ class WithFeatures(nn.Module):
 def with_features(model: nn.Module, classes: int) -> nn.Module:
     """The model as it is if it is a `Classifier`; wrapped otherwise."""
     return model if isinstance(model, Classifier) else WithFeatures(model, classes)
-
-
-def recorded_outputs(model: nn.Module, logits: Tensor) -> Outputs | None:
-    """These logits with their features, if the last forward pass of a wrapped model returned them."""
-    last = model.recorder.last if isinstance(model, WithFeatures) else None
-    if last is None or last.logits.shape != logits.shape or not torch.equal(last.logits, logits):
-        return None
-    return Outputs(logits, last.features)
 
 
 @contextmanager

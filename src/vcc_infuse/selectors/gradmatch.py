@@ -44,8 +44,7 @@ class GradMatch(Selector):
         rows = table(columns)
         ranked = order(rows)
         others = ranked[~np.isin(ranked, ids.numpy())]
-        coreset = filled(ids.numpy(), weights.numpy(), others, rows.selected, budget, pool.rng(FILL))
-        return Selection(coreset, rows)
+        return Selection(filled(ids.numpy(), weights.numpy(), others, rows.selected, budget, pool.rng(FILL)), rows)
 
     def _by_class(self, pool: Pool, columns: dict[str, Tensor], budget: int) -> tuple[Tensor, Tensor]:
         """Ids and weights, matched block by block."""
@@ -77,8 +76,7 @@ class GradMatch(Selector):
         return torch.cat(chosen)[:budget], (weights / sizes).repeat_interleave(sizes)[:budget]
 
     def _pursue(self, gram: Tensor, target: Tensor, places: int) -> tuple[Tensor, Tensor]:
-        scale = float(gram.diagonal().mean())
-        return Pursuit(gram, target, places, self.ridge * scale).run()
+        return Pursuit(gram, target, places, self.ridge * float(gram.diagonal().mean())).run()
 
 
 def class_blocks(labels: Tensor, selected: Tensor, size: int, rng: np.random.Generator) -> list[Tensor]:

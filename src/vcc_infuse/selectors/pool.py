@@ -238,15 +238,11 @@ def alignment(direction: Tensor, errors: Tensor, features: Tensor) -> Tensor:
     return (errors * (augmented(features) @ direction.T)).sum(1)
 
 
-class ExampleGradients:
+class ExampleGradients(NamedTuple):
     """One gradient per example, stored as its two factors: C + D numbers instead of C·D."""
 
-    def __init__(self, errors: Tensor, features: Tensor) -> None:
-        self.errors = errors
-        self.features = features
-
-    def __len__(self) -> int:
-        return len(self.errors)
+    errors: Tensor
+    features: Tensor
 
     def against(self, direction: Tensor) -> Tensor:
         """Inner product of each example's gradient with a direction."""
@@ -268,9 +264,6 @@ class GroupGradients:
         self.counts = torch.stack([weights[group].sum() for group in groups])
         sums = [errors[group].T @ augmented(features[group]) for group in groups]
         self.means = torch.stack(sums) / self.counts.clamp(min=1e-12)[:, None, None]
-
-    def __len__(self) -> int:
-        return len(self.means)
 
     def against(self, direction: Tensor) -> Tensor:
         """Inner product of each group's gradient with a direction."""

@@ -39,9 +39,9 @@ def greedy(
 ) -> list[int]:
     """Indices of atoms in the order they are picked, until their sizes reach `budget` or none is left."""
     left = min(budget, int(sizes.sum()))
-    free = torch.ones(len(atoms), dtype=torch.bool)
+    free = torch.ones(len(sizes), dtype=torch.bool)
     picked: list[int] = []
-    for rounds_left in range(min(rounds, len(atoms)), 0, -1):
+    for rounds_left in range(min(rounds, len(sizes)), 0, -1):
         if left <= 0:
             break
         gains = atoms.against(labeled.gradient()).masked_fill(~free, -math.inf)

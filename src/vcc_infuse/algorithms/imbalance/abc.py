@@ -17,7 +17,6 @@ class ABC(Wrapper):
     The second strong view of the paper is left out. A calibrator applies to the head of the base.
 
     Args:
-        base: the method that trains the backbone; FixMatch by default.
         threshold: confidence of the balanced head that its own pseudo labels must reach.
         head_weight: factor of the losses of the balanced head.
         soft: use the prediction for the weak view as a soft target, as in the paper, instead of a hard label.

@@ -20,7 +20,6 @@ class Balance(Wrapper):
     """Matches the confidence of each pseudo class to the pooled softmax confidence of recent examples.
 
     Args:
-        base: the method whose pseudo labels are balanced; FixMatch by default.
         queue_size: recent examples that define the scales; 128 per class by default.
         min_per_class: examples of a class that must be among them before its confidence is changed.
         warmup_fraction: fraction of the run in which nothing is changed.

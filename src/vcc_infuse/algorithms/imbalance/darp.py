@@ -24,7 +24,6 @@ class DARP(Wrapper):
     """Late in the run, labels come from the refined distributions; confidence and mask stay those of the base.
 
     Args:
-        base: the method whose labels are refined; FixMatch by default.
         alpha: each class keeps this multiple of its expected size as candidates.
         every: steps between refinements.
         start_fraction: fraction of the run after which they start.
@@ -48,7 +47,11 @@ class DARP(Wrapper):
         self.alpha = check_range("alpha", alpha, 1)
         self.every = check_integer("every", every)
         self.start_fraction = check_range("start_fraction", start_fraction, 0, 1)
-        self.class_frequencies = None if class_frequencies is None else check_frequencies(class_frequencies)
+        self.class_frequencies = class_frequencies
+        if class_frequencies is not None:
+            self.class_frequencies = [check_range("class_frequencies", value) for value in class_frequencies]
+            if sum(self.class_frequencies) == 0:
+                raise OptionError("class_frequencies", self.class_frequencies, "must have at least one number above 0")
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Latest and refined (zero: none yet) probabilities of each pool example; expected class frequencies."""
@@ -74,7 +77,9 @@ class DARP(Wrapper):
         """Refined probabilities with the given confidence."""
         probs = calibrated.probs.float()
         if self.training:
-            self._remember(step.gather(step.batch.pool_ids), step.gather(probs))
+            ids = step.gather(step.batch.pool_ids)
+            self.probs[ids] = step.gather(probs)[last_occurrence(ids)]
+            self.seen[ids] = True
         if step.progress < self.start_fraction:
             return calibrated
         if self.training and step.number % self.every == 0:
@@ -82,22 +87,10 @@ class DARP(Wrapper):
         refined = self.refined[step.batch.pool_ids]
         return calibrated._replace(probs=refined.where(refined.sum(1, keepdim=True) > 0, probs))
 
-    def _remember(self, ids: Tensor, probs: Tensor) -> None:
-        self.probs[ids] = probs[last_occurrence(ids)]
-        self.seen[ids] = True
-
     def _refine(self) -> None:
         probs = self.probs[self.seen]
         totals = self.expected / self.expected.sum() * len(probs)
         self.refined[self.seen] = transport(prune(probs, totals, self.alpha), totals)
-
-
-def check_frequencies(values: Sequence[float]) -> list[float]:
-    """Finite numbers of at least zero, not all of them zero."""
-    frequencies = [check_range("class_frequencies", value) for value in values]
-    if sum(frequencies) == 0:
-        raise OptionError("class_frequencies", frequencies, "must have at least one number above 0")
-    return frequencies
 
 
 def prune(probs: Tensor, totals: Tensor, alpha: float) -> Tensor:

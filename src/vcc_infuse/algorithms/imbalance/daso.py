@@ -17,7 +17,6 @@ class DASO(Wrapper):
     """The more often a class is predicted, the more its pseudo labels rely on prototypes, which ignore frequency.
 
     Args:
-        base: the method whose pseudo labels are blended; FixMatch by default.
         align_weight: factor of the loss between the prototype similarities of the weak and the strong view.
         temperature: of the similarity to prototypes.
         dist_temperature: flattens the frequency of predictions (0.3 for CIFAR-100, for STL-10 and for a pool whose

@@ -13,7 +13,6 @@ class DebiasPL(Wrapper):
     """Subtract the log of the running mean prediction from the weak logits, and add it to the strong ones as a margin.
 
     Args:
-        base: the method whose pseudo labels are corrected; FixMatch by default.
         strength: factor of the log of the mean prediction.
         momentum: of the running mean.
 

@@ -27,12 +27,11 @@ class Wrapper(PseudoLabeling):
         self.base = FixMatch() if base is None else base
         name = type(self).__name__
         given = type(self.base).__name__
+        reply = f"but {given} has none; choose one such as FixMatch"
         if not isinstance(self.base, PseudoLabeling):
-            raise UserError(
-                f"{name} needs a base with pseudo labels, but {given} has none; choose one such as FixMatch"
-            )
+            raise UserError(f"{name} needs a base with pseudo labels, {reply}")
         if self.needs_strong and "strong" not in self.base.views:
-            raise UserError(f"{name} needs a base with strong views, but {given} has none; choose one such as FixMatch")
+            raise UserError(f"{name} needs a base with strong views, {reply}")
         self.views = self.base.views
         self.unlabeled_ratio = self.base.unlabeled_ratio
         self.weight = self.base.weight

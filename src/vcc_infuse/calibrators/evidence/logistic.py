@@ -75,7 +75,11 @@ class LogisticModel(nn.Module):
         weights, bias, offsets = (to_float64(part) for part in (self.weights, self.bias, self.offsets))
         for _ in range(rounds):
             weights, bias = _common_step(x, y, weights, bias, offsets[labels])
-            offsets = _class_step(x @ weights + bias, y, labels, offsets)
+            # One Newton step on the offset of each class.
+            probs = (x @ weights + bias + offsets[labels]).sigmoid()
+            slope = (offsets / CLASS_SD**2).index_add(0, labels, probs - y)
+            curvature = torch.full_like(offsets, CLASS_SD**-2).index_add(0, labels, probs * (1 - probs))
+            offsets = offsets - (slope / curvature).clamp(-1, 1)
         self.weights.copy_(weights)
         self.bias.copy_(bias)
         self.offsets.copy_(offsets)
@@ -108,14 +112,6 @@ def _common_step(x: Tensor, y: Tensor, weights: Tensor, bias: Tensor, offset: Te
     step[free] = torch.linalg.solve(curvature[free][:, free], slope[free])
     at = at - step / step.abs().max().clamp_min(1)
     return at[:-1].clamp_min(0), at[-1]
-
-
-def _class_step(common: Tensor, y: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
-    """One Newton step on the offset of each class."""
-    probs = (common + offsets[labels]).sigmoid()
-    slope = (offsets / CLASS_SD**2).index_add(0, labels, probs - y)
-    curvature = torch.full_like(offsets, CLASS_SD**-2).index_add(0, labels, probs * (1 - probs))
-    return offsets - (slope / curvature).clamp(-1, 1)
 
 
 def risk_threshold(scores: Tensor, right: Tensor, max_error: float) -> Tensor:
