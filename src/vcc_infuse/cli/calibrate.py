@@ -24,9 +24,8 @@ from ..runs.folder import RunFolder
 from ..utils.io import json_bytes
 from ..utils.manifest import publish
 from .finished_run import add_output, check_config, config_of, labels_as_test, load_like, measured_on, own_config
-from .parser import Parser, add_device, add_limits, integer, limits_of, one_of
+from .parser import Parser, add_device, add_limits, add_trust, integer, limits_of, one_of
 from .tables import two_columns
-from .trust import add_trust
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from ..inference.predictor import Predictor
 from ..utils.io import write_json
 from .finished_run import add_output, check_config, check_output, config_of, load_like, measured_on
-from .parser import Parser, add_device, add_limits, integer, limits_of
+from .parser import Parser, add_device, add_limits, add_trust, integer, limits_of
 from .tables import summary_table
-from .trust import add_trust
 
 
 def run(argv: Sequence[str]) -> None:

@@ -10,8 +10,7 @@ from ..errors import UserError
 from ..inference.export import FORMATS, export_model, largest_difference, path_format
 from ..inference.predictor import Predictor
 from .finished_run import add_output, check_output
-from .parser import Parser, add_device, one_of
-from .trust import add_trust
+from .parser import Parser, add_device, add_trust, one_of
 
 LARGE = 1e-3
 ABOUT = """Write a trained run as one file. It takes raw images (uint8, N×H×W×C, any size) or feature vectors, and

@@ -18,8 +18,7 @@ from ..errors import UserError
 from ..inference.predictor import Prediction, Predictor
 from ..utils.io import table_cell
 from .finished_run import add_output, check_output, image_predictor, write_output
-from .parser import Parser, add_device, add_limits, integer, limits_of, number, one_of
-from .trust import add_trust
+from .parser import Parser, add_device, add_limits, add_trust, integer, limits_of, number, one_of
 
 
 def run(argv: Sequence[str]) -> int:

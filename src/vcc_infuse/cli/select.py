@@ -29,8 +29,7 @@ from ..selectors.ranking import QUOTAS, Scored, best, order
 from ..utils.io import table_cell
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
 from .finished_run import add_output, check_output, image_predictor, write_output
-from .parser import Parser, add_device, add_limits, integer, limits_of, number, one_of
-from .trust import add_trust
+from .parser import Parser, add_device, add_limits, add_trust, integer, limits_of, number, one_of
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
 CHUNK = 256

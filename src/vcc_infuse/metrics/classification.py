@@ -1,18 +1,23 @@
-"""Classification errors, of all examples, per class and per group of classes; proper scores; AUROC.
+"""Classification errors, of all examples, per class and per group of classes; proper scores; AUROC; checks of inputs.
 
 Throughout, `pred`, `y`, `confidence` and `correct` have shape (examples,), `probs` and `logits` (examples, classes).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError, check_integer
-from ._inputs import Values, class_numbers, correctness, numbers, probs_and_truth, same_length
+
+Values = Tensor | np.ndarray | Sequence[Any]
+# A softmax or a mean of softmaxes in float32 can leave [0, 1] by a few rounding errors.
+ROUNDING = 1e-5
 
 
 class TailGroups(NamedTuple):
@@ -41,7 +46,7 @@ def top_k_error(probs: Values, y: Values, k: int = 5) -> float:
     >>> top_k_error([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]], [1, 2], k=2)
     0.5
     """
-    scores, truth = _logits("probs", probs, y)
+    scores, truth = scores_and_truth("probs", probs, y)
     true_score = scores.gather(1, truth[:, None])
     earlier = torch.arange(scores.shape[1]) < truth[:, None]
     rank = ((scores > true_score) | ((scores == true_score) & earlier)).sum(1)
@@ -77,7 +82,7 @@ def nll(logits: Values, y: Values) -> float:
     >>> round(nll([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 4)  # log 2
     0.6931
     """
-    return float(F.cross_entropy(*_logits("logits", logits, y)))
+    return float(F.cross_entropy(*scores_and_truth("logits", logits, y)))
 
 
 def brier(probs: Values, y: Values) -> float:
@@ -88,7 +93,7 @@ def brier(probs: Values, y: Values) -> float:
     >>> brier([[0.5, 0.5], [1.0, 0.0]], [0, 0])
     0.25
     """
-    guess, truth = probs_and_truth("probs", probs, y)
+    guess, truth = scores_and_truth("probs", probs, y, probs=True)
     return float((guess - F.one_hot(truth, guess.shape[1])).square().sum(1).mean())
 
 
@@ -148,8 +153,62 @@ def group_errors(errors: Values, label_counts: Values) -> dict[str, float]:
     return {name: mean for name, mean in means.items() if mean == mean}
 
 
-def _logits(name: str, values: Values, y: Values) -> tuple[Tensor, Tensor]:
-    scores = numbers(name, values, 2)
+def _wrong(pred: Values, y: Values, classes: int | None = None) -> tuple[Tensor, Tensor]:
+    guess = class_numbers("pred", pred, classes=classes)
+    truth = class_numbers("y", y, classes=classes)
+    same_length(pred=guess, y=truth)
+    return truth, (guess != truth).double()
+
+
+def numbers(name: str, values: Values, ndim: int = 1) -> Tensor:
+    """`values` as a float64 tensor of `ndim` dimensions, not empty and without NaN."""
+    if not isinstance(values, Tensor):
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"{name} must hold numbers, got dtype {array.dtype}")
+        values = torch.from_numpy(array.astype(np.float64))
+    tensor = values.detach().to("cpu", torch.float64)
+    if tensor.ndim != ndim:
+        raise UserError(f"{name} must have {ndim} dimension(s), got shape {tuple(tensor.shape)}")
+    if tensor.numel() == 0:
+        raise UserError(f"{name} must not be empty; pass at least one example")
+    if tensor.isnan().any():
+        raise UserError(f"{name} must not hold NaN, got {int(tensor.isnan().sum())} of them; remove those examples")
+    return tensor
+
+
+def unit(name: str, values: Values, ndim: int = 1) -> Tensor:
+    """Numbers in [0, 1]; rounding errors are clamped."""
+    tensor = numbers(name, values, ndim)
+    low = float(tensor.min())
+    high = float(tensor.max())
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        raise UserError(f"{name} must lie in [0, 1], got values in [{low:.6g}, {high:.6g}]; apply a softmax to logits")
+    return tensor.clamp(0, 1)
+
+
+def class_numbers(name: str, values: Values, low: int = 0, classes: int | None = None) -> Tensor:
+    """Integers of at least `low` (and below `classes`)."""
+    tensor = numbers(name, values)
+    if (tensor != tensor.round()).any():
+        raise UserError(f"{name} must hold integers, the class numbers; got fractions")
+    if tensor.min() < low:
+        raise UserError(f"{name} must hold classes of at least {low}, got {tensor.min():.0f}")
+    if classes is not None and tensor.max() >= classes:
+        raise UserError(f"{name} must hold classes below {classes}, got {tensor.max():.0f}")
+    return tensor.long()
+
+
+def same_length(**named: Tensor) -> None:
+    """Check that all columns have one value per example."""
+    if len({len(tensor) for tensor in named.values()}) > 1:
+        sizes = ", ".join(f"{name} has {len(tensor)}" for name, tensor in named.items())
+        raise UserError(f"inputs must have the same length, but {sizes}")
+
+
+def scores_and_truth(name: str, values: Values, y: Values, *, probs: bool = False) -> tuple[Tensor, Tensor]:
+    """Scores (probabilities if `probs` is set) of shape (examples, classes), and true classes of shape (examples,)."""
+    scores = unit(name, values, 2) if probs else numbers(name, values, 2)
     truth = class_numbers("y", y, classes=scores.shape[1])
     same_length(**{name: scores, "y": truth})
     if (scores == torch.inf).any():
@@ -157,8 +216,10 @@ def _logits(name: str, values: Values, y: Values) -> tuple[Tensor, Tensor]:
     return scores, truth
 
 
-def _wrong(pred: Values, y: Values, classes: int | None = None) -> tuple[Tensor, Tensor]:
-    guess = class_numbers("pred", pred, classes=classes)
-    truth = class_numbers("y", y, classes=classes)
-    same_length(pred=guess, y=truth)
-    return truth, (guess != truth).double()
+def correctness(confidence: Tensor, correct: Values) -> Tensor:
+    """Whether each prediction is correct, as 0.0 or 1.0."""
+    right = numbers("correct", correct)
+    if ((right != 0) & (right != 1)).any():
+        raise UserError("correct must hold only True and False (or 1 and 0); pass prediction == truth")
+    same_length(confidence=confidence, correct=right)
+    return right

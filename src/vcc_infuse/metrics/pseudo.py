@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, check_integer
-from ._inputs import Values, class_numbers, numbers, same_length
+from .classification import Values, class_numbers, numbers, same_length
 
 
 class PseudoLabelQuality(NamedTuple):

@@ -1,4 +1,4 @@
-"""Charts of the confidence: reliability diagrams before and after calibration, and histograms."""
+"""Charts of the predictions: reliability diagrams before and after calibration, histograms, the confusion matrix."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..format import count, decimal, known, label, percent, scaled
-from ..read import Metrics, Run
-from .chart import CORRECT, WRONG, Chart, Trace, axis, color, layout
+from ..read import Metrics, Run, count, decimal, known, label, percent, scaled
+from . import COLORS, Chart, Trace, axis, class_axis, color, layout
 
 BINS = 20
 PANELS = (("confidence", "softmax", ""), ("calibrated", "calibrated", "2"))
+READABLE = 20  # classes with a number in each cell of the confusion matrix
 
 
 def softmax_diagram(runs: Sequence[Run]) -> Chart | None:
@@ -23,9 +23,8 @@ def softmax_diagram(runs: Sequence[Run]) -> Chart | None:
 
 def calibrated_diagram(runs: Sequence[Run]) -> Chart | None:
     """The diagram of the calibrated confidence; none if no run has a calibrator, because it would be the same."""
-    if not any(map(is_calibrated, runs)):
-        return None
-    return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated")
+    differs = any(map(is_calibrated, runs))
+    return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated") if differs else None
 
 
 def is_calibrated(run: Run) -> bool:
@@ -46,12 +45,11 @@ def diagram(runs: Sequence[Run], title: str, key: str, ece: str) -> Chart | None
         yaxis2=axis("predictions", domain=[0, 0.24]), showlegend=False,
     )  # fmt: skip
     shape["yaxis"]["range"] = [0, 104]
-    summary = "; ".join(
-        f"{run.name}: ECE {decimal(run.latest.get(ece))}, {fullest_bin(run.latest[key])}" for run in drawn
-    )
-    note = " · ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}" for run in drawn)
-    alt = f"Reliability diagram, {title.lower()}. {summary}."
-    return Chart(title, alt, data, shape, note.split(": ", 1)[1] if len(runs) == 1 else note, height=360)
+    errors = [f"ECE {decimal(run.latest.get(ece))}" for run in drawn]
+    named = [f"{run.name}: {text}" for run, text in zip(drawn, errors, strict=True)]
+    bins = [f"{text}, {fullest_bin(run.latest[key])}" for run, text in zip(drawn, named, strict=True)]
+    alt = f"Reliability diagram, {title.lower()}. {'; '.join(bins)}."
+    return Chart(title, alt, data, shape, errors[0] if len(runs) == 1 else " · ".join(named), height=360)
 
 
 def diagram_traces(run: Run, table: Metrics, single: bool) -> list[Trace]:
@@ -115,7 +113,7 @@ def histogram_bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: 
     return dict(
         type="bar", x=(50 * (edges[1:] + edges[:-1])).tolist(), y=share.tolist(), customdata=counts.tolist(),
         name=word, legendgroup=word, showlegend=not suffix, xaxis=f"x{suffix}", yaxis=f"y{suffix}", opacity=0.65,
-        marker=dict(color=CORRECT if word == "correct" else WRONG), meta=dict(run=run.number),
+        marker=dict(color=COLORS[int(word == "wrong")]), meta=dict(run=run.number),
         hovertemplate=f"%{{customdata}} {word} predictions, %{{y:.1f}} % of them<extra></extra>",
     )  # fmt: skip
 
@@ -123,3 +121,39 @@ def histogram_bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: 
 def mean(confidence: np.ndarray) -> str:
     """A mean confidence in words."""
     return percent(float(confidence.mean())) if len(confidence) else "none"
+
+
+def confusion_matrix(run: Run) -> Chart | None:
+    """Counts per true class (row) and predicted class (column), colored by the share of the true class."""
+    if run.predictions is None or not len(run.predictions["truth"]):
+        return None
+    size = len(run.classes)
+    pairs = run.predictions["truth"].astype(np.int64) * size + run.predictions["predicted"]
+    counts = np.bincount(pairs, minlength=size**2).reshape(size, size)
+    share = np.round(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), 2)
+    gap = int(len(run.classes) <= READABLE)
+    full = [label(name, 60) for name in run.classes]
+    trace: Trace = dict(
+        type="heatmap", x=full, y=full, z=share.tolist(), customdata=counts.tolist(), zmin=0, zmax=100,
+        xgap=gap, ygap=gap, coloraxis="coloraxis", meta=dict(run=run.number),
+        hovertemplate="%{y} predicted as %{x}: %{customdata} (%{z:.1f} % of the class)<extra></extra>",
+    )  # fmt: skip
+    if gap:
+        cells = [[str(n) if n else "" for n in row] for row in counts.tolist()]
+        trace |= dict(text=cells, texttemplate="%{text}")
+    columns = class_axis(run.classes, "predicted", type="category")
+    rows = class_axis(run.classes, "true class", type="category") | dict(range=[len(counts) - 0.5, -0.5])
+    shade = dict(showscale=False, cmin=0, cmax=100)
+    shape = layout(xaxis=columns, yaxis=rows, showlegend=False, coloraxis=shade)
+    return Chart("Confusion matrix", confusion_sentence(run, counts), [trace], shape, height=440)
+
+
+def confusion_sentence(run: Run, counts: np.ndarray) -> str:
+    """The matrix in words: its diagonal and the pairs confused most often."""
+    names = run.classes
+    off = counts - np.diag(np.diag(counts))
+    worst = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None)[:3]]
+    pairs = [f"{names[a]} predicted as {names[b]} {off[a, b]} times" for a, b in worst if off[a, b]]
+    most = f" Most confused: {', '.join(pairs)}." if pairs else ""
+    right = f"{np.trace(counts)} of {counts.sum()} predictions are correct"
+    return f"Confusion matrix of {run.name} on {run.measured_on} images: {right}.{most}"
