@@ -295,11 +295,6 @@ def add_device(parser: Parser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
 
 
-def add_trust(parser: Parser) -> None:
-    """Add the option of every command that builds the network of a run folder."""
-    parser.add_argument("--trust-code", action="store_true", help="import classes of other packages that RUN names")
-
-
 def add_limits(parser: Parser) -> None:
     """Add the options of every command that reads images."""
     texts = ("skip images with more megabytes of pixels", "skip larger files and entries of a zip", "nested folders")
