@@ -89,7 +89,7 @@ def test_what_belongs_to_the_command_line_is_apart():
 
 
 MISTAKES = {
-    "--model.width 4": "--model.width is an argument of a class; choose the class with --model",
+    "--selector.keep 0.5": "--selector.keep is an argument of a class; choose the class with --selector",
     "--model.width 4 --preset frozen": "--model.width is not an option of Timm",
     "--algorithm DARP --algorithm.base.threshold 1": "choose the class with --algorithm.base",
     "--algorithm": "--algorithm needs a value",

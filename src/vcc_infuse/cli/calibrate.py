@@ -23,7 +23,16 @@ from ..inference.predictor import Predictor
 from ..runs.folder import RunFolder
 from ..utils.io import json_bytes
 from ..utils.manifest import publish
-from .finished_run import add_measured, check_config, config_of, labels_as_test, load_like, measured_on, run_parser
+from .finished_run import (
+    add_common,
+    add_measured,
+    check_config,
+    config_of,
+    labels_as_test,
+    load_like,
+    measured_on,
+    run_parser,
+)
 from .parser import one_of
 from .train import two_columns
 
@@ -32,13 +41,13 @@ METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": Temperatur
 
 def read(argv: Sequence[str]) -> Namespace:
     """The options, checked before anything is loaded."""
-    about = "Fit a calibrator to a run, on labeled images it was not trained on."
-    parser = run_parser("calibrate", about, "folder for the calibrated run; nothing is written if not given")
+    parser = run_parser("calibrate", "Fit a calibrator to a run, on labeled images it was not trained on.")
     add_measured(parser, required=True, help="a named source, folder or zip with labeled images")
     parser.add_argument("--split", **one_of("test", "train"), default="test", help="which part of the data (test)")
     method = "TemperatureScaling"
     parser.add_argument("--method", **one_of(*METHODS), default=method, help=f"what to fit ({method})")
     parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
+    add_common(parser, "folder for the calibrated run; nothing is written if not given")
     options = parser.read(argv)
     if options.output and options.in_place:
         raise UserError("--output and --in-place exclude each other; give one")
@@ -59,7 +68,6 @@ def run(argv: Sequence[str]) -> None:
     """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
     options = read(argv)
     predictor = Predictor.load(options.run, options.device, options.trust_code)
-    folder = Path(options.run)
     is_own = bool(config_of(options.run, options.data))
     if options.split == "train" and is_own:
         # A model is too confident on the images it was trained on, so they cannot show how to calibrate it.
@@ -79,7 +87,7 @@ def run(argv: Sequence[str]) -> None:
     predictor.calibrator = calibrator.to(predictor.device).eval().fit(logits, y)
     print(table(figures, calibrator))
     target = options.run if options.in_place else options.output
-    store(predictor, figures, folder, Path(target) if target else None)
+    store(predictor, figures, Path(options.run), Path(target) if target else None)
 
 
 def part_of(dataset: Dataset, split: str) -> Dataset:

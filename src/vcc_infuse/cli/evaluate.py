@@ -7,14 +7,24 @@ from pathlib import Path
 
 from ..inference.predictor import Predictor
 from ..utils.io import write_json
-from .finished_run import add_measured, check_config, check_output, config_of, load_like, measured_on, run_parser
+from .finished_run import (
+    add_common,
+    add_measured,
+    check_config,
+    check_output,
+    config_of,
+    load_like,
+    measured_on,
+    run_parser,
+)
 from .train import summary_table
 
 
 def run(argv: Sequence[str]) -> None:
     """Print every metric; `-o` also writes them as JSON."""
-    parser = run_parser("evaluate", "Measure a trained run on a test set.", "also write the metrics to this JSON file")
+    parser = run_parser("evaluate", "Measure a trained run on a test set.")
     add_measured(parser, help="a named source, folder or zip; the data of the run if not given")
+    add_common(parser, "also write the metrics to this JSON file")
     options = parser.read(argv)
     check_output(options.output, options.overwrite, options.run)
     predictor = Predictor.load(options.run, options.device, options.trust_code)

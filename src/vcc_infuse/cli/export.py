@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..inference.export import FORMATS, export_model, largest_difference, path_format
 from ..inference.predictor import Predictor
-from .finished_run import check_output, run_parser
+from .finished_run import add_common, check_output, run_parser
 from .parser import one_of
 
 LARGE = 1e-3
@@ -19,8 +19,9 @@ returns probabilities, label (a class number) and calibrated confidence. The cla
 
 def run(argv: Sequence[str]) -> int:
     """Write the file and compare it with the run; the status is 1 if they differ."""
-    parser = run_parser("export", ABOUT, "file to write, .onnx or .pt2 (RUN/model.onnx)", images=False)
+    parser = run_parser("export", ABOUT)
     parser.add_argument("--format", **one_of(*FORMATS), help="onnx, or torch for torch.export (by the file's name)")
+    add_common(parser, "file to write, .onnx or .pt2 (RUN/model.onnx)", images=False)
     options = parser.read(argv)
     suffix = FORMATS[options.format or "onnx"]
     path = Path(options.output or Path(options.run) / f"model{suffix}")

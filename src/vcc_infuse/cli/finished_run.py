@@ -24,16 +24,20 @@ from ..utils.manifest import NAME, check_links, listed
 from .parser import Parser, add_device, add_limits, integer, limits_of
 
 
-def run_parser(name: str, about: str, output: str, default: str | None = None, *, images: bool = True) -> Parser:
-    """A parser with the options of every command that uses a finished run; `output` describes `-o`."""
+def run_parser(name: str, about: str) -> Parser:
+    """A parser of a command that uses a finished run."""
     parser = Parser(f"vcc-infuse {name}", about)
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    return parser
+
+
+def add_common(parser: Parser, output: str, default: str | None = None, *, images: bool = True) -> None:
+    """Add the options that all these commands have; `output` describes `-o`."""
     add_device(parser)
     if images:
         add_limits(parser)
     parser.add_argument("--trust-code", action="store_true", help="import classes of other packages that RUN names")
     add_output(parser, output, default)
-    return parser
 
 
 def add_measured(parser: Parser, **data: Any) -> None:

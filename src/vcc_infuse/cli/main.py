@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import OptionError, UserError
@@ -117,15 +117,12 @@ def dispatch(words: list[str]) -> int | None:
     for word in words:
         if "\0" in word:
             raise UserError(f"{word!r} holds a null character, which no name of a file can; remove it")
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if words[0] == "--version":
+    name = words[0] if words else "help"
+    if name in ("-h", "--help", "help", "--version"):
         from .. import __version__
 
-        print(f"vcc-infuse {__version__}")
+        print(f"vcc-infuse {__version__}" if name == "--version" else usage())
         return 0
-    name = words[0]
     if name not in COMMANDS:
         raise UserError(f"{name} is not a command{did_you_mean(name, COMMANDS)}; choose one of {', '.join(COMMANDS)}")
     line = " ".join(words).replace("=", " ")
@@ -164,22 +161,16 @@ def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[
         return "there is not enough memory; a smaller --size, --batch_size or model needs less", 2
     installed = (*sysconfig.get_paths().values(), sys.base_prefix, sys.prefix)
     known = (str(Path(__file__).parents[1]), str(command), *installed, "<")
-    for cause in causes(fault):  # did it pass through code of the user?
+    seen: list[BaseException] = []
+    cause: BaseException | None = fault
+    while cause is not None and cause not in seen:  # did it, or what it was raised from, pass through the user's code?
+        seen.append(cause)
         frames = reversed(traceback.extract_tb(cause.__traceback__))
         if (frame := next((frame for frame in frames if not frame.filename.startswith(known)), None)) is not None:
             problem = f"{frame.filename}, line {frame.lineno}: {in_words(cause)}"
             return f"{problem}; correct that file (--debug shows the traceback)", 2
-    return None
-
-
-def causes(fault: BaseException) -> Iterator[BaseException]:
-    """An exception and those it was raised from, or while handling."""
-    chain: list[BaseException] = []
-    cause: BaseException | None = fault
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        yield cause
         cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
@@ -196,11 +187,15 @@ def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
 
 def usage() -> str:
     """The commands, one per line."""
-    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
-    head = "usage: vcc-infuse COMMAND [options]\n\nSemi-supervised image classification.\n"
-    tail = "\n`vcc-infuse COMMAND --help` lists the options of a command. --version prints the version.\n"
-    tail += "--import FILE.py loads classes of your own. --debug shows the traceback of an error."
-    return "\n".join([head, *lines, tail])
+    lines = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    return f"""usage: vcc-infuse COMMAND [options]
+
+Semi-supervised image classification.
+
+{lines}
+
+`vcc-infuse COMMAND --help` lists the options of a command. --version prints the version.
+--import FILE.py loads classes of your own. --debug shows the traceback of an error."""
 
 
 if __name__ == "__main__":

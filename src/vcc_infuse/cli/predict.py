@@ -17,19 +17,19 @@ from ..data.images.stream import SkippedImages
 from ..errors import UserError
 from ..inference.predictor import Prediction, Predictor
 from ..utils.io import table_cell
-from .finished_run import check_output, image_predictor, run_parser, write_output
+from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
 from .parser import integer, limits_of, number, one_of
 
 
 def run(argv: Sequence[str]) -> int:
     """Write label, confidences and class probabilities of each image; the status is 1 if none can be read."""
-    about = "Label images with a trained run."
-    parser = run_parser("predict", about, "file to write, .csv or .jsonl; - is the screen", "-")
+    parser = run_parser("predict", "Label images with a trained run.")
     parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns ('*.png')")
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
     parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
                         help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
     parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
+    add_common(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
     writer = write_csv if kind == "csv" else write_jsonl

@@ -28,7 +28,7 @@ from ..selectors.infuse.robust import HARMLESS_DRAW, random_scores
 from ..selectors.ranking import QUOTAS, Scored, best, order
 from ..utils.io import table_cell
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
-from .finished_run import check_output, image_predictor, run_parser, write_output
+from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
 from .parser import integer, limits_of, number, one_of
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
@@ -58,7 +58,7 @@ def run(argv: Sequence[str]) -> None:
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """The options, checked before anything is loaded."""
     about = "Rank a pool of images with a run trained with INFUSE, RobustINFUSE or AlignedINFUSE."
-    parser = run_parser("select", about, "CSV file to write; - is the screen", "-")
+    parser = run_parser("select", about)
     parser.add_argument("--pool", required=True, help="a folder or zip of images")
     parser.add_argument("--keep", type=number(0, 1, open_low=True), default=0.1, help="fraction to keep (0.1)")
     parser.add_argument("--threshold", type=number(0, 1), default=0.95, help="confidence of a pseudo label (0.95)")
@@ -68,6 +68,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
                         help="divide the places among pseudo classes, so that none is left out (none)")  # fmt: skip
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the draw of drop_harmful (0)")
     parser.add_argument("--kept-only", action="store_true", help="write only the kept images, best first")
+    add_common(parser, "CSV file to write; - is the screen", "-")
     options = parser.read(argv)
     check_output(options.output, options.overwrite, options.run, [options.pool])
     if Path(options.pool).is_file() and is_image(options.pool):
