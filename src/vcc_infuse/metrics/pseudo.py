@@ -59,9 +59,7 @@ def pseudo_label_quality_per_class(labels: Values, weights: Values, truth: Value
     return ClassQuality(count, total(used) / count, total(known * (pseudo == y)) / total(known))
 
 
-def _checked(
-    labels: Values, weights: Values, truth: Values, classes: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _checked(labels: Values, weights: Values, truth: Values, classes: int | None = None) -> tuple[Tensor, ...]:
     pseudo = class_numbers("labels", labels, classes=classes)
     y = class_numbers("truth", truth, low=-1, classes=classes)
     used = numbers("weights", weights)

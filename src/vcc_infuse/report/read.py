@@ -162,8 +162,3 @@ def label(name: str, limit: int = 24) -> str:
     half = limit // 2
     short = name if len(name) <= limit else f"{name[:half]}…{name[half + 1 - limit :]}"
     return short.translate(PLOTLY_ENTITIES)
-
-
-def name_of(classes: Sequence[str], number: int) -> str:
-    """The name of a class, its number if the run does not name it, a dash if it is unknown."""
-    return UNKNOWN if number < 0 else classes[number] if number < len(classes) else str(number)

@@ -99,8 +99,11 @@ def confidence_histogram(run: Run) -> Chart | None:
         xaxis2=axis("calibrated, %", domain=[0.55, 1], range=[0, 100], anchor="y2"),
         yaxis2=axis(anchor="x2", matches="y", showticklabels=False), barmode="overlay", bargap=0.05,
     )  # fmt: skip
-    columns = [(word, run.predictions[column]) for column, word, _ in PANELS]
-    means = [f"{word}: {mean(values[correct])} correct, {mean(values[~correct])} wrong" for word, values in columns]
+    means = []
+    for column, word, _ in PANELS:
+        parts = [run.predictions[column][members] for members in (correct, ~correct)]
+        texts = [percent(float(part.mean())) if len(part) else "none" for part in parts]
+        means.append(f"{word}: {texts[0]} correct, {texts[1]} wrong")
     numbers = f"{int(correct.sum())} correct and {int((~correct).sum())} wrong predictions"
     alt = f"Confidence of {numbers} of {run.name}. Mean confidence, {'; '.join(means)}."
     return Chart("Confidence of correct and wrong predictions", alt, data, shape, f"{numbers}; each adds up to 100 %.")
@@ -116,11 +119,6 @@ def histogram_bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: 
         marker=dict(color=COLORS[int(word == "wrong")]), meta=dict(run=run.number),
         hovertemplate=f"%{{customdata}} {word} predictions, %{{y:.1f}} % of them<extra></extra>",
     )  # fmt: skip
-
-
-def mean(confidence: np.ndarray) -> str:
-    """A mean confidence in words."""
-    return percent(float(confidence.mean())) if len(confidence) else "none"
 
 
 def confusion_matrix(run: Run) -> Chart | None:
@@ -142,18 +140,13 @@ def confusion_matrix(run: Run) -> Chart | None:
         cells = [[str(n) if n else "" for n in row] for row in counts.tolist()]
         trace |= dict(text=cells, texttemplate="%{text}")
     columns = class_axis(run.classes, "predicted", type="category")
-    rows = class_axis(run.classes, "true class", type="category") | dict(range=[len(counts) - 0.5, -0.5])
+    rows = class_axis(run.classes, "true class", type="category") | dict(range=[size - 0.5, -0.5])
     shade = dict(showscale=False, cmin=0, cmax=100)
     shape = layout(xaxis=columns, yaxis=rows, showlegend=False, coloraxis=shade)
-    return Chart("Confusion matrix", confusion_sentence(run, counts), [trace], shape, height=440)
-
-
-def confusion_sentence(run: Run, counts: np.ndarray) -> str:
-    """The matrix in words: its diagonal and the pairs confused most often."""
-    names = run.classes
     off = counts - np.diag(np.diag(counts))
     worst = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None)[:3]]
-    pairs = [f"{names[a]} predicted as {names[b]} {off[a, b]} times" for a, b in worst if off[a, b]]
-    most = f" Most confused: {', '.join(pairs)}." if pairs else ""
+    confused = [f"{run.classes[a]} predicted as {run.classes[b]} {off[a, b]} times" for a, b in worst if off[a, b]]
+    most = f" Most confused: {', '.join(confused)}." if confused else ""
     right = f"{np.trace(counts)} of {counts.sum()} predictions are correct"
-    return f"Confusion matrix of {run.name} on {run.measured_on} images: {right}.{most}"
+    alt = f"Confusion matrix of {run.name} on {run.measured_on} images: {right}.{most}"
+    return Chart("Confusion matrix", alt, [trace], shape, height=440)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from ...utils.io import Columns
-from ..read import Run, name_of, percent
+from ..read import UNKNOWN, Run, percent
 
 PARTS = {
     "helpful": ("Most helpful", "highest scores of the selector"),
@@ -52,8 +52,8 @@ def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
     """One image with its labels and its score or confidence."""
     name = str(kept[f"{part}_names"][i])
     truth, label = (int(kept[f"{part}_{column}"][i]) for column in ("truth", "label"))
-    label_name = name_of(run.classes, label)
-    true_name = name_of(run.classes, truth)
+    names = dict(enumerate(run.classes))  # a run may not name its classes; -1 is unknown
+    label_name, true_name = (names.get(number, UNKNOWN if number < 0 else str(number)) for number in (label, truth))
     if part == "mistakes":
         value = percent(float(kept["mistakes_confidence"][i]))
         word = "predicted"
