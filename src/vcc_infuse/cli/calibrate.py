@@ -16,23 +16,13 @@ from .. import metrics
 from ..calibrators import Softmax
 from ..calibrators.ensemble_ts import EnsembleTS
 from ..calibrators.temperature import TemperatureScaling
-from ..data.dataset import Dataset
 from ..errors import UserError
 from ..inference.evaluate import infer
 from ..inference.predictor import Predictor
 from ..runs.folder import RunFolder
 from ..utils.io import json_bytes
 from ..utils.manifest import publish
-from .finished_run import (
-    add_common,
-    add_measured,
-    check_config,
-    config_of,
-    labels_as_test,
-    load_like,
-    measured_on,
-    run_parser,
-)
+from .finished_run import add_common, add_measured, labeled_images, run_parser
 from .parser import one_of
 from .train import two_columns
 
@@ -68,16 +58,9 @@ def run(argv: Sequence[str]) -> None:
     """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
     options = read(argv)
     predictor = Predictor.load(options.run, options.device, options.trust_code)
-    is_own = bool(config_of(options.run, options.data))
-    if options.split == "train" and is_own:
-        # A model is too confident on the images it was trained on, so they cannot show how to calibrate it.
-        problem = f"--split train: the run was trained on these images of {options.data}"
-        raise UserError(f"{problem}; give --split test or other data")
-    check_config(predictor, options)
-    dataset = load_like(predictor, options)
+    dataset, examples = labeled_images(predictor, options, options.split)
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")
-    examples = measured_on(part_of(dataset, options.split), predictor, options, own=is_own)
     logits, before = infer(predictor.model, predictor.calibrator, examples.x, predictor.views, predictor.device)
     y = torch.from_numpy(np.asarray(examples.y))
     method = METHODS[options.method]
@@ -88,11 +71,6 @@ def run(argv: Sequence[str]) -> None:
     print(table(figures, calibrator))
     target = options.run if options.in_place else options.output
     store(predictor, figures, Path(options.run), Path(target) if target else None)
-
-
-def part_of(dataset: Dataset, split: str) -> Dataset:
-    """The dataset with the labeled examples of a split as its test set."""
-    return dataset if split == "test" else labels_as_test(dataset)
 
 
 def halves(y: Tensor) -> list[Tensor]:
@@ -129,8 +107,11 @@ def compare(
 
 def table(figures: dict[str, Any], calibrator: TemperatureScaling) -> str:
     """The metrics before and after, and the fitted parameters."""
-    pairs = [("images", str(figures["images"])), ("error (unchanged)", f"{100 * figures['error']:.2f} %")]
-    pairs += [("temperature", f"{calibrator.temperature.item():.4f}")]
+    pairs = [
+        ("images", str(figures["images"])),
+        ("error (unchanged)", f"{100 * figures['error']:.2f} %"),
+        ("temperature", f"{calibrator.temperature.item():.4f}"),
+    ]
     if isinstance(calibrator, EnsembleTS):
         pairs += [("weights", " ".join(f"{w:.3f}" for w in calibrator.weights.tolist()))]
     for key, title in (("nll", "NLL"), ("ece", "ECE")):

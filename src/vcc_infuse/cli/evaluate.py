@@ -7,16 +7,7 @@ from pathlib import Path
 
 from ..inference.predictor import Predictor
 from ..utils.io import write_json
-from .finished_run import (
-    add_common,
-    add_measured,
-    check_config,
-    check_output,
-    config_of,
-    load_like,
-    measured_on,
-    run_parser,
-)
+from .finished_run import add_common, add_measured, check_output, labeled_images, run_parser
 from .train import summary_table
 
 
@@ -28,9 +19,7 @@ def run(argv: Sequence[str]) -> None:
     options = parser.read(argv)
     check_output(options.output, options.overwrite, options.run)
     predictor = Predictor.load(options.run, options.device, options.trust_code)
-    check_config(predictor, options)
-    dataset = load_like(predictor, options)
-    examples = measured_on(dataset, predictor, options, own=bool(config_of(options.run, options.data)))
+    dataset, examples = labeled_images(predictor, options)
     metrics = predictor.evaluate(examples, options.bins)
     metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(examples)}
     print(summary_table(metrics))

@@ -58,12 +58,28 @@ def image_predictor(options: Namespace) -> Predictor:
     return predictor
 
 
-def load_like(predictor: Predictor, options: Namespace) -> Dataset:
-    """A dataset with examples of the shape the model was trained on; the data of the run itself if none is named.
+def labeled_images(predictor: Predictor, options: Namespace, split: str = "test") -> tuple[Dataset, Examples]:
+    """The data that --data names, and those of its examples to measure the run on."""
+    config = config_of(options.run, options.data)
+    if config and split == "train":
+        # A model is too confident on the images it was trained on, so they cannot show how to calibrate it.
+        problem = f"--split train: the run was trained on these images of {options.data}"
+        raise UserError(f"{problem}; give --split test or other data")
+    path = Path(options.run) / "config.yaml"
+    if predictor.fingerprint is not None and path.is_file():  # is it still the one the model was trained by?
+        changes = changed_options(predictor.fingerprint["config"], options_of(own_config(options.run)))
+        if warning := refuse(changes, path, options.force, "put it back, or add --force"):
+            print(warning, file=sys.stderr)
+    dataset = load_like(predictor, options, config)
+    dataset = dataset if split == "test" else labels_as_test(dataset)
+    return dataset, measured_on(dataset, predictor, options, own=bool(config))
+
+
+def load_like(predictor: Predictor, options: Namespace, config: dict[str, Any]) -> Dataset:
+    """A dataset with examples of the shape the model was trained on; those that `config` says if none are named.
 
     Other data without a test set are measured on all their labels.
     """
-    config = config_of(options.run, options.data)
     source = options.data or str(config.get("data", ""))
     if not source or source == "arrays":
         raise UserError(f"{options.run} was trained on arrays; choose what to measure on with --data")
@@ -80,40 +96,10 @@ def load_like(predictor: Predictor, options: Namespace) -> Dataset:
         intensity=config.get("intensity", "auto"),
         limits=limits_of(options),
     )
-    if dataset.test is not None:
-        return dataset
-    if not config:
+    if dataset.test is None and not config:
         return labels_as_test(dataset)
     share = config.get("validation", "none")
-    return dataset if share == "none" else keep_validation(dataset, share)
-
-
-def labels_as_test(dataset: Dataset) -> Dataset:
-    """The dataset with its labeled training examples as test set."""
-    known = np.flatnonzero(dataset.train.y >= 0)
-    return replace(dataset, test=Examples(dataset.train.x[known], dataset.train.y[known]))
-
-
-def own_config(run: str | Path) -> dict[str, Any]:
-    """The config.yaml in a run folder, which somebody else may have filled."""
-    check_links(Path(run), ["config.yaml"])
-    return read_yaml(Path(run) / "config.yaml")
-
-
-def config_of(run: str, data: str | None) -> dict[str, Any]:
-    """The options of the run, if `data` is not given or the run's own."""
-    config = own_config(run) if data is None or (Path(run) / "config.yaml").is_file() else {}
-    return config if data in (None, config.get("data")) else {}
-
-
-def check_config(predictor: Predictor, options: Namespace) -> None:
-    """Refuse a config.yaml that is no longer the one the model was trained by; --force only says what differs."""
-    path = Path(options.run) / "config.yaml"
-    if predictor.fingerprint is None or not path.is_file():
-        return
-    changes = changed_options(predictor.fingerprint["config"], options_of(own_config(options.run)))
-    if warning := refuse(changes, path, options.force, "put it back, or add --force"):
-        print(warning, file=sys.stderr)
+    return dataset if dataset.test is not None or share == "none" else keep_validation(dataset, share)
 
 
 def measured_on(dataset: Dataset, predictor: Predictor, options: Namespace, *, own: bool) -> Examples:
@@ -144,6 +130,24 @@ def measured_on(dataset: Dataset, predictor: Predictor, options: Namespace, *, o
         known = f"{seen} of the {len(examples)} images to measure on are training images of {options.run}"
         raise UserError(f"{known}; give others, or add --force")
     return examples
+
+
+def labels_as_test(dataset: Dataset) -> Dataset:
+    """The dataset with its labeled training examples as test set."""
+    known = np.flatnonzero(dataset.train.y >= 0)
+    return replace(dataset, test=Examples(dataset.train.x[known], dataset.train.y[known]))
+
+
+def own_config(run: str) -> dict[str, Any]:
+    """The config.yaml in a run folder, which somebody else may have filled."""
+    check_links(Path(run), ["config.yaml"])
+    return read_yaml(Path(run) / "config.yaml")
+
+
+def config_of(run: str, data: str | None) -> dict[str, Any]:
+    """The options of the run, if `data` is not given or the run's own."""
+    config = own_config(run) if data is None or (Path(run) / "config.yaml").is_file() else {}
+    return config if data in (None, config.get("data")) else {}
 
 
 def add_output(parser: Parser, text: str, default: str | None = None) -> None:

@@ -144,8 +144,13 @@ def is_first_process() -> bool:
 
 def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[str, int] | None:
     """One line about what went wrong, and the exit status; None for a defect of this package."""
-    if isinstance(fault, UserError) or (isinstance(fault, OSError) and fault.errno is not None):
-        return one_line(fault, words), 2
+    if isinstance(fault, UserError):
+        return f"--{fault.option} {fault.problem}" if isinstance(fault, OptionError) else str(fault), 2
+    if isinstance(fault, OSError) and fault.errno is not None:
+        where = f": {fault.filename}" if fault.filename else ""
+        cure = next((text for numbers, text in DISK.items() if fault.errno in numbers), None)
+        again = NEXT.get(words[0] if words else "", "run the command again; it has left nothing half-written")
+        return f"{fault.strerror}{where}" + (f"; {cure}, then {again}" if cure else ""), 2
     if isinstance(fault, KeyboardInterrupt):
         begun = "; --resume RUN continues a run that has begun" if words[:1] == ["train"] else ""
         return f"interrupted{begun}", 130
@@ -171,18 +176,6 @@ def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[
             return f"{problem}; correct that file (--debug shows the traceback)", 2
         cause = cause.__cause__ or cause.__context__
     return None
-
-
-def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
-    """What is wrong, as the user sees it."""
-    if isinstance(fault, OptionError):
-        return f"--{fault.option} {fault.problem}"
-    if isinstance(fault, UserError):
-        return str(fault)
-    where = f": {fault.filename}" if fault.filename else ""
-    cure = next((text for numbers, text in DISK.items() if fault.errno in numbers), None)
-    again = NEXT.get(words[0] if words else "", "run the command again; it has left nothing half-written")
-    return f"{fault.strerror}{where}" + (f"; {cure}, then {again}" if cure else "")
 
 
 def usage() -> str:

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ..data.images.stream import SkippedImages
 from ..errors import UserError
-from ..inference.predictor import Prediction, Predictor
+from ..inference.predictor import Prediction
 from ..utils.io import table_cell
 from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
 from .parser import integer, limits_of, number, one_of
@@ -32,7 +32,6 @@ def run(argv: Sequence[str]) -> int:
     add_common(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
-    writer = write_csv if kind == "csv" else write_jsonl
     paths = [path for pattern in options.images for path in expand(pattern)]
     check_output(options.output, options.overwrite, options.run, paths)
     predictor = image_predictor(options)
@@ -41,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
     rows = tally.readable(predictor.stream(source, options.batch_size, options.abstain, limits_of(options)))
     first = next(rows, None)
     if first is not None:
-        write_output(options.output, lambda handle: writer(chain([first], rows), predictor, handle))
+        write_output(options.output, lambda handle: write_rows(chain([first], rows), predictor.classes, kind, handle))
     return tally.report(options.abstain)
 
 
@@ -84,24 +83,19 @@ class Tally:
         return 0 if self.count else 1
 
 
-def write_csv(rows: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:
-    """The columns file, label, confidence, confidence_calibrated, then one per class."""
+def write_rows(rows: Iterator[Prediction], classes: Sequence[str], kind: str, handle: TextIO) -> None:
+    """Write file, label (empty or null where it is left out), both confidences and the probability of each class."""
+    names = ("file", "label", "confidence", "confidence_calibrated")
     table = csv.writer(handle)
-    columns = (table_cell(f"p_{name}") for name in predictor.classes)
-    table.writerow(["file", "label", "confidence", "confidence_calibrated", *columns])
+    if kind == "csv":
+        table.writerow([*names, *(table_cell(f"p_{name}") for name in classes)])
     for row in rows:
-        numbers = (row.confidence, row.calibrated, *row.probs)
-        table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
-
-
-def write_jsonl(rows: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:
-    """One JSON object per line; a label that is left out is null."""
-    for row in rows:
-        line = {
-            "file": row.name,
-            "label": row.label,
-            "confidence": row.confidence,
-            "confidence_calibrated": row.calibrated,
-            "probabilities": dict(zip(predictor.classes, row.probs, strict=True)),
-        }
-        handle.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if kind == "csv":
+            numbers = (row.confidence, row.calibrated, *row.probs)
+            table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
+        else:
+            line: dict[str, object] = dict(
+                zip(names, (row.name, row.label, row.confidence, row.calibrated), strict=True)
+            )
+            line["probabilities"] = dict(zip(classes, row.probs, strict=True))
+            handle.write(json.dumps(line, ensure_ascii=False) + "\n")

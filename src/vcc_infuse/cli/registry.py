@@ -35,8 +35,7 @@ COLUMNS = "| name | idea and source | what it does | defaults |\n|---|---|---|--
 
 def choices(module: ModuleType, base: type) -> list[type]:
     """The classes of a package that a user can choose where a `base` is asked for."""
-    kinds = [getattr(module, name) for name in module.__all__]
-    return [kind for kind in kinds if _usable(kind, base)]
+    return [kind for name in module.__all__ if _usable(kind := getattr(module, name), base)]
 
 
 def class_names(base: type) -> list[str]:

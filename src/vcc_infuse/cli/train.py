@@ -50,8 +50,18 @@ def run(argv: Sequence[str]) -> None:
         print(complete.to_yaml(), end="")
         return
     result = start(config, resume=asked.resume is not None, force=asked.force, dry_run=asked.dry_run)
-    if result is not None and result.summary and result.folder:  # only the first of several processes has a summary
-        say_result(result.summary, result.folder)
+    if result is None or not result.summary or not result.folder:  # only the first of several processes has a summary
+        return
+    print(summary_table(result.summary))
+    probe = result.summary.get("error_probe")
+    error = result.summary.get("error")
+    if probe is not None and error is not None and result.summary["steps"]:
+        print(f"a linear probe on the same features: {100 * probe:.2f} % error")
+        if error > probe:
+            print("this run ends above its probe: try more labels, more --steps, or --algorithm LinearProbe")
+    print(f"run folder: {result.folder}")
+    if (page := result.folder / "report.html").is_file():
+        print(f"report: {page}")
 
 
 def config_of(asked: TrainWords) -> RunConfig:
@@ -66,20 +76,6 @@ def config_of(asked: TrainWords) -> RunConfig:
     stem = f"runs/{Path(options.get('data', 'digits')).stem}-{method}"
     free = (folder for folder in (f"{stem}-{number}" for number in count(1)) if not Path(folder).exists())
     return RunConfig.from_options({**options, "out": options.get("out") or next(free)})
-
-
-def say_result(summary: dict[str, Any], folder: Path) -> None:
-    """Print the summary, how it compares with a linear probe, and where everything is."""
-    print(summary_table(summary))
-    probe = summary.get("error_probe")
-    error = summary.get("error")
-    if probe is not None and error is not None and summary["steps"]:
-        print(f"a linear probe on the same features: {100 * probe:.2f} % error")
-        if error > probe:
-            print("this run ends above its probe: try more labels, more --steps, or --algorithm LinearProbe")
-    print(f"run folder: {folder}")
-    if (page := folder / "report.html").is_file():
-        print(f"report: {page}")
 
 
 def two_columns(pairs: Sequence[tuple[str, str]]) -> str:

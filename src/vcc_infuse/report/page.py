@@ -172,9 +172,7 @@ def cards(run: Run) -> list[Card]:
     if run.selections:
         line = run.selections[-1]
         shown.append(Card("Core set", percent(line.get("kept_share")), f"{count(line.get('kept'))} images kept"))
-    return [
-        card._replace(detail="" if UNKNOWN in card.detail else card.detail) for card in shown if card.value != UNKNOWN
-    ]
+    return [Card(name, value, "" if UNKNOWN in detail else detail) for name, value, detail in shown if value != UNKNOWN]
 
 
 @dataclass
@@ -276,13 +274,9 @@ def plotly_library() -> dict[str, str]:
 @functools.cache
 def environment() -> Environment:
     """The templates under `report/templates`: every value is escaped, an unknown name is an error."""
-    templates = Environment(
-        loader=PackageLoader("vcc_infuse.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("vcc_infuse.report", "templates")
+    strict: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined}
+    templates = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, **strict)
     # `tojson` also escapes <, > and &, so that no value can end the script element that it stands in.
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     templates.filters["policy_hash"] = policy_hash

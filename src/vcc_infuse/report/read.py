@@ -96,8 +96,7 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
 
 def read_predictions(path: Path, classes: int) -> Columns | None:
     """The answers on the test set: four columns of the same length, two of them class numbers."""
-    columns = load_npz(path)
-    if columns is None:
+    if (columns := load_npz(path)) is None:
         return None
     with reading(path):
         shapes = {columns[name].shape for name in ANSWERS}
