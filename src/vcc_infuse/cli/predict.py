@@ -94,8 +94,6 @@ def write_rows(rows: Iterator[Prediction], classes: Sequence[str], kind: str, ha
             numbers = (row.confidence, row.calibrated, *row.probs)
             table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
         else:
-            line: dict[str, object] = dict(
-                zip(names, (row.name, row.label, row.confidence, row.calibrated), strict=True)
-            )
-            line["probabilities"] = dict(zip(classes, row.probs, strict=True))
+            values = (row.name, row.label, row.confidence, row.calibrated, dict(zip(classes, row.probs, strict=True)))
+            line = dict(zip((*names, "probabilities"), values, strict=True))
             handle.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -21,7 +21,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError
 
 from ..errors import OptionError
 from ..utils.io import MALFORMED, nan_to_none, reading, write_text
-from .charts import COLORS, Chart, calibration, training
+from .charts import calibration, training
+from .charts.calibration import COLORS, Chart
 from .charts.gallery import Strip, gallery
 from .read import UNKNOWN, Run, count, decimal, elapsed, known, percent, read_runs
 

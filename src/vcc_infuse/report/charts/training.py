@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..read import Run, count, decimal, known, label, percent, scaled
-from . import Chart, Trace, axis, class_axis, color, layout
-from .calibration import is_calibrated
+from .calibration import Chart, Trace, axis, class_axis, color, is_calibrated, layout
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MUTED = "rgba(128,134,148,0.45)"
