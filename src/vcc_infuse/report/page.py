@@ -276,8 +276,8 @@ def plotly_library() -> dict[str, str]:
 def environment() -> Environment:
     """The templates under `report/templates`: every value is escaped, an unknown name is an error."""
     loader = PackageLoader("vcc_infuse.report", "templates")
-    strict: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined}
-    templates = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, **strict)
+    templates = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    templates.undefined = StrictUndefined
     # `tojson` also escapes <, > and &, so that no value can end the script element that it stands in.
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     templates.filters["policy_hash"] = policy_hash

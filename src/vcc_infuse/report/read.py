@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ FILES = ("config.yaml", *LOGS, "summary.json", "model.json", "predictions.npz", 
 Metrics = dict[str, Any]
 ANSWERS = ("truth", "predicted", "confidence", "calibrated")
 UNKNOWN = "–"
-PLOTLY_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 @dataclass
@@ -56,10 +56,10 @@ class Run:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in the given order, each once, under distinct names."""
-    once = list({path.resolve(): path for path in paths}.values())
-    short = [path.resolve().name for path in once]
-    names = short if len(set(short)) == len(once) else [str(path) for path in once]
-    return [read_run(path, name, number) for number, (path, name) in enumerate(zip(once, names, strict=True))]
+    once = {path.resolve(): path for path in paths}
+    distinct = len({path.name for path in once}) == len(once)
+    names = [(path, full.name if distinct else str(path)) for full, path in once.items()]
+    return [read_run(path, name, number) for number, (path, name) in enumerate(names)]
 
 
 def read_run(path: Path, name: str, number: int = 0) -> Run:
@@ -160,4 +160,4 @@ def label(name: str, limit: int = 24) -> str:
     """
     half = limit // 2
     short = name if len(name) <= limit else f"{name[:half]}…{name[half + 1 - limit :]}"
-    return short.translate(PLOTLY_ENTITIES)
+    return html.escape(short, quote=False)

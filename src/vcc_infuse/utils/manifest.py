@@ -21,13 +21,13 @@ from .io import write_json
 NAME = "manifest.json"
 Content = bytes | memoryview
 Entry = dict[str, Any]
+Names = Iterable[str]
 RESTORE = "restore it from a copy"
 
 
 def publish(
-    folder: Path, files: Mapping[str, Content], logs: Iterable[str] = (), *, existing: Iterable[str] = (),
-    dropped: Iterable[str] = (),
-) -> None:  # fmt: skip
+    folder: Path, files: Mapping[str, Content], logs: Names = (), *, existing: Names = (), dropped: Names = ()
+) -> None:
     """Write the new content of `files` as one set and record their checksums.
 
     `logs` only grow: what they hold now is recorded. `existing` files are recorded as they are, `dropped` ones no more.
@@ -64,7 +64,7 @@ def settle(folder: Path) -> None:
                 os.replace(staged, folder / name)
 
 
-def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
+def check(folder: Path, names: Names, *, required: bool = True) -> None:
     """Refuse files that are not as they were written, and, if `required`, a folder without a manifest.
 
     Files that the manifest does not list pass, unless they are links.
@@ -81,7 +81,7 @@ def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
             raise UserError(f"{folder / name} {fault}; {RESTORE}")
 
 
-def check_links(folder: Path, names: Iterable[str]) -> None:
+def check_links(folder: Path, names: Names) -> None:
     """Refuse links, which could show a file from anywhere, unless the manifest knows what they lead to."""
     for path in (folder / name for name in names if (folder / name).is_symlink()):
         entry = (_entries(folder) or {}).get(path.name)
