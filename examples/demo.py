@@ -8,7 +8,8 @@ import time
 
 from sklearn.linear_model import LogisticRegression
 
-from vcc_infuse import INFUSE, VCC, FlexMatch, RobustVCC, SmallConv, Supervised, Trainer, load_ssl
+import vcc_infuse
+from vcc_infuse import INFUSE, load_ssl
 from vcc_infuse.metrics import ece
 
 STEPS, SEED = 600, 0
@@ -16,7 +17,8 @@ STEPS, SEED = 600, 0
 
 def scikit_learn(data):
     """Logistic regression on the pixels of the labeled images."""
-    began, test = time.perf_counter(), data.dataset.test
+    began = time.perf_counter()
+    test = data.dataset.test
     rows = data.dataset.train.x[data.split.labeled]
     model = LogisticRegression(max_iter=1000).fit(rows.reshape(len(rows), -1) / 255, data.labeled_y)
     probs = model.predict_proba(test.x.reshape(len(test), -1) / 255)
@@ -24,22 +26,24 @@ def scikit_learn(data):
     return 1 - right.mean(), float(ece(probs.max(1), right)), time.perf_counter() - began
 
 
-def train(data, steps, *parts, out=None, selector=None):
+def train(data, steps, **parts):
     """Error, ECE of the calibrated confidence, and seconds of training and selecting."""
-    print("training", *(type(part).__name__ for part in parts), "" if selector is None else type(selector).__name__)
-    options = {"steps": steps, "eval_every": max(1, steps // 4), "batch_size": 32, "seed": SEED, "out": out}
-    summary = Trainer(SmallConv(), *parts, selector=selector, **options).fit(data)
+    print("training", *(part for name, part in parts.items() if name != "out"))
+    options = {"steps": steps, "eval_every": max(1, steps // 4), "batch_size": 32, "seed": SEED}
+    summary = vcc_infuse.train(data, preset="scratch", **options, **parts).summary
     return summary["error"], summary["ece_calibrated"], summary["seconds_train"] + summary["seconds_select"]
 
 
 def main(steps):
-    data, out = load_ssl("digits", labels=40, seed=SEED), time.strftime("runs/demo-%Y%m%d-%H%M%S")
+    data = load_ssl("digits", labels=40, seed=SEED)
+    out = time.strftime("runs/demo-%Y%m%d-%H%M%S")
+    infuse = INFUSE(keep=0.4)
     rows = {
         "LogisticRegression (scikit-learn)": scikit_learn(data),
-        "Supervised": train(data, steps, Supervised()),
-        "FlexMatch": train(data, steps, FlexMatch()),
-        "RobustVCC-FlexMatch": train(data, steps, FlexMatch(), RobustVCC()),
-        "VCC-INFUSE-FlexMatch": train(data, steps, FlexMatch(), VCC(), out=out, selector=INFUSE(keep=0.4)),
+        "Supervised": train(data, steps, algorithm="Supervised"),
+        "FlexMatch": train(data, steps, algorithm="FlexMatch"),
+        "RobustVCC-FlexMatch": train(data, steps, algorithm="FlexMatch", calibrator="RobustVCC"),
+        "VCC-INFUSE-FlexMatch": train(data, steps, algorithm="FlexMatch", calibrator="VCC", selector=infuse, out=out),
     }
     print(f"\nhandwritten digits, 40 labels, {len(data.split.pool):,} images in the pool, seed {SEED}\n")
     print(f"{'':<34} {'error':>8} {'ECE':>7} {'seconds':>8}")

@@ -12,12 +12,12 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
-from vcc_infuse import FixMatch, SmallConv, Supervised, Trainer, load_ssl
+from vcc_infuse import load_ssl, train
 
 
-def train(method, data, seed, steps):
-    trainer = Trainer(SmallConv(), method, steps=steps, seed=seed, progress=False)
-    return trainer.fit(data)["error"]
+def error(method, data, seed, steps):
+    options = {"steps": steps, "eval_every": steps, "seed": seed, "progress": False}
+    return train(data, preset="scratch", algorithm=method, **options).summary["error"]
 
 
 def scikit_learn(method, data):
@@ -32,7 +32,7 @@ def scikit_learn(method, data):
 def errors(labels, seed, steps):
     data = load_ssl("digits", labels=labels, seed=seed)
     return {
-        "Supervised": train(Supervised(), data, seed, steps),
+        "Supervised": error("Supervised", data, seed, steps),
         "LabelSpreading, rbf 0.25 (scikit-learn)": scikit_learn(LabelSpreading(gamma=0.25, max_iter=200), data),
         "LabelSpreading, 10 neighbors (scikit-learn)": scikit_learn(
             LabelSpreading(kernel="knn", n_neighbors=10, max_iter=200), data
@@ -40,7 +40,7 @@ def errors(labels, seed, steps):
         "SelfTraining, logistic (scikit-learn)": scikit_learn(
             SelfTrainingClassifier(LogisticRegression(max_iter=1000)), data
         ),
-        "FixMatch": train(FixMatch(), data, seed, steps),
+        "FixMatch": error("FixMatch", data, seed, steps),
     }
 
 

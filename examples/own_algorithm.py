@@ -6,8 +6,7 @@ vcc-infuse train --data digits --labels 40 --import examples/own_algorithm.py --
 
 import sys
 
-from vcc_infuse import PseudoLabeling, SmallConv, Trainer, load_ssl
-from vcc_infuse.types import Calibrated, PseudoLabels, Step
+from vcc_infuse import Calibrated, PseudoLabeling, PseudoLabels, Step, train
 
 
 class RisingMatch(PseudoLabeling):
@@ -18,9 +17,10 @@ class RisingMatch(PseudoLabeling):
         high: threshold at the last step.
     """
 
-    def __init__(self, low: float = 0.7, high: float = 0.98) -> None:
+    def __init__(self, *, low: float = 0.7, high: float = 0.98) -> None:
         super().__init__()
-        self.low, self.high = low, high
+        self.low = low
+        self.high = high
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         threshold = self.low + (self.high - self.low) * step.progress
@@ -29,6 +29,5 @@ class RisingMatch(PseudoLabeling):
 
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    data = load_ssl("digits", labels=40)
-    summary = Trainer(SmallConv(), RisingMatch(), steps=steps, eval_every=100).fit(data)
+    summary = train("digits", labels=40, algorithm=RisingMatch(), steps=steps, eval_every=100).summary
     print(f"error {100 * summary['error']:.1f} %, ECE {summary['ece']:.3f}")

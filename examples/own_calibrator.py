@@ -8,9 +8,8 @@ import sys
 
 import torch
 
-from vcc_infuse import Calibrator, FixMatch, SmallConv, Trainer, load_ssl
+from vcc_infuse import Calibrated, Calibrator, FixMatch, train
 from vcc_infuse.functional import set_top_confidence
-from vcc_infuse.types import Calibrated
 
 
 class Agreement(Calibrator):
@@ -47,6 +46,6 @@ class Agreement(Calibrator):
 
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    data = load_ssl("digits", labels=40)
-    summary = Trainer(SmallConv(), FixMatch(threshold=0.8), Agreement(), steps=steps, eval_every=100).fit(data)
+    method = FixMatch(threshold=0.8)
+    summary = train("digits", labels=40, algorithm=method, calibrator=Agreement(), steps=steps, eval_every=100).summary
     print(f"error {100 * summary['error']:.1f} %, ECE {summary['ece']:.3f}")

@@ -5,13 +5,13 @@ python examples/own_images.py
 
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vcc_infuse import FixMatch, SmallConv, Trainer, load_ssl
-from vcc_infuse.data.sources.folder import read_images
+from vcc_infuse import SmallConv, train
 
 
 def draw(shape, rng):
@@ -43,13 +43,9 @@ def main(steps):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         make_folder(root)
-        data = load_ssl(str(root))
-        trainer = Trainer(SmallConv(16), FixMatch(), steps=steps, eval_every=100, batch_size=20, unlabeled_ratio=5)
-        trainer.fit(data)
-        images, names, _ = read_images(root / "test" / "disc")
-        found = trainer.predictor().predict(images)
-        for name, label, confidence in list(zip(names, found.labels, found.confidence, strict=True))[:5]:
-            print(f"{name}: {data.dataset.classes[label]} ({100 * confidence:.0f} %)")
+        result = train(root, model=SmallConv(width=16), steps=steps, eval_every=100, batch_size=20, unlabeled_ratio=5)
+        for answer in islice(result.predictor.stream(root / "test" / "disc"), 5):
+            print(f"{answer.name}: {answer.label} ({answer.calibrated:.0%})")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader
 
-from vcc_infuse import INFUSE, CoresetSampler, FixMatch, SmallConv, Trainer, load_ssl
+from vcc_infuse import INFUSE, CoresetSampler, FixMatch, train
 from vcc_infuse.errors import check_range
 from vcc_infuse.selectors.scoring import ScoredSelector, example_columns
 
@@ -42,8 +42,8 @@ class SmallMargin(ScoredSelector):
 
 def train_with_own_selector(steps):
     selector = SmallMargin(keep=0.5)
-    trainer = Trainer(SmallConv(), FixMatch(threshold=0.8), selector=selector, steps=steps, batch_size=16)
-    summary = trainer.fit(load_ssl("digits", labels=40))
+    method = FixMatch(threshold=0.8)
+    summary = train("digits", labels=40, algorithm=method, selector=selector, steps=steps, batch_size=16).summary
     print(f"SmallMargin: error {100 * summary['error']:.1f} % with {summary['coreset_size']} examples at a time")
 
 

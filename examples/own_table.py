@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, load_ssl
+from vcc_infuse import SmallConv, SSLData, train
 
 SHAPES = ("disc", "square")
 
@@ -46,10 +46,13 @@ def main(steps):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         make_photos(root)
-        data = load_ssl(str(root / "photos"), label_file=str(root / "labels.csv"), size=24, cache=str(root / "cache"))
-        trainer = Trainer(SmallConv(16), FixMatch(), steps=steps, batch_size=16, unlabeled_ratio=4)
-        summary = trainer.fit(data)
-        images, error = summary["evaluated_images"], 100 * summary["error"]
+        result = train(
+            root / "photos", label_file=str(root / "labels.csv"), size=24, cache=str(root / "cache"),
+            model=SmallConv(width=16), steps=steps, batch_size=16, unlabeled_ratio=4,
+        )  # fmt: skip
+        summary = result.summary
+        images = summary["evaluated_images"]
+        error = 100 * summary["error"]
         print(f"error on {images} labels kept for {summary['evaluated_on']}: {error:.0f} %")
 
         # The same from Python objects: any list of files or PIL images, or a dataset of another library.

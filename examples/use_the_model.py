@@ -12,14 +12,14 @@ import numpy as np
 import onnxruntime
 from PIL import Image
 
-from vcc_infuse import FixMatch, Predictor, SmallConv, TemperatureScaling, Trainer, export_model, load_ssl
+from vcc_infuse import Predictor, export_model, load_ssl, train
 
 
 def main(steps: int, folder: Path) -> None:
     data = load_ssl("digits", labels=40)
-    run, photos = folder / "run", folder / "photos"
-    trainer = Trainer(SmallConv(), FixMatch(), TemperatureScaling(), steps=steps, out=str(run), progress=False)
-    trainer.fit(data)
+    run = folder / "run"
+    photos = folder / "photos"
+    train(data, preset="scratch", calibrator="TemperatureScaling", steps=steps, out=str(run), progress=False)
     photos.mkdir()
     for i, image in enumerate(data.dataset.test.x[:5]):
         Image.fromarray(image[..., 0]).resize((64, 64)).save(photos / f"{i}.png")

@@ -211,7 +211,7 @@ def controls() -> Iterator[tuple[str, list[Claim]]]:
         if (x, base) != ("FlexMatch", LAZY)  # FlexMatch learns from nearly every row, so it has no lazy rows
     ]  # fmt: skip
     yield (
-        "VCC on top of a plug-in for long tails",
+        "VCC on top of a wrapper for long tails",
         [
             Claim(f"VCC lowers the error of FixMatch + {p}", "imbalance", f"FixMatch + {p} + VCC", f"FixMatch + {p}")
             for p in ("DARP", "ABC")

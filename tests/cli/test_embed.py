@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from tests.helpers.processes import together
 
+from vcc_infuse import load_ssl
 from vcc_infuse.bank import bank as module
 from vcc_infuse.cli.main import main
 from vcc_infuse.utils import progress
@@ -167,6 +168,10 @@ def test_the_example_of_the_page(monkeypatch, tmp_path):
     monkeypatch.setenv("VCC_INFUSE_CACHE", str(tmp_path))
     found: dict = {}
     exec(compile(code.replace("steps=200", "steps=20, progress=False"), str(page), "exec"), found)
-    truth = found["images"].dataset.test.y
-    assert (found["labels"].numpy() == truth).mean() > 0.4
-    assert found["summary"]["error_probe"] < 0.6
+    result = found["result"]
+    assert result.summary["error"] < 0.6
+    assert result.summary["error_probe"] < 0.6
+    assert result.summary["encoder"] == "tf_efficientnet_lite0"
+    assert result.summary["input_size"] == 32
+    test = load_ssl("digits", labels=40).dataset.test
+    assert (result.predictor.predict(test.x).labels.numpy() == test.y).mean() > 0.4

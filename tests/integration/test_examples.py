@@ -130,9 +130,17 @@ def test_the_readmes_python_works(photos, capsys):
     assert all(0 <= float(figure) <= 1 for figure in first.split())
     assert len(answers) == 20
     names = {"model": torch.nn.Linear(4, 10), "images": torch.randn(8, 4), "pool_ids": torch.arange(8)}
-    names["outputs"] = names["model"](names["images"])
     exec(own_loop, names)
     assert names["confidence"].shape == (8,)
+
+
+@pytest.mark.parametrize("page", ["python.md", "own-loop.md"])
+def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = code_blocks((ROOT / "docs" / page).read_text(), "python")
+    assert blocks
+    for code in blocks:
+        exec(compile(code, page, "exec"), {"__name__": "page"})
 
 
 def test_the_readme_is_short():

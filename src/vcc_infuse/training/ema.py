@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..models import Classifier
-from ..models.ema import decay_at
+from ..models.classifier import decay_at
 from .optimizer import trained_norms
 
 

@@ -17,8 +17,8 @@ from ..errors import UserError
 from ..inference.evaluate import chunks, evaluate
 from ..inference.predictor import Predictor
 from ..models import Classifier, Identity
+from ..models.backbone import Embedded
 from ..models.linear_probe import probe_on
-from ..models.on_features import Embedded
 from ..models.pretrained import Preprocessing
 from ..utils.serialization import class_path, load_state
 from .config import TrainConfig

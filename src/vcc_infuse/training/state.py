@@ -18,8 +18,8 @@ from ..data.ssl_data import SSLData
 from ..errors import UserError, option_prefix
 from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier
-from ..models.ema import EMA
-from ..models.on_features import Embedded
+from ..models.backbone import Embedded
+from ..models.classifier import EMA
 from ..models.pretrained import Preprocessing
 from ..selectors import Selector
 from ..types import Task

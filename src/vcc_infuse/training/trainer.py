@@ -103,7 +103,6 @@ class Trainer:
         """
         with self._lock():
             self.prepare(data, resume=resume)
-            self._callbacks = [self.recorder_, LiveView(), self.recovery_, ShowProgress(), *self.callbacks]
             try:
                 start = self.recorder_.open(config or self._config_yaml(), resume=resume, force=force)
                 self.state_.warn(*about_data(self.state_.data, self.config.out))
@@ -144,6 +143,7 @@ class Trainer:
         self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
         self.micro_batch_ = config.micro_batch or self._fit_memory()
         self.last_metrics_: dict[str, Any] = {}
+        self._callbacks = [self.recorder_, LiveView(), self.recovery_, ShowProgress(), *self.callbacks]
 
     def _prepare_data(self, data: SSLData) -> SSLData:
         data = data.with_all_labels() if self.algorithm.all_labels else data

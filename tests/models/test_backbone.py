@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from vcc_infuse.models import MLP, Embedded, Identity, Timm
+from vcc_infuse.models import MLP, Identity, Timm
+from vcc_infuse.models.backbone import Embedded
 
 
 def test_identity_passes_vectors_through():
