@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import OptionError, UserError
+from ..utils.progress import phase
 from ..utils.suggest import did_you_mean
 
 COMMANDS = {
@@ -127,12 +128,12 @@ def dispatch(words: list[str]) -> int | None:
         raise UserError(f"{name} is not a command{did_you_mean(name, COMMANDS)}; choose one of {', '.join(COMMANDS)}")
     line = " ".join(words).replace("=", " ")
     quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
-    if name in ("train", "embed") and not quiet and "torch" not in sys.modules and is_first_process():
-        print(f"vcc-infuse {name}: loading PyTorch", flush=True)  # which takes seconds
-    from ..utils.device import keep_freed_memory  # not before: it imports torch
+    slow = name in ("train", "embed") and not quiet and "torch" not in sys.modules
+    with phase(f"vcc-infuse {name}: loading PyTorch", shown=slow):  # which takes seconds
+        from ..utils.device import keep_freed_memory
 
-    keep_freed_memory()
-    module = importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)
+        keep_freed_memory()
+        module = importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)
     status: int | None = module.run(words[1:])
     return status
 
