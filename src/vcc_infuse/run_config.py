@@ -223,7 +223,7 @@ class RunConfig:
             return part.build(name, PARTS[name])
         base = nn.Module if name == "model" else PARTS[name]  # any network can be trained
         if part is not None and not isinstance(part, base):
-            raise OptionError(name, part, f"must be a {base.__name__}, a class, or the name of one")
+            raise OptionError(name, part, f"must be of type {base.__name__}, a class, or the name of one")
         return part
 
     def train_config(self) -> TrainConfig:
@@ -256,7 +256,7 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     selector = config.selector
     if preset == "paper":
         options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
-        if isinstance(selector, PartConfig) and "every" in selector.kind().option_names():
+        if isinstance(selector, PartConfig) and "every" in selector.kind("selector").option_names():
             selector = selector.with_defaults(every=PAPER_REFRESH)
     if isinstance(algorithm, PartConfig):
         algorithm = _protocol(algorithm, preset, source)
@@ -278,7 +278,7 @@ def _unlabeled_ratio(algorithm: Any) -> int:
     if not isinstance(algorithm, PartConfig):
         return int(algorithm.unlabeled_ratio)
     base = algorithm.init_args.get("base")
-    return int(algorithm.kind().unlabeled_ratio) if base is None else _unlabeled_ratio(base)
+    return int(algorithm.kind("algorithm").unlabeled_ratio) if base is None else _unlabeled_ratio(base)
 
 
 def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:
@@ -286,4 +286,4 @@ def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:
     base = algorithm.init_args.get("base")
     if isinstance(base, PartConfig):
         algorithm = replace(algorithm, init_args={**algorithm.init_args, "base": _protocol(base, preset, source)})
-    return algorithm.with_defaults(**method_options(preset, source, algorithm.kind().__name__))
+    return algorithm.with_defaults(**method_options(preset, source, algorithm.kind("algorithm").__name__))
