@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
-from types import UnionType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -42,6 +41,10 @@ VECTORS: dict[str, Any] = {"dtype": np.float32}
 IMAGES: dict[str, Any] = {"ensure_2d": False, "allow_nd": True}
 VIEWS: dict[str, Any] = {**IMAGES, "dtype": [np.float32, np.float16]}
 EVALUATIONS = 20  # lines in metrics.jsonl
+PARTS: dict[str, Any] = {
+    **{"model": nn.Module, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector},
+    **{"backbone": (Backbone, str), "bank": BankConfig},
+}
 # How a head learns, by where it starts.
 STARTS: dict[str, dict[str, Any]] = {
     "random": {"lr": 0.03},
@@ -167,7 +170,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train on the labeled and the unlabeled (−1) rows."""
-        rows, labels = validate_data(self, X, y, **self._expected(X))
+        expected = VECTORS if _axes(X) <= 2 else IMAGES if self.slots is None else VIEWS
+        rows, labels = validate_data(self, X, y, **expected)
         classes, numbers = encode(labels)
         dataset = from_arrays(rows, numbers, classes=[str(name) for name in classes], slots=self.slots)
         data = SSLData(dataset.augmented(self.augment, self.flip), from_given_labels(numbers))
@@ -183,8 +187,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each row."""
         numbers = self.predict_proba(X).argmax(1)  # first, because it refuses an estimator that is not fitted
-        labels: np.ndarray = self.classes_[numbers]
-        return labels
+        return cast(np.ndarray, self.classes_[numbers])
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Class probabilities; the largest in a row is the calibrated confidence of its label.
@@ -200,8 +203,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         rows = as_rows(rows, "X", self.predictor_.ranges)
         if rows.shape[1:] != self.predictor_.shape:
             raise UserError(f"fit saw examples of shape {self.predictor_.shape}, got {rows.shape[1:]}; resize them")
-        found = self.predictor_.predict(rows)
-        return set_top_confidence(found.probs.double(), found.calibrated.double()).numpy()
+        answers = self.predictor_.predict(rows)
+        return set_top_confidence(answers.probs.double(), answers.calibrated.double()).numpy()
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy on the rows with a label; those with −1 are left out."""
@@ -211,12 +214,6 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             raise UserError("y: every label is −1, which means unlabeled; accuracy needs labels")
         weights = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(labels[known], self.predict(X)[known], sample_weight=weights))
-
-    def _expected(self, X: ArrayLike) -> dict[str, Any]:
-        """How scikit-learn validates the training examples."""
-        if _axes(X) <= 2:
-            return VECTORS
-        return VIEWS if self.slots is not None else IMAGES
 
     def _train(self, data: SSLData) -> Result:
         """Train copies of the objects; also of the selector, which stores its last selection."""
@@ -257,15 +254,17 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _check(self) -> None:
         """Refuse objects of the wrong kind, and options that exclude each other."""
-        _check_parts(model=(self.model, nn.Module), algorithm=(self.algorithm, Algorithm),
-                     calibrator=(self.calibrator, Calibrator), selector=(self.selector, Selector),
-                     backbone=(self.backbone, Backbone | str), bank=(self.bank, BankConfig))  # fmt: skip
+        for name, kind in PARTS.items():
+            part = getattr(self, name)
+            if part is not None and not isinstance(part, kind):
+                got = f"the class {part.__name__}; add ()" if isinstance(part, type) else f"{part!r}"
+                rule = "a name, a Backbone" if name == "backbone" else f"an instance of {kind.__name__}"
+                raise UserError(f"{name} must be {rule} or None, got {got}")
         if self.head_init is not None:
             check_choice("head_init", self.head_init, tuple(STARTS))
         if self.backbone is not None and self.model is not None:
-            raise UserError(
-                "model and backbone exclude each other: give model to train all of it, backbone to freeze it"
-            )
+            remedy = "give model to train all of it, backbone to freeze it"
+            raise UserError(f"model and backbone exclude each other: {remedy}")
         if self.bank is not None and self.backbone is None:
             raise UserError("bank says how a backbone embeds images; give backbone too, or leave bank out")
 
@@ -278,14 +277,6 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
 def _axes(X: Any) -> int:
     """The number of axes of an array, a table or nested lists."""
     return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
-
-
-def _check_parts(**parts: tuple[object, type | UnionType]) -> None:
-    for name, (part, kind) in parts.items():
-        if part is not None and not isinstance(part, kind):
-            got = f"the class {part.__name__}; add ()" if isinstance(part, type) else f"{part!r}"
-            rule = f"an instance of {kind.__name__} or None" if isinstance(kind, type) else "a name, a Backbone or None"
-            raise UserError(f"{name} must be {rule}, got {got}")
 
 
 def _to_python(value: Any) -> Any:

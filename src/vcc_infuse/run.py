@@ -1,8 +1,4 @@
-"""The only way a run is put together: RunConfig → load → resolve → [embed] → Trainer.fit → Result.
-
-`train` and `resume` are what users call; the command line, SSLClassifier and the paper's tables go through them or
-through `prepare`.
-"""
+"""The only way a run is put together: RunConfig → load → resolve → [embed] → Trainer.fit → Result."""
 
 from __future__ import annotations
 
@@ -33,9 +29,8 @@ from .selectors import Selector
 from .training import auto
 from .training.callbacks import Callback
 from .training.config import TrainConfig, check_compatible, check_lazy
-from .training.hints import about_skipped
-from .training.signals import Interrupted
-from .training.trainer import Trainer
+from .training.summary import about_skipped, peak_memory
+from .training.trainer import Interrupted, Trainer
 from .utils.device import resolve_device
 from .utils.io import read_json, read_yaml
 from .utils.manifest import check_links, settle
@@ -44,6 +39,7 @@ from .utils.serialization import Trust
 
 __all__ = ["Result", "RunConfig", "resume", "train"]
 
+FINISH = 3.0  # seconds for a linear probe, the report, and everything else that is not timed
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
@@ -52,52 +48,38 @@ CHANGEABLE = ("root", "cache", "device", "progress")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to start: complete options, data, the trainer, and the bank to embed if there is one.
-
-    `reason` says why `auto` chose the preset; it is empty if the user chose it.
-    """
+    """A run that is ready to start: complete options, data, the trainer, and the bank to embed if there is one."""
 
     config: RunConfig
     data: SSLData
     trainer: Trainer
     bank: Bank | None = None
-    reason: str = ""
+    reason: str = ""  # why `auto` chose the preset
 
 
 def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequence[Callback] = ()) -> Prepared:
     """Load the data, choose what is open, open the bank, and make the one Trainer of the run. Nothing is written.
 
-    Args:
-        config: the run.
-        data: data that are loaded already, perhaps embedded, in place of those that `config` names.
-        callbacks: further observers of the run.
+    `data` are loaded already, perhaps embedded, and take the place of those that `config` names.
     """
     # Mistakes are reported before images are decoded. What `auto` chooses later changes no part but the model.
     likely = resolve(config, "scratch" if config.preset == "auto" else config.preset)
     options = likely.train_config()
-    parts = Parts(*(likely.build(name) for name in Parts._fields))
-    check_compatible(*parts)
-    check_lazy(parts.algorithm, options.lazy)
+    algorithm, calibrator, selector = (likely.build(name) for name in ("algorithm", "calibrator", "selector"))
+    check_compatible(algorithm, calibrator, selector)
+    check_lazy(algorithm, options.lazy)
     model = None if config.model is None else likely.build("model")
-    config, data = _loaded(config, data, parts.algorithm, model)
+    config, data = _loaded(config, data, algorithm, model)
     with phase("loading the network", shown=options.progress and config.preset in ("auto", "frozen")):
         choice = _choose(config, data, model)
     config = resolve(config, choice.preset)
     network, config = _network(config, data, model, choice.encoder)
-    trainer = Trainer(network, *parts, config.train_config(), callbacks=callbacks)
+    trainer = Trainer(network, algorithm, calibrator, selector, config.train_config(), callbacks=callbacks)
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
             bank = open_bank(data, choice.encoder, config.bank, cache=config.cache, device=options.device)
     return Prepared(config, data, trainer, bank, choice.reason)
-
-
-class Parts(NamedTuple):
-    """What trains the network."""
-
-    algorithm: Algorithm
-    calibrator: Calibrator
-    selector: Selector | None
 
 
 def _loaded(
@@ -113,21 +95,21 @@ def _loaded(
     )
     with phase(f"reading {config.data.data}", shown=options.progress):
         try:
-            return config, load(**config.data.options())
+            return config, load(**vars(config.data))
         except OptionError as mistake:
             if not resize or (mistake.option, mistake.value) != ("size", None):
                 raise
     resized = f"the images have different sizes and are resized to {MEDIUM}×{MEDIUM}; the option size sets another"
     say(resized, shown=options.progress)
     source = replace(config.data, size=MEDIUM)
-    return replace(config, data=source), load(**source.options())
+    return replace(config, data=source), load(**vars(source))
 
 
 def _choose(config: RunConfig, data: SSLData, model: nn.Module | None) -> auto.Choice:
     """The preset, and for `frozen` the network that embeds, with its weights."""
     if config.preset == "auto":
         return auto.choose_preset(data, model)
-    if config.preset != "frozen" or data.dataset.slots is not None:
+    if config.preset != "frozen" or len(data.dataset.shape) == 1:  # vectors are features already
         return auto.Choice(config.preset, "")
     encoder = Timm() if model is None else model
     if not isinstance(encoder, Backbone):
@@ -142,18 +124,14 @@ def _network(
     """What is trained, and the configuration with the network as it is used."""
     if encoder is not None:
         size = getattr(encoder, "input_size", None)
-        return head(config.bank), replace(config, model=_with_size(config.model, size))
-    if model is None and data.dataset.slots is not None:
-        model = head(config.bank)
-    elif model is None and len(data.dataset.shape) == 1:
-        model = MLP()
-    network = config.build("model") if model is None else model
-    return network, replace(config, model=network if model is not None else config.model)
-
-
-def _with_size(model: Any, size: int | None) -> Any:
-    """The frozen network with the side that was chosen, so that config.yaml repeats the run whatever a default is."""
-    return model.with_defaults(input_size=size) if isinstance(model, PartConfig) and size else model
+        if isinstance(config.model, PartConfig) and size:  # so that config.yaml repeats the run whatever a default is
+            config = replace(config, model=config.model.with_defaults(input_size=size))
+        return head(config.bank), config
+    if model is None and len(data.dataset.shape) == 1:
+        model = head(config.bank) if config.preset == "frozen" else MLP()
+    if model is None:
+        return config.build("model"), config
+    return model, replace(config, model=model)
 
 
 class Result(NamedTuple):
@@ -204,9 +182,7 @@ def train(
     """
     parts = {"model": model, "algorithm": algorithm, "calibrator": calibrator, "selector": selector, "bank": bank}
     config = RunConfig.from_options({"data": data, "preset": preset, **parts, **options})
-    result = start(config, callbacks=callbacks)
-    assert result is not None
-    return result
+    return cast(Result, start(config, callbacks=callbacks))
 
 
 def resume(folder: str | os.PathLike[str], *, force: bool = False, trust_code: Trust = False, **options: Any) -> Result:
@@ -219,9 +195,7 @@ def resume(folder: str | os.PathLike[str], *, force: bool = False, trust_code: T
         options: steps to extend a finished run; root, cache, device and progress may change as well.
     """
     config = resumed_config(os.fspath(folder), options, force=force, trust_code=trust_code)
-    result = start(config, resume=True, force=force)
-    assert result is not None
-    return result
+    return cast(Result, start(config, resume=True, force=force))
 
 
 def resumed_config(
@@ -231,11 +205,17 @@ def resumed_config(
     path = Path(folder) / "config.yaml"
     if not path.is_file():
         raise UserError(f"--resume {folder}: there is no config.yaml; give the folder of an earlier run (its --out)")
-    settle(Path(folder))
-    check_links(Path(folder), ["config.yaml"])
+    settle(path.parent)
+    check_links(path.parent, ["config.yaml"])
     stored = read_yaml(path)
-    finished = (Path(folder) / "summary.json").is_file()
-    _check_unchanged(folder, stored, extended="steps" in options, force=force)
+    finished = (path.parent / "summary.json").is_file()
+    before = None if force else checkpoint.read_fingerprint(RunFolder(folder).checkpoints)
+    if before is not None:  # options that were edited since then are refused before the data are loaded
+        now = options_of(stored)
+        complete = "steps" in options or before.get("step") == before["total"]
+        steps = {"steps": now.get("steps")} if complete else {}
+        remedy = "put it back, start a new run with --config, or add --force"
+        refuse(changed_options({**before["config"], **steps}, now), folder, False, remedy)
     if finished:
         _check_extension(folder, options.get("steps"), stored.get("steps"))
     allowed = (*CHANGEABLE, "steps") if finished else CHANGEABLE
@@ -243,17 +223,6 @@ def resumed_config(
         remedy = f"start a new run with --config {path}"
         raise UserError(f"--resume continues a run with its own options, so --{other[0]} cannot change; {remedy}")
     return RunConfig.from_options({**stored, **options, "out": folder}, trust_code=trust_code)
-
-
-def _check_unchanged(folder: str, stored: Mapping[str, Any], *, extended: bool, force: bool) -> None:
-    """Refuse options that were edited since the last checkpoint, before the data are loaded."""
-    before = checkpoint.read_fingerprint(RunFolder(folder).checkpoints)
-    if before is None or force:
-        return
-    now = options_of(stored)
-    steps = {"steps": now.get("steps")} if extended or before.get("step") == before["total"] else {}
-    remedy = "put it back, start a new run with --config, or add --force"
-    refuse(changed_options({**before["config"], **steps}, now), folder, False, remedy)
 
 
 def _check_extension(folder: str, steps: Any, before: Any) -> None:
@@ -285,7 +254,8 @@ def start(
         folder.check_free()
     run = prepare(config, callbacks=callbacks)
     progress = run.trainer.config.progress
-    expected = _announce(run, shown=progress or dry_run) if dry_run or (progress and not resume) else None
+    spent = time.perf_counter() - began
+    expected = _announce(run, spent, shown=progress or dry_run) if dry_run or (progress and not resume) else None
     if dry_run:
         say(*about_skipped(run.data.dataset.skipped, None), shown=True)
         return None
@@ -296,12 +266,10 @@ def start(
             data = replace(data, dataset=run.bank.dataset())
             if run.reason and not resume:
                 _advise(data, run.bank, run.trainer.config)
-    text = run.config.to_yaml()
-    summary = run.trainer.fit(
-        data, config=text, resume=resume or (run.bank is not None and folder is not None), force=force
-    )
-    spent = time.perf_counter() - began
+    created = run.bank is not None and folder is not None  # by `_continuable`
+    summary = run.trainer.fit(data, config=run.config.to_yaml(), resume=resume or created, force=force)
     if summary and expected is not None:
+        spent = time.perf_counter() - began
         memory = f", {summary['peak_rss_mb'] / 1024:.1f} GB" if summary.get("peak_rss_mb") else ""
         say(f"all of it took {duration(spent)} (expected {duration(expected)}){memory}", shown=progress)
     run.trainer.close()
@@ -311,10 +279,9 @@ def start(
 @contextmanager
 def _continuable(folder: RunFolder | None, config: RunConfig, resume: bool) -> Iterator[None]:
     """Write config.yaml before the first long phase, so that `resume` continues a run stopped in any phase."""
-    first = os.environ.get("RANK", "0") == "0"
-    new = folder is not None and not resume and first
-    if folder and new:
-        folder.create(config.to_yaml())
+    new = folder if not resume and os.environ.get("RANK", "0") == "0" else None
+    if new:
+        new.create(config.to_yaml())
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as stop:
@@ -322,8 +289,8 @@ def _continuable(folder: RunFolder | None, config: RunConfig, resume: bool) -> I
         how = f"{kept}; continue with: vcc-infuse train --resume {folder.path}" if folder else f"{kept} in the cache"
         raise Interrupted(f"interrupted before the first step; {how}", getattr(stop, "signal", 2)) from stop
     except UserError:
-        if folder and new:
-            folder.remove_unstarted()
+        if new:
+            new.remove_unstarted()
         raise
 
 
@@ -334,24 +301,33 @@ def say(*lines: str, shown: bool) -> None:
             print(line, flush=True)
 
 
-def _announce(run: Prepared, *, shown: bool) -> float:
-    """Print the plan and the time to expect, measured on a few batches; returns the seconds."""
+def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
+    """Print the plan, and the time and memory to expect, measured on a few batches.
+
+    Returns:
+        Seconds of all phases together, those that are `spent` already included.
+    """
     config = run.trainer.config
     trial = run.data
     times = []
+    began = time.perf_counter()
     total = 0.0
-    with phase("timing a few steps", shown=shown):
+    with phase("timing a few steps", shown=config.progress):
         if run.bank is not None:
             # Without the bank itself, which would embed views that only the trial needs.
             trial = replace(run.data, dataset=replace(run.bank.dataset(), bank=None))
-            total = auto.embedding_seconds(run.bank)
+            views = run.bank.missing()
+            total = views * run.bank.seconds_per_view() if views else 0.0
             times += [f"embedding about {duration(total)}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)
     times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
-    total += seconds
+    total += seconds + FINISH + spent + time.perf_counter() - began
+    times.append(f"about {duration(total)} in all")
+    memory = peak_memory()
+    needs = f", at least {memory / 1024:.1f} GB" if memory else ""
     why = f" ({run.reason})" if run.reason else ""
     device = resolve_device(config.device).type
-    say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}", shown=shown)
+    say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}{needs}", shown=shown)
     if total > LONG:
         say(f"warning: this will take about {duration(total)}; fewer steps, a smaller size or a GPU help", shown=shown)
     return total
@@ -376,14 +352,16 @@ def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
     if error <= auto.WEAK_FEATURES:
         return say(f"{facts}: frozen features serve well", shown=config.progress)
-    seconds = auto.comparison_seconds(bank)
+    seconds = auto.TRIAL_FORWARDS * bank.seconds_per_view()
     if seconds > PATIENCE:
         say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
         return None
     with phase(f"{facts}: comparing with fine-tuning, about {duration(seconds)}", shown=config.progress):
-        found = auto.compare_finetuning(data, config)
-    if found is not None:
-        better = "frozen features serve well" if found.preset == "frozen" else "--preset finetune may be better here"
-        numbers = f"frozen {100 * found.frozen:.0f} %, fine-tuned {100 * found.finetuned:.0f} % error"
-        say(f"on {found.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
+        errors = auto.compare_finetuning(data, config)
+    if errors is not None:
+        # A difference of one image in ten is needed to tell; ties go to the cheaper one.
+        finetune = errors.finetuned < errors.frozen - 0.1
+        better = "--preset finetune may be better here" if finetune else "frozen features serve well"
+        numbers = f"frozen {100 * errors.frozen:.0f} %, fine-tuned {100 * errors.finetuned:.0f} % error"
+        say(f"on {errors.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
     return None

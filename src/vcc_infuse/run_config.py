@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
@@ -18,12 +20,12 @@ from .data.images.store import Limits
 from .data.sources.named import SOURCES
 from .data.split import LongTail
 from .data.ssl_data import SSLData
-from .errors import OptionError, UserError, option_prefix
+from .errors import OptionError, UserError, check_choice, option_prefix
 from .models import Backbone
 from .selectors import Selector
 from .training.config import TrainConfig, TrainOptions, config_yaml
-from .training.presets import PAPER_REFRESH, method_options, preset_options
-from .utils.serialization import Trust, check_trusted, import_class
+from .training.presets import PAPER_REFRESH, PRESETS, method_options, preset_options
+from .utils.serialization import PACKAGE, Trust, check_trusted, import_class
 from .utils.suggest import did_you_mean
 
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
@@ -33,14 +35,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PartConfig:
-    """A class and the arguments given to it, as in config.yaml. Without a class: arguments of the preset's own class.
+    """A class and the arguments given to it, as in config.yaml; without a class, arguments of the preset's own."""
 
-    Args:
-        class_path: name of a class of this package, or the import path of another one.
-        init_args: arguments of its constructor; what is left out is decided by the preset or the class.
-    """
-
-    class_path: str | None = None
+    class_path: str | None = None  # name of a class of this package, or the import path of another one
     init_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -52,9 +49,11 @@ class PartConfig:
             return cls(f"{given.__module__}.{given.__qualname__}")
         if isinstance(given, str):
             return cls(given)
-        arguments = given.get("init_args") or {}
-        nested = {name: cls.of(value) if _names_class(value) else value for name, value in arguments.items()}
-        return cls(given.get("class_path"), nested)
+        arguments = dict(given.get("init_args") or {})
+        for name, value in arguments.items():
+            if isinstance(value, Mapping) and "class_path" in value:
+                arguments[name] = cls.of(value)
+        return cls(given.get("class_path"), arguments)
 
     @property
     def path(self) -> str:
@@ -70,8 +69,12 @@ class PartConfig:
             if isinstance(value, PartConfig):
                 value.check_trusted(trust_code)
 
-    def kind(self) -> type[Any]:
-        """The class."""
+    def kind(self, option: str = "") -> type[Any]:
+        """The class; a name that this package does not have is refused with the nearest one."""
+        package = import_module(PACKAGE)
+        if option and "." not in str(self.class_path) and not hasattr(package, str(self.class_path)):
+            hint = did_you_mean(str(self.class_path), package.__all__)
+            raise UserError(f"{option} {self.class_path} is unknown{hint}; `vcc-infuse list` shows all")
         return cast(type, import_class(self.path, True))
 
     def with_defaults(self, **arguments: Any) -> PartConfig:
@@ -81,19 +84,18 @@ class PartConfig:
 
     def build(self, option: str, base: type[T]) -> T:
         """The object; an argument that the class refuses is named after `option`."""
-        kind = self.kind()
+        kind = self.kind(option)
         if not (isinstance(kind, type) and issubclass(kind, base)):
-            raise OptionError(option, self.class_path, f"must be a {base.__name__}")
+            raise OptionError(option, self.class_path, f"must be a subclass of {base.__name__}")
         arguments = dict(self.init_args)
+        known = inspect.signature(kind).parameters
         for name, value in arguments.items():
+            if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+                raise UserError(f"{option}.{name} is not an option of {kind.__name__}{did_you_mean(name, known)}")
             if isinstance(value, PartConfig):
                 arguments[name] = value.build(f"{option}.{name}", base)
         with option_prefix(option):
             return kind(**arguments)
-
-
-def _names_class(value: Any) -> bool:
-    return isinstance(value, PartConfig) or (isinstance(value, Mapping) and "class_path" in value)
 
 
 class DataOptions(TypedDict, total=False):
@@ -138,32 +140,22 @@ class DataConfig:
     validation: float | Literal["none"] = 0.2
     limits: Limits | None = None
 
-    def options(self) -> dict[str, Any]:
-        """As keyword arguments of `load_ssl`."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
     def absolute(self) -> DataConfig:
         """With paths that hold in every directory."""
-        paths = {name: getattr(self, name) for name in ("root", "label_file")}
-        paths["data"] = None if self.data in SOURCES else self.data
-        known: dict[str, Any] = {name: str(Path(path).expanduser().absolute()) for name, path in paths.items() if path}
-        return replace(self, **known)
+        data = self.data if self.data in SOURCES else str(_absolute(self.data))
+        return replace(self, data=data, root=_absolute(self.root), label_file=_absolute(self.label_file))
+
+
+def _absolute(path: str | None) -> str | None:
+    return str(Path(path).expanduser().absolute()) if path else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that makes a run. What is not set is filled in by `resolve`, from the preset.
 
-    Args:
-        data: which examples and labels; or the data themselves.
-        preset: auto, frozen, finetune, scratch, paper or usb.
-        model: the network; the preset's if not given.
-        algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
-        selector: which unlabeled examples are trained on; all if not given.
-        train: options of TrainConfig that are set.
-        bank: which views are embedded with the preset frozen.
-        cache: folder for decoded images and embedded views.
+    `train` holds the options of TrainConfig that are set; `cache` is a folder for decoded images and embedded views.
+    `vcc_infuse.train` explains the rest.
     """
 
     data: DataConfig | SSLData = field(default_factory=DataConfig)
@@ -178,82 +170,80 @@ class RunConfig:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], *, trust_code: Trust = True) -> RunConfig:
-        """From options named as in config.yaml. A part is an object, a class, a name, or class_path and init_args.
-
-        Args:
-            options: what is set; everything else is left to the preset.
-            trust_code: whether classes of other packages are imported.
-        """
-        rest = dict(options)
-        preset = str(rest.pop("preset", None) or "auto")
-        parts = {name: _part(rest.pop(name, None)) for name in PARTS}
-        bank = rest.pop("bank", None)
-        cache = rest.pop("cache", None)
-        data = _take(rest, DataConfig)
-        train = _take(rest, TrainConfig)
-        if rest:
-            known = [
-                *PARTS,
-                "bank",
-                "cache",
-                *(item.name for kind in (DataConfig, TrainConfig) for item in fields(kind)),
-            ]
-            unknown = next(iter(rest))
+        """From options named as in config.yaml. A part is an object, a class, a name, or class_path and init_args."""
+        data_names = [item.name for item in fields(DataConfig)]
+        train_names = [item.name for item in fields(TrainConfig)]
+        known = [*PARTS, "bank", "cache", *data_names, *train_names]
+        for unknown in (name for name in options if name not in known):
             raise UserError(f"{unknown} is not an option of a run{did_you_mean(unknown, known)}")
+        parts = {name: _part(options.get(name), trust_code) for name in PARTS}
+        data = {name: options[name] for name in data_names if name in options}
+        train = {name: options[name] for name in train_names if name in options and name != "preset"}
+        for name, kind in (("long_tail", LongTail), ("limits", Limits)):
+            data |= {name: _nested(name, kind, data[name])} if name in data else {}
         source = data.pop("data", "digits")
+        if not isinstance(source, str | os.PathLike | SSLData):
+            raise OptionError("data", source, "must be a path, the name of a dataset, or SSLData")
         if isinstance(source, SSLData) and data:
             raise OptionError(next(iter(data)), next(iter(data.values())), "must be left out", "the data are loaded")
-        with option_prefix("long_tail"):
-            data = _nested(data, "long_tail", LongTail)
-        with option_prefix("limits"):
-            data = _nested(data, "limits", Limits)
-        with option_prefix("bank"):
-            bank = bank if isinstance(bank, BankConfig) else BankConfig(**(bank or {}))
-        loaded = source if isinstance(source, SSLData) else DataConfig(data=os.fspath(source), **data)
-        for part in parts.values():
-            if isinstance(part, PartConfig):
-                part.check_trusted(trust_code)
-        return cls(data=loaded, preset=preset, **parts, train=cast(TrainOptions, train), bank=bank, cache=cache)
+        return cls(
+            data=source if isinstance(source, SSLData) else DataConfig(data=os.fspath(source), **data),
+            preset=check_choice("preset", str(options.get("preset") or "auto"), PRESETS),
+            train=cast(TrainOptions, train),
+            bank=_nested("bank", BankConfig, options.get("bank") or {}),
+            cache=options.get("cache"),
+            **parts,
+        )
 
     @classmethod
     def from_yaml(cls, text: str, *, trust_code: Trust = False) -> RunConfig:
         """From the text of a config.yaml; classes of other packages only if `trust_code` allows them."""
-        return cls.from_options(yaml.safe_load(text) or {}, trust_code=trust_code)
+        try:
+            options = yaml.safe_load(text) or {}
+        except yaml.YAMLError as fault:
+            raise UserError(f"the configuration cannot be read: {' '.join(str(fault).split())}") from fault
+        if not isinstance(options, dict):
+            raise UserError(f"the configuration must hold options, one `name: value` per line, got {text[:80]!r}")
+        return cls.from_options(options, trust_code=trust_code)
 
     def to_yaml(self) -> str:
         """The text of config.yaml, which repeats the run if this is what `resolve` returned."""
-        parts = {name: self.build(name) for name in PARTS}
-        return config_yaml({"preset": self.preset, **self._data()}, parts, self.train_config(), self.bank)
-
-    def _data(self) -> dict[str, Any]:
         if isinstance(self.data, SSLData):
             dataset = self.data.dataset.images
-            return {"data": dataset.name, "flip": dataset.flip, "augment": dataset.augment}
-        cache = str(Path(self.cache).expanduser().absolute()) if self.cache else None
-        return {**asdict(self.data.absolute()), "cache": cache}
+            data = {"data": dataset.name, "flip": dataset.flip, "augment": dataset.augment}
+        else:
+            data = {**asdict(self.data.absolute()), "cache": _absolute(self.cache)}
+        parts = {name: self.build(name) for name in PARTS}
+        return config_yaml({"preset": self.preset, **data}, parts, self.train_config(), self.bank)
 
     def build(self, name: str) -> Any:
         """The model, algorithm, calibrator or selector; None if there is none."""
         part = getattr(self, name)
-        return part.build(name, PARTS[name]) if isinstance(part, PartConfig) else part
+        if isinstance(part, PartConfig):
+            return part.build(name, PARTS[name])
+        base = nn.Module if name == "model" else PARTS[name]  # any network can be trained
+        if part is not None and not isinstance(part, base):
+            raise OptionError(name, part, f"must be of type {base.__name__}, a class, or the name of one")
+        return part
 
     def train_config(self) -> TrainConfig:
         """The options of training, checked."""
         return TrainConfig().updated(**self.train, preset=self.preset)
 
 
-def _part(given: Any) -> Any:
-    return PartConfig.of(given) if isinstance(given, str | type | Mapping) else given
+def _part(given: Any, trust_code: Trust) -> Any:
+    """An object as it is; a class or its description as a PartConfig of trusted classes."""
+    if not isinstance(given, str | type | Mapping | PartConfig):
+        return given
+    part = PartConfig.of(given)
+    part.check_trusted(trust_code)
+    return part
 
 
-def _take(options: dict[str, Any], kind: type) -> dict[str, Any]:
-    """Remove and return the options that are fields of a dataclass."""
-    return {item.name: options.pop(item.name) for item in fields(kind) if item.name in options}
-
-
-def _nested(options: dict[str, Any], name: str, kind: type) -> dict[str, Any]:
-    value = options.get(name)
-    return {**options, name: kind(**value)} if isinstance(value, Mapping) else options
+def _nested(name: str, kind: Any, value: Any) -> Any:
+    """A group of options as its dataclass."""
+    with option_prefix(name):
+        return kind(**value) if isinstance(value, Mapping) else value
 
 
 def resolve(config: RunConfig, preset: str) -> RunConfig:
@@ -266,14 +256,12 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     selector = config.selector
     if preset == "paper":
         options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
-        if isinstance(selector, PartConfig) and "every" in selector.kind().option_names():
+        if isinstance(selector, PartConfig) and "every" in selector.kind("selector").option_names():
             selector = selector.with_defaults(every=PAPER_REFRESH)
     if isinstance(algorithm, PartConfig):
         algorithm = _protocol(algorithm, preset, source)
-    train = cast(TrainOptions, {**options, **config.train})
-    return replace(
-        config, preset=preset, model=model, algorithm=algorithm, calibrator=calibrator, selector=selector, train=train
-    )
+    parts = {"model": model, "algorithm": algorithm, "calibrator": calibrator, "selector": selector}
+    return replace(config, preset=preset, train=cast(TrainOptions, {**options, **config.train}), **parts)
 
 
 def _filled(given: Any, default: PartConfig) -> Any:
@@ -287,11 +275,10 @@ def _filled(given: Any, default: PartConfig) -> Any:
 
 def _unlabeled_ratio(algorithm: Any) -> int:
     """The ratio that a method was published with; for a wrapper it is that of its base."""
-    base = algorithm.init_args.get("base") if isinstance(algorithm, PartConfig) else None
-    if base is not None:
-        return _unlabeled_ratio(base)
-    method = algorithm.kind() if isinstance(algorithm, PartConfig) else algorithm
-    return int(method.unlabeled_ratio)
+    if not isinstance(algorithm, PartConfig):
+        return int(algorithm.unlabeled_ratio)
+    base = algorithm.init_args.get("base")
+    return int(algorithm.kind("algorithm").unlabeled_ratio) if base is None else _unlabeled_ratio(base)
 
 
 def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:
@@ -299,4 +286,4 @@ def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:
     base = algorithm.init_args.get("base")
     if isinstance(base, PartConfig):
         algorithm = replace(algorithm, init_args={**algorithm.init_args, "base": _protocol(base, preset, source)})
-    return algorithm.with_defaults(**method_options(preset, source, algorithm.kind().__name__))
+    return algorithm.with_defaults(**method_options(preset, source, algorithm.kind("algorithm").__name__))

@@ -73,12 +73,7 @@ class Task:
 
 
 class LazyViews(Mapping[str, Tensor]):
-    """Views of a batch, some of which are made only when somebody reads them: whole, or a few rows by `rows`.
-
-    Args:
-        ready: views that exist, by name.
-        later: for each other view, what makes the rows that it is asked for.
-    """
+    """Views of a batch: those in `ready`, and those that `later` makes when somebody reads them, whole or by `rows`."""
 
     def __init__(self, ready: Mapping[str, Tensor], later: Mapping[str, Callable[[Tensor | slice], Tensor]]) -> None:
         self.ready = dict(ready)

@@ -8,6 +8,7 @@ import pytest
 
 from vcc_infuse import UserError
 from vcc_infuse.runs.folder import RunFolder, versions
+from vcc_infuse.utils.io import append_jsonl
 
 
 def steps(path):
@@ -19,8 +20,8 @@ def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.create("data: digits\n")
     for step in (10, 20, 30):
-        run.append({"step": step, "error": float("nan")})
-        run.append_selection({"step": step})
+        append_jsonl(run.metrics, {"step": step, "error": float("nan")})
+        append_jsonl(run.selections, {"step": step})
     run.rewind(20)
     assert steps(run.metrics) == [10, 20]
     assert steps(run.selections) == [10]
@@ -29,11 +30,11 @@ def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
 
 def test_resuming_mends_a_line_that_a_crash_cut_short(tmp_path):
     run = RunFolder(tmp_path)
-    run.append({"step": 10})
+    append_jsonl(run.metrics, {"step": 10})
     with open(run.metrics, "a") as handle:
         handle.write('{"step": 2')
     run.rewind(10)
-    run.append({"step": 20})
+    append_jsonl(run.metrics, {"step": 20})
     assert steps(run.metrics) == [10, 20]
 
 

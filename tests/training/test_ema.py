@@ -5,7 +5,7 @@ from torch import nn
 
 from vcc_infuse import Classifier
 from vcc_infuse.models.classifier import EMA, decay_at, frozen_statistics
-from vcc_infuse.training.ema import bn_momentum, warm_up_bn_momentum
+from vcc_infuse.training.optimizer import bn_momentum, warm_up_bn_momentum
 
 
 def network():

@@ -17,7 +17,7 @@ from vcc_infuse.algorithms import PseudoLabeling
 from vcc_infuse.algorithms.baselines import ClosedForm
 from vcc_infuse.models.classifier import batchnorms
 from vcc_infuse.training.optimizer import learning_rate
-from vcc_infuse.training.signals import Interrupted
+from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.types import Step
 
 RUN = dict(

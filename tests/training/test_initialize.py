@@ -7,7 +7,7 @@ from tests.helpers.images import striped
 
 from vcc_infuse import MLP, FixMatch, Identity, SSLData, Timm, Trainer
 from vcc_infuse.models.linear_probe import fit_probe, standardized_probe
-from vcc_infuse.training.initialize import plain_features
+from vcc_infuse.training.state import plain_features
 from vcc_infuse.utils.io import read_jsonl
 
 RUN = dict(
@@ -92,7 +92,7 @@ def test_plain_features_are_those_of_the_rows_in_order_and_leave_the_mode(data):
 
 def test_features_are_computed_in_bounded_pieces(data, monkeypatch):
     trainer, sizes = prepared(data), []
-    monkeypatch.setattr("vcc_infuse.training.initialize.CHUNK", 10)
+    monkeypatch.setattr("vcc_infuse.training.state.CHUNK", 10)
     trainer.state_.model.backbone.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
     plain_features(trainer.state_, trainer.state_.model, np.arange(48))
     assert sizes == [10, 10, 10, 10, 8]

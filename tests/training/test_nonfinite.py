@@ -11,8 +11,8 @@ import torch
 from vcc_infuse import MLP, FixMatch, SSLData, Trainer, UserError
 from vcc_infuse.data.dataset import Examples
 from vcc_infuse.training.config import TrainConfig
-from vcc_infuse.training.hints import about_metrics, only_class, overlap
 from vcc_infuse.training.nonfinite import LossWatch, find_cause
+from vcc_infuse.training.summary import about_metrics, only_class, overlap
 from vcc_infuse.types import Batch, Losses
 
 QUICK = dict(steps=12, eval_every=4, batch_size=4, unlabeled_ratio=2, progress=False, report=False, device="cpu")

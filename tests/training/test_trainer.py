@@ -28,8 +28,8 @@ from vcc_infuse import (
 )
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.models.classifier import EMA
-from vcc_infuse.training.signals import Interrupted
 from vcc_infuse.training.summary import peak_memory
+from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.utils.serialization import load_state
 
 SMALL = dict(steps=12, eval_every=4, batch_size=8, unlabeled_ratio=2, progress=False)
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_one_line(digits):
     trainer.fit(digits)
     state = trainer.state_.state_dict()
     trainer.state_.load_state_dict(state)
-    state["calibrator"].pop("score_memory.memory.pushed")
+    state["calibrator"].pop("queue.pushed")
     with pytest.raises(UserError, match="--resume: the checkpoint's calibrator is from another version; start again"):
         trainer.state_.load_state_dict(state)
 

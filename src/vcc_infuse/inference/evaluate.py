@@ -29,11 +29,7 @@ def chunks(
 def infer(
     model: nn.Module, calibrator: Calibrator, x: np.ndarray, views: Views, device: torch.device, *, size: int = 512
 ) -> tuple[Tensor, Tensor]:
-    """Run a model over raw rows in eval mode; the training modes are restored.
-
-    Returns:
-        Logits, of shape (examples, classes), and calibrated confidence, of shape (examples,), on the CPU.
-    """
+    """Logits (examples, classes) and calibrated confidence (examples,) in eval mode, on the CPU; modes are restored."""
     modes = {module: module.training for module in (model, calibrator)}
     for module in modes:
         module.eval()
@@ -51,15 +47,10 @@ def infer(
 def measure(
     logits: Tensor, calibrated: Tensor, y: Tensor, *, bins: int = 15, label_counts: Tensor | None = None
 ) -> dict[str, object]:
-    """Every test metric of an evaluation, as plain numbers.
+    """Every test metric of an evaluation, as plain numbers, from logits (examples, classes) and confidence (examples,).
 
-    Args:
-        logits: of shape (examples, classes).
-        calibrated: the calibrator's confidence, of shape (examples,).
-        y: the true classes, of shape (examples,).
-        bins: of the calibration errors.
-        label_counts: the labels per class in training. If they are long-tailed, the errors of head, medium and tail
-            classes are included.
+    If `label_counts`, the labels per class in training, are long-tailed, the errors of head, medium and tail classes
+    are included.
     """
     probs = logits.double().softmax(1)
     confidence, predicted = probs.max(1)
@@ -93,10 +84,8 @@ def diagram(confidence: Tensor, correct: Tensor, bins: int) -> dict[str, list[fl
     """A reliability diagram as lists; empty bins have accuracy and confidence None."""
     table = metrics.reliability(confidence, correct, bins)
     columns = {"accuracy": table.accuracy.tolist(), "confidence": table.confidence.tolist()}
-    return {
-        "count": [int(n) for n in table.count],
-        **{name: [v if v == v else None for v in values] for name, values in columns.items()},
-    }
+    values = {name: [v if v == v else None for v in column] for name, column in columns.items()}
+    return {"count": [int(n) for n in table.count], **values}
 
 
 def evaluate(

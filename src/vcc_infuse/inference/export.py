@@ -61,15 +61,16 @@ class ExportedClassifier(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Probabilities, class numbers and calibrated confidence of raw examples."""
-        outputs = self.model(self._normalized(inputs))
-        probs = outputs.logits.float().softmax(1)
-        return probs, probs.argmax(1), self.calibrator.predict(outputs).float()
-
-    def _normalized(self, inputs: Tensor) -> Tensor:
         if len(self.shape) == 3:
             images = resize(inputs.permute(0, 3, 1, 2).float(), self.shape[0], self.shape[1])
-            return (images / 255 - self.mean[:, None, None]) / self.std[:, None, None]
-        return unit_features(inputs, self.mean, self.std) if self.unit_length else (inputs - self.mean) / self.std
+            normalized = (images / 255 - self.mean[:, None, None]) / self.std[:, None, None]
+        elif self.unit_length:
+            normalized = unit_features(inputs, self.mean, self.std)
+        else:
+            normalized = (inputs - self.mean) / self.std
+        outputs = self.model(normalized)
+        probs = outputs.logits.float().softmax(1)
+        return probs, probs.argmax(1), self.calibrator.predict(outputs).float()
 
 
 def resize(images: Tensor, height: int, width: int) -> Tensor:
@@ -117,8 +118,9 @@ def export_model(predictor: Predictor, path: str | Path, format: Literal["onnx",
         raise UserError(f"{path}: there is no folder {path.parent}; create it first")
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file")
-    if kind == "onnx":
-        check_packages()
+    for name in PACKAGES if kind == "onnx" else ():
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"ONNX needs the package {name}; install it with: pip install 'vcc-infuse[onnx]'")
     with quiet():
         program = exported_program(predictor)
         write = write_onnx if kind == "onnx" else write_torch
@@ -132,13 +134,6 @@ def path_format(path: Path) -> str:
         if path.suffix == suffix:
             return name
     raise UserError(f"{path}: the name shows no format; end it in .onnx or .pt2, or set format to onnx or torch")
-
-
-def check_packages() -> None:
-    """Refuse ONNX where its packages are missing, before any time is spent."""
-    for name in PACKAGES:
-        if importlib.util.find_spec(name) is None:
-            raise UserError(f"ONNX needs the package {name}; install it with: pip install 'vcc-infuse[onnx]'")
 
 
 def exported_program(predictor: Predictor) -> ExportedProgram:
@@ -177,10 +172,7 @@ def write_onnx(program: ExportedProgram, predictor: Predictor, path: Path) -> No
 
 
 def largest_difference(predictor: Predictor, path: str | Path) -> float:
-    """The largest difference between an exported file and its predictor, in any probability or confidence.
-
-    Both see the same random examples of the training shape.
-    """
+    """The largest difference of an exported file from its predictor, in any answer on random examples."""
     generator = torch.Generator().manual_seed(0)
     shape = (3, *predictor.shape)
     if len(predictor.shape) == 3:
@@ -189,20 +181,17 @@ def largest_difference(predictor: Predictor, path: str | Path) -> float:
         noise = torch.randn(shape, generator=generator)
         inputs = predictor.views.mean.cpu() + predictor.views.std.cpu() * noise
     expected = predictor.predict(inputs.numpy())
-    probs, _, confidence = run_file(Path(path), inputs, predictor.device)
+    if path_format(Path(path)) == "torch":
+        outputs = torch.export.load(path).module()(inputs.to(predictor.device))
+        probs, _, confidence = (output.cpu() for output in outputs)
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        answers = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
+        probs, _, confidence = map(torch.from_numpy, answers)
     differences = (probs - expected.probs).abs().max(), (confidence - expected.calibrated).abs().max()
     return max(map(float, differences))
-
-
-def run_file(path: Path, inputs: Tensor, device: torch.device) -> tuple[Tensor, ...]:
-    """The outputs of an exported file, on the CPU."""
-    if path_format(path) == "torch":
-        return tuple(output.cpu() for output in torch.export.load(path).module()(inputs.to(device)))
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    answers = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
-    return tuple(map(torch.from_numpy, answers))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..data.images.decode import BROKEN, decode, fit, refit, threads_for
 from ..data.images.high_bit_depth import Ranges
-from ..data.images.store import Limits, Store, is_image, open_store
+from ..data.images.store import Limits, is_image, open_store
 from ..data.sources.arrays import as_rows
 from ..errors import UserError
 
@@ -45,16 +45,10 @@ def read_rows(
 ) -> Iterator[Row]:
     """Every image of `source` as uint8 of `shape` (height, width, channels), one at a time and in order.
 
-    Args:
-        source: the path of an image, folder or zip; a PIL image; an array or tensor H×W, H×W×C, N×H×W or N×H×W×C of
-            integers 0…255 or floats 0…1 (tensors also with channels first); or any iterable of these.
-        shape: what the model was trained on. Other sizes are cropped to its proportions and resized.
-        ranges: the values of images with more than 8 bits that become 0 and 255, as in training.
-        limits: the largest files and images that are read; a larger one has a reason instead of pixels.
-
-    Returns:
-        One row per image. Files are named by their path, in a single folder or zip by the path below it, and everything
-        else by its number. An image that cannot be read has a reason instead of pixels.
+    The source is the path of an image, folder or zip; a PIL image; an array or tensor H×W, H×W×C, N×H×W or N×H×W×C of
+    integers 0…255 or floats 0…1 (tensors also with channels first); or any iterable of these. Files are named by their
+    path, in a single folder or zip by the path below it, and everything else by its number. An image that cannot be
+    read has a reason instead of pixels.
     """
     target = Target(shape, ranges, limits)
     if isinstance(source, str | os.PathLike):
@@ -90,21 +84,17 @@ def _read_listed(path: Path, target: Target) -> Iterator[Row]:
 
 
 def _read_path(path: Path, target: Target, prefix: str) -> Iterator[Row]:
+    empty = True
     with open_store(path, target.limits) as store:
-        rows = _read_store(store, target)
-        first = next(rows, None)
-        if first is None:
-            raise UserError(f"{path} holds no images; give another folder, zip or image")
-        for row in chain([first], rows):
-            yield row._replace(name=f"{prefix}{row.name}")
-
-
-def _read_store(store: Store, target: Target) -> Iterator[Row]:
-    images = store.images()
-    while names := tuple(islice(images, CHUNK)):
-        x = np.empty((len(names), *target.shape), np.uint8)
-        bad = decode(store, names, x, threads_for(prod(target.shape[:2])), ranges=target.ranges)
-        yield from (Row(name, None if i in bad else x[i], bad.get(i, "")) for i, name in enumerate(names))
+        images = store.images()
+        while names := tuple(islice(images, CHUNK)):
+            empty = False
+            x = np.empty((len(names), *target.shape), np.uint8)
+            bad = decode(store, names, x, threads_for(prod(target.shape[:2])), ranges=target.ranges)
+            for i, name in enumerate(names):
+                yield Row(f"{prefix}{name}", None if i in bad else x[i], bad.get(i, ""))
+    if empty:
+        raise UserError(f"{path} holds no images; give another folder, zip or image")
 
 
 def _read_pixels(item: Image.Image | np.ndarray | Tensor, target: Target, start: int) -> Iterator[Row]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ from .inputs import Inputs, Row, read_rows
 
 __all__ = ["Prediction", "Predictions", "Predictor"]
 
-T = TypeVar("T")
 Views = ImageViews | VectorViews | BankViews
 
 
@@ -48,8 +47,8 @@ def make_views(dataset: Dataset, preprocessing: Preprocessing | None = None) -> 
         return BankViews(dataset.mean, dataset.std, dataset.slots, noise)
     if len(dataset.shape) == 1:
         return VectorViews(dataset.mean, dataset.std)
-    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (dataset.mean, dataset.std)
-    return ImageViews(mean, std, dataset.flip, dataset.augment)
+    normalization = preprocessing or dataset
+    return ImageViews(normalization.mean, normalization.std, dataset.flip, dataset.augment)
 
 
 class Predictions(NamedTuple):
@@ -127,11 +126,18 @@ class Predictor:
         folder = Path(folder)
         device = device if isinstance(device, torch.device) else resolve_device(device)
         with reading(folder / "model.json", "restore it from a copy, or train again"):
-            return cls._from_card(_read_card(folder), folder, device, trust_code)
+            settle(folder)
+            if not (folder / "model.json").is_file():
+                raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
+            check(folder, ["model.json", "model.safetensors", "summary.json"])
+            return cls._from_card(read_json(folder / "model.json") or {}, folder, device, trust_code)
 
     @classmethod
     def _from_card(cls, card: dict[str, Any], folder: Path, device: torch.device, trust_code: Trust) -> Self:
-        shape = _checked_shape(card["shape"])
+        sizes = card["shape"]
+        if not isinstance(sizes, list) or len(sizes) not in (1, 3) or any(type(v) is not int or v < 1 for v in sizes):
+            raise ValueError(f"shape must be the length of a vector, or height, width and channels, got {sizes!r}")
+        shape = tuple(sizes)
         backbone: nn.Module = from_config(card["backbone"], nn.Module, trust_code)
         channels_first = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
         model = Classifier.build(backbone, channels_first, len(card["classes"]))
@@ -227,8 +233,13 @@ class Predictor:
             and len(images)
         ):
             return self._label(images, size)  # as it is: it may be a mapped file larger than memory
-        batches = batched(map(_pixels, read_rows(images, self.shape, self.ranges)), size)
-        parts = [self._label(np.stack(batch), size) for batch in batches]
+        parts = []
+        for batch in _batches(read_rows(images, self.shape, self.ranges), size):
+            for row in batch:
+                if row.x is None:
+                    remedy = "remove it, or use stream, which goes on"
+                    raise UserError(f"{row.name} cannot be read: {row.error}; {remedy}")
+            parts.append(self._label(np.stack([row.x for row in batch if row.x is not None]), size))
         if not parts:
             raise UserError("there are no images to predict; give at least one")
         return Predictions(*map(torch.cat, zip(*parts, strict=True)))
@@ -254,7 +265,7 @@ class Predictor:
         return self._stream(read_rows(images, self.shape, self.ranges, limits), size, least)
 
     def _stream(self, rows: Iterator[Row], size: int, least: float) -> Iterator[Prediction]:
-        for batch in batched(rows, size):
+        for batch in _batches(rows, size):
             pixels = [row.x for row in batch if row.x is not None]
             columns = (column.tolist() for column in self._label(np.stack(pixels), size)) if pixels else [[]] * 4
             answers = zip(*columns, strict=True)
@@ -278,7 +289,7 @@ class Predictor:
         return Predictions(labels, probs, confidence, calibrated)
 
     def _vectors(self, rows: Any) -> np.ndarray:
-        """Vectors of shape (examples, length), or the views of a bank, of shape (examples, views, length)."""
+        """Vectors (examples, length), or the views of a bank (examples, views, length)."""
         x = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
         x = x[None] if x.shape == self.shape else x
         if x.dtype.kind not in "iuf" or not x.ndim > 1 or tuple(x.shape[2 if x.ndim == 3 else 1 :]) != self.shape:
@@ -287,20 +298,6 @@ class Predictor:
         if not len(x):
             raise UserError("there are no rows to predict; give at least one")
         return x if x.dtype == np.float16 else x.astype(np.float32, copy=False)
-
-
-def _read_card(folder: Path) -> dict[str, Any]:
-    settle(folder)
-    if not (folder / "model.json").is_file():
-        raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
-    check(folder, ["model.json", "model.safetensors", "summary.json"])
-    return read_json(folder / "model.json") or {}
-
-
-def _checked_shape(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list) or len(values) not in (1, 3) or any(type(v) is not int or v < 1 for v in values):
-        raise ValueError(f"shape must be the length of a vector, or height, width and channels, got {values!r}")
-    return tuple(values)
 
 
 def _views_of_card(card: dict[str, Any]) -> Views:
@@ -323,14 +320,5 @@ def _load_tensors(path: Path, modules: dict[str, nn.Module]) -> dict[str, Tensor
     return tensors
 
 
-def _pixels(row: Row) -> np.ndarray:
-    if row.x is None:
-        raise UserError(f"{row.name} cannot be read: {row.error}; remove it, or use stream, which goes on")
-    return row.x
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items; the last may be shorter."""
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
+def _batches(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    return iter(lambda: list(islice(rows, size)), [])

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -17,12 +17,8 @@ from ..errors import UserError
 from ..utils.io import in_words, read_json, reading, write_atomic, write_json
 from .fingerprint import Fingerprint
 
-NAME = re.compile(r"step-(\d+)\.pt")
 
-
-def save(
-    folder: Path, step: int, state: dict[str, Any], fingerprint: Fingerprint | None = None, *, keep: int = 2
-) -> Path:
+def save(folder: Path, step: int, state: dict[str, Any], fingerprint: Fingerprint | None = None, keep: int = 2) -> Path:
     """Write `state` (tensors in plain containers) as the checkpoint of `step`; delete all but the newest `keep`.
 
     The fingerprint is stored with the checksum, where it can be read without the state.
@@ -47,8 +43,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
     where = "cpu" if torch.device(device).type == "cpu" else device
     for path in undamaged(folder):
         try:
-            state: dict[str, Any] = torch.load(path, map_location=where, weights_only=True)
-            return state
+            return cast(dict[str, Any], torch.load(path, map_location=where, weights_only=True))
         except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as foreign:
             _warn(path, f"it is not one of ours: {in_words(foreign, 80)}")
     return None
@@ -80,7 +75,7 @@ def _warn(path: Path, fault: str) -> None:
 
 def corruption_reason(path: Path) -> str | None:
     """Why a checkpoint cannot be trusted, or None."""
-    if NAME.fullmatch(path.name) is None:
+    if re.fullmatch(r"step-(\d+)\.pt", path.name) is None:
         return "its name is not step-<number>.pt"
     try:
         expected = read_json(path.with_suffix(".json"))

@@ -23,32 +23,19 @@ MOVABLE = {
     "data", "root", "cache", "label_file", "download", "device", "progress", "out", "report", "tracker", "config",
     "resume", "dry_run", "force", "import", "trust_code",
 }  # fmt: skip
-SPLIT = "other images are labeled or in the pool than before"
-NETWORK = "the frozen network, its weights or its views are not those of the run"
 
 
 class Fingerprint(TypedDict):
-    """What a checkpoint or a model was trained with; with another fingerprint it belongs to another run.
+    """What a checkpoint or a model was trained with; with another fingerprint it belongs to another run."""
 
-    Attributes:
-        config: the options that decide what is trained; see `options_of`.
-        classes: the names of the classes.
-        data: digest of the examples that are trained and measured on.
-        split: digest of the labeled, pool and held-out row numbers.
-        network: the frozen network's bank, if there is one.
-        processes: how many processes train together.
-        total: the steps of the whole run.
-        step: the step of the checkpoint that it was read from.
-    """
-
-    config: dict[str, Any]
+    config: dict[str, Any]  # the options that decide what is trained; see `options_of`
     classes: list[str]
-    data: str
-    split: str
-    network: str | None
+    data: str  # digest of the examples that are trained and measured on
+    split: str  # digest of the labeled, pool and held-out row numbers
+    network: str | None  # the frozen network's bank, if there is one
     processes: int
-    total: int
-    step: NotRequired[int]
+    total: int  # steps of the whole run
+    step: NotRequired[int]  # of the checkpoint that it was read from
 
 
 def row_digests(x: np.ndarray) -> np.ndarray:
@@ -62,11 +49,8 @@ def row_digests(x: np.ndarray) -> np.ndarray:
 
 
 def used_rows(data: SSLData) -> Columns:
-    """Digests and labels of the rows that are trained on (`train`) and measured on (`test`).
-
-    For embedded views, those of the images they come from.
-    """
-    source = data.dataset.images
+    """Digests and labels of the rows that are trained on (`train`) and measured on (`test`)."""
+    source = data.dataset.images  # of embedded views, what they come from
     used = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     train = Examples(source.train.x[used], source.train.y[used])
     parts = {"train": train} | ({} if source.test is None else {"test": source.test})
@@ -133,40 +117,39 @@ def changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return [f"config: {name} was {before.get(name)}, is {now.get(name)}" for name in names]
 
 
-def changed_classes(before: list[str], now: list[str]) -> list[str]:
-    """One sentence per class that differs, or one on the number of classes."""
-    pairs = zip(before, now, strict=False)
-    named = [f"class {n} was {old!r}, is {new!r}" for n, (old, new) in enumerate(pairs) if old != new]
-    return named or ([f"there were {len(before)} classes, are {len(now)}"] if len(before) != len(now) else [])
-
-
 def changed_rows(before: Columns | None, now: Columns) -> list[str]:
     """One sentence per part of the data on how many images are new or gone."""
     changes = []
+    empty = np.empty(0, np.int64)
     for part, title in (("train", "training"), ("test", "test")):
-        old = _count(before or {}, part)
-        new = _count(now, part)
+        columns = [
+            [rows.get(name, empty).tolist() for name in (part, f"{part}_labels")] for rows in (before or {}, now)
+        ]
+        old, new = (Counter(zip(*pair, strict=True)) for pair in columns)
         if old != new:
             added = (new - old).total()
             changes.append(f"data: {added} {title} images are new, {(old - new).total()} are gone or changed")
     return changes or ["data: the images are the same, but in another order"]
 
 
-def _count(rows: Columns, part: str) -> Counter[tuple[int, int]]:
-    empty = np.empty(0, np.int64)
-    columns = (rows.get(name, empty).tolist() for name in (part, f"{part}_labels"))
-    return Counter(zip(*columns, strict=True))
-
-
 def compare(before: Fingerprint, now: Fingerprint, rows: tuple[Columns | None, Columns]) -> list[str]:
     """One sentence per difference, the likely cause first; `rows` are the `used_rows` of both runs."""
     changes = changed_options(before.get("config", {}), now["config"])
-    changes += changed_classes(before.get("classes", []), now["classes"])
-    changes += changed_rows(*rows) if before.get("data") != now["data"] else []
-    changes += [f"split: {SPLIT}"] if before.get("split") != now["split"] else []
-    changes += [f"network: {NETWORK}"] if before.get("network") != now["network"] else []
-    count = before.get("processes")
-    return changes + ([f"processes: was {count}, is {now['processes']}"] if count != now["processes"] else [])
+    old = before.get("classes", [])
+    new = now["classes"]
+    named = [f"class {n} was {a!r}, is {b!r}" for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
+    if not named and len(old) != len(new):
+        named = [f"there were {len(old)} classes, are {len(new)}"]
+    changes += named
+    if before.get("data") != now["data"]:
+        changes += changed_rows(*rows)
+    if before.get("split") != now["split"]:
+        changes.append("split: other images are labeled or in the pool than before")
+    if before.get("network") != now["network"]:
+        changes.append("network: the frozen network, its weights or its views are not those of the run")
+    if before.get("processes") != now["processes"]:
+        changes.append(f"processes: was {before.get('processes')}, is {now['processes']}")
+    return changes
 
 
 def refuse(changes: list[str], folder: object, force: bool, remedy: str) -> str | None:

@@ -15,11 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import OptionError, UserError
 from ..utils import manifest
-from ..utils.io import Columns, append_jsonl, encoded, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
+from ..utils.io import Columns, encoded, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
 from . import checkpoint
 from .fingerprint import Fingerprint
 
@@ -34,19 +32,7 @@ PACKAGES = ("vcc-infuse", "torch", "torchvision", "accelerate", "numpy", "scikit
 
 
 class RunFolder:
-    """The files of one run. Nothing is created before `create`.
-
-    Args:
-        path: the folder, which need not exist.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     run = RunFolder(folder)
-    ...     run.create("data: digits")
-    ...     run.append({"step": 10, "error": 0.5})
-    ...     run.metrics.read_text()
-    '{"step": 10, "error": 0.5}\\n'
-    """
+    """The files of one run, in a folder that need not exist. Nothing is created before `create`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -63,8 +49,7 @@ class RunFolder:
         if problem:
             raise OptionError("out", str(self.path), "must be a new or empty folder", problem)
 
-    def make(self) -> None:
-        """Create the folder itself."""
+    def _make(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
@@ -78,7 +63,7 @@ class RunFolder:
         The system releases the lock however the process ends. A folder created here is removed again if it stays empty.
         """
         is_new = not self.path.exists()
-        self.make()
+        self._make()
         handle = _acquire(self.path / LOCK)
         try:
             yield
@@ -91,7 +76,7 @@ class RunFolder:
 
     def create(self, config: str, rows: Columns | None = None, skipped: str = "") -> None:
         """Write config.yaml, rows.npz (see `runs.fingerprint.used_rows`) and skipped.tsv, as far as they are given."""
-        self.make()
+        self._make()
         files = {"config.yaml": encoded(config)} | ({"rows.npz": npz_bytes(rows)} if rows else {})
         manifest.publish(self.path, files | ({"skipped.tsv": encoded(skipped)} if skipped else {}))
 
@@ -131,14 +116,6 @@ class RunFolder:
         """Whether there is a checkpoint to continue from."""
         return any(self.checkpoints.glob("step-*.pt"))
 
-    def append(self, line: dict[str, Any]) -> None:
-        """Add an evaluation to metrics.jsonl."""
-        append_jsonl(self.metrics, line)
-
-    def append_selection(self, line: dict[str, Any]) -> None:
-        """Add a refresh of the core set to selections.jsonl."""
-        append_jsonl(self.selections, line)
-
     def rewind(self, step: int) -> None:
         """Drop the lines written after the checkpoint of `step`, because the resumed run writes them again.
 
@@ -154,10 +131,6 @@ class RunFolder:
         manifest.publish(self.path, {}, LOGS)
         checkpoint.save(self.checkpoints, step, state, fingerprint)
 
-    def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
-        """The newest undamaged state."""
-        return checkpoint.load(self.checkpoints, device)
-
     def finish(self, summary: dict[str, Any], files: dict[str, bytes]) -> None:
         """Write the summary and other files, all at once; a run with a summary.json is finished."""
         manifest.publish(self.path, {**files, "summary.json": json_bytes(summary)}, LOGS)
@@ -169,8 +142,10 @@ def _acquire(path: Path) -> int:
         try:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same(handle, path):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
                 break
+        except FileNotFoundError:
+            pass
         except BlockingIOError as fault:
             owner = _owner(handle)
             os.close(handle)
@@ -180,13 +155,6 @@ def _acquire(path: Path) -> int:
     who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     os.write(handle, json.dumps(who).encode())
     return handle
-
-
-def _is_same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _owner(handle: int) -> str:
@@ -205,12 +173,10 @@ def _until(path: Path, step: int) -> bytes:
 
 def versions() -> dict[str, str]:
     """The versions of everything that the metrics depend on."""
-    installed = {name: _version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), "platform": platform.platform(), **installed}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found

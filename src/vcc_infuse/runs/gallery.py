@@ -20,12 +20,8 @@ def mistakes(x: np.ndarray, names: Names, predictions: Columns, count: int = COU
     """Wrong predictions on the test set, the most confident first."""
     wrong = np.flatnonzero(predictions["predicted"] != predictions["truth"])
     rows = wrong[np.argsort(-predictions["calibrated"][wrong], kind="stable")][:count]
-    columns = {
-        "truth": predictions["truth"],
-        "label": predictions["predicted"],
-        "confidence": predictions["calibrated"],
-    }
-    return thumbnails("mistakes", x, names, rows, {name: column[rows] for name, column in columns.items()})
+    columns = {"truth": "truth", "label": "predicted", "confidence": "calibrated"}
+    return thumbnails("mistakes", x, names, rows, {name: predictions[key][rows] for name, key in columns.items()})
 
 
 def ranked(

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import Supervised
-from ..bank.bank import Bank
 from ..bank.embed import make_encoder
 from ..calibrators import Softmax
 from ..data.dataset import Examples
@@ -25,13 +24,13 @@ from ..models import Backbone, Classifier, Timm
 from ..models.linear_probe import fit_probe
 from ..utils.device import unit_features
 from .config import TrainConfig
-from .presets import preset_options
+from .presets import FINETUNE
 from .trainer import Trainer
 
 TINY = 24  # pixels per side below which a network pretrained on photographs has nothing to look at
 WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
 TRIAL_STEPS = 30
-TRIAL_IMAGES = 16 * TRIAL_STEPS
+TRIAL_FORWARDS = 3 * 16 * TRIAL_STEPS  # of a comparison with fine-tuning: a backward pass costs about two of them
 SAMPLE = 64  # test examples on which an evaluation is timed
 SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step
 
@@ -45,12 +44,7 @@ class Choice(NamedTuple):
 
 
 def choose_preset(data: SSLData, model: nn.Module | None = None) -> Choice:
-    """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`.
-
-    Args:
-        data: what is to be trained on.
-        model: the network that the user chose, if any.
-    """
+    """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`."""
     shape = data.dataset.shape
     if model is not None and not isinstance(model, Timm):
         return Choice("scratch", f"{type(model).__name__} is trained from random weights")
@@ -64,17 +58,9 @@ def choose_preset(data: SSLData, model: nn.Module | None = None) -> Choice:
         encoder, source = make_encoder(model or Timm(), shape)
     except UserError as fault:
         return Choice("scratch", str(fault))
-    return (
-        Choice("frozen", f"pretrained weights from {source}", encoder)
-        if source
-        else Choice("scratch", "weights is none")
-    )
-
-
-def embedding_seconds(bank: Bank) -> float:
-    """Time for what a bank still has to embed."""
-    views = bank.missing()
-    return views * bank.seconds_per_view() if views else 0.0
+    if not source:
+        return Choice("scratch", "weights is none")
+    return Choice("frozen", f"pretrained weights from {source}", encoder)
 
 
 def training_seconds(trainer: Trainer, data: SSLData) -> float:
@@ -82,33 +68,20 @@ def training_seconds(trainer: Trainer, data: SSLData) -> float:
     per_step = trainer.seconds_per_step(data)
     if not trainer.steps:
         return 0.0
-    evaluations = math.ceil(trainer.steps / trainer.config.eval_every)
-    return per_step * trainer.steps + evaluations * _evaluation_seconds(trainer) + _selection_seconds(trainer, per_step)
-
-
-def _evaluation_seconds(trainer: Trainer) -> float:
     state = trainer.state_
+    seconds = per_step * trainer.steps
     test = state.data.dataset.test
-    if test is None:
-        return 0.0
-    sample = Examples(test.x[:SAMPLE], test.y[:SAMPLE])
-    began = time.perf_counter()
-    evaluate(state.classifier(), Softmax(), sample, state.views, state.device)
-    return (time.perf_counter() - began) * len(test) / len(sample)
-
-
-def _selection_seconds(trainer: Trainer, per_step: float) -> float:
-    scheduler = trainer.state_.coreset_scheduler
-    if scheduler.selector is None:
-        return 0.0
-    selections = 1 if scheduler.selector.static else math.ceil(trainer.steps / scheduler.interval)
-    task = trainer.state_.task
-    return SCAN * per_step * selections * task.pool / task.unlabeled_batch_size
-
-
-def comparison_seconds(bank: Bank) -> float:
-    """Time of a comparison with fine-tuning, if there is one: a backward pass costs about two forward passes."""
-    return 3 * TRIAL_IMAGES * bank.seconds_per_view()
+    if test is not None:
+        sample = Examples(test.x[:SAMPLE], test.y[:SAMPLE])
+        began = time.perf_counter()
+        evaluate(state.classifier(), Softmax(), sample, state.views, state.device)
+        per_evaluation = (time.perf_counter() - began) * len(test) / len(sample)
+        seconds += math.ceil(trainer.steps / trainer.config.eval_every) * per_evaluation
+    scheduler = state.coreset_scheduler
+    if scheduler.selector is not None:
+        selections = 1 if scheduler.selector.static else math.ceil(trainer.steps / scheduler.interval)
+        seconds += SCAN * per_step * selections * state.task.pool / state.task.unlabeled_batch_size
+    return seconds
 
 
 def probe_error(data: SSLData) -> float | None:
@@ -131,22 +104,11 @@ class Comparison(NamedTuple):
     finetuned: float
     labels: int
 
-    @property
-    def preset(self) -> str:
-        """The better of the two; ties go to the cheaper one. A difference of one image in ten is needed to tell."""
-        return "finetune" if self.finetuned < self.frozen - 0.1 else "frozen"
-
 
 def compare_finetuning(data: SSLData, config: TrainConfig, *, steps: int = TRIAL_STEPS) -> Comparison | None:
     """Keep a third of the labels aside, and predict them by a probe and by a network that is fine-tuned for a while.
 
-    Args:
-        data: embedded images.
-        config: device and seed of the run.
-        steps: steps of fine-tuning.
-
-    Returns:
-        Both errors; None where the classes have too few labels to keep any aside.
+    None where the classes have too few labels to keep any aside.
     """
     bank = data.dataset.bank
     labels = data.dataset.train.y
@@ -158,28 +120,13 @@ def compare_finetuning(data: SSLData, config: TrainConfig, *, steps: int = TRIAL
     probe = fit_probe(_features(data, split.labeled), torch.from_numpy(labels[split.labeled]), classes)
     frozen = (_features(data, split.held_out) @ probe.weight.T + probe.bias).argmax(1)
     images = replace(data, dataset=replace(bank.source, test=None), split=replace(split, held_out=split.held_out[:0]))
-    trainer = Trainer(
-        _trainable(cast(Backbone, bank.encoder), classes),
-        Supervised(),
-        config=_recipe(steps),
-        device=config.device,
-        seed=config.seed,
-    )
+    # A copy of the frozen network, whose weights are in memory already, with a new head.
+    backbone = copy.deepcopy(cast(Backbone, bank.encoder)).requires_grad_(True)
+    model = Classifier(backbone, nn.Linear(backbone.features, classes)).to(memory_format=torch.channels_last)
+    options = {name: value for name, value in FINETUNE.items() if name != "model"}
+    options |= {"steps": steps, "progress": False, "device": config.device, "seed": config.seed}
+    trainer = Trainer(model, Supervised(), config=TrainConfig(**options))
     trainer.fit(images)
-    finetuned = trainer.predictor().predict(bank.source.train.x[split.held_out]).labels.cpu()
-    return Comparison(_error(frozen, truth), _error(finetuned, truth), len(truth))
-
-
-def _error(answers: Tensor, truth: Tensor) -> float:
-    return float((answers != truth).float().mean())
-
-
-def _trainable(encoder: Backbone, classes: int) -> Classifier:
-    """A copy of the frozen network, whose weights are in memory already, with a new head."""
-    backbone = copy.deepcopy(encoder).requires_grad_(True)
-    return Classifier(backbone, nn.Linear(backbone.features, classes)).to(memory_format=torch.channels_last)
-
-
-def _recipe(steps: int) -> TrainConfig:
-    options = {name: value for name, value in preset_options("finetune", "").items() if name != "model"}
-    return TrainConfig(**{**options, "steps": steps, "progress": False})
+    finetuned = trainer.predictor().predict(bank.source.train.x[split.held_out]).labels
+    frozen_error, finetuned_error = (float((answers != truth).float().mean()) for answers in (frozen, finetuned))
+    return Comparison(frozen_error, finetuned_error, len(truth))

@@ -29,9 +29,9 @@ TRACKER_MODULES = {
 }
 
 # Steps fit the random streams (training/state.py), factors fit float32, and a batch fits some memory.
-LARGEST = {"steps": 2**31 - 1, "bins": 10**5} | dict.fromkeys(
-    ("lr", "head_lr", "weight_decay", "clip_grad", "head_scale"), 1e30
-)
+FACTORS = ("lr", "head_lr", "weight_decay", "clip_grad", "head_scale")
+MAY_BE_NONE = ("unlabeled_ratio", "micro_batch", "head_lr", "clip_grad")
+LARGEST = {"steps": 2**31 - 1, "bins": 10**5, **dict.fromkeys(FACTORS, 1e30)}
 MOST_IMAGES = 2**20
 
 
@@ -117,40 +117,36 @@ class TrainConfig:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("steps", "eval_every", "batch_size", "bins"):
-            check_integer(name, getattr(self, name))
-        for name in ("unlabeled_ratio", "micro_batch"):
-            if getattr(self, name) is not None:
+        unset = [name for name in MAY_BE_NONE if getattr(self, name) is None]
+        for name in ("steps", "eval_every", "batch_size", "bins", "unlabeled_ratio", "micro_batch"):
+            if name not in unset:
                 check_integer(name, getattr(self, name))
         if self.batch_size * (self.unlabeled_ratio or 1) > MOST_IMAGES:
             rule = f"times unlabeled_ratio must be at most {MOST_IMAGES:,}, the images of a step"
             raise OptionError("batch_size", self.batch_size, rule)
-        for name in ("lr", "weight_decay", "head_scale"):
-            check_range(name, getattr(self, name))
-        for name in ("head_lr", "clip_grad"):
-            if getattr(self, name) is not None:
+        for name in FACTORS:
+            if name not in unset:
                 check_range(name, getattr(self, name))
         for name, largest in LARGEST.items():
             if (getattr(self, name) or 0) > largest:
                 raise OptionError(name, getattr(self, name), f"must be at most {largest:g}")
         if self.head_lr is not None and self.lr == 0:
-            raise OptionError(
-                "head_lr", self.head_lr, "needs an lr above 0", 'use freeze "backbone" to train only the head'
-            )
+            remedy = 'use freeze "backbone" to train only the head'
+            raise OptionError("head_lr", self.head_lr, "needs an lr above 0", remedy)
         if self.memory is not None:
             memory_bytes(self.memory)
         check_range("layer_decay", self.layer_decay, 0, 1, open_low=True)
         check_integer("warmup_steps", self.warmup_steps, 0)
-        if self.freeze not in ("none", "backbone"):
-            check_stages(self.freeze)
+        stages = type(self.freeze) is int and self.freeze >= 0
+        if not stages and self.freeze not in ("none", "backbone"):
+            raise OptionError("freeze", self.freeze, "must be none, backbone or a number of stages")
         check_choice("optimizer", self.optimizer, ("sgd", "adamw"))
         check_choice("head_init", self.head_init, ("random", "probe"))
         for name in ("momentum", "ema_decay"):
             check_range(name, getattr(self, name), 0, 1, open_high=True)
         if self.lazy and self.joint_bn:
-            raise OptionError(
-                "lazy", True, "must be false with joint_bn, which computes all views at once", "leave out one"
-            )
+            rule = "must be false with joint_bn, which computes all views at once"
+            raise OptionError("lazy", True, rule, "leave out one")
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
@@ -158,9 +154,8 @@ class TrainConfig:
         if self.on_nan == "rollback" and self.out is None:
             raise OptionError("on_nan", self.on_nan, "needs a run folder for its checkpoints", "set out")
         check_choice("tracker", self.tracker, ("none", *TRACKER_MODULES))
-        if self.tracker != "none" and self.out is None:
-            raise OptionError("tracker", self.tracker, "needs a run folder", "set out")
-        check_tracker(self.tracker)
+        if self.tracker != "none":
+            check_tracker(self.tracker, self.out)
 
     def updated(self, **options: Any) -> TrainConfig:
         """A copy with some fields changed; an unknown field is named with the nearest known one."""
@@ -211,40 +206,26 @@ class TrainOptions(TypedDict, total=False):
 def config_yaml(
     data: Mapping[str, Any], parts: Mapping[str, object], config: TrainConfig, bank: BankConfig | None = None
 ) -> str:
-    """The text of config.yaml, in the form that the command line reads: complete, so that it repeats the run.
-
-    Without `out`, because a new run needs a folder of its own.
-    """
+    """The text of config.yaml, in the form that the command line reads: complete, so that it repeats the run."""
     described = {name: to_config(part) if part is not None else None for name, part in parts.items()}
-    unset = {"out"} if config.preset else {"out", "preset"}
+    unset = {"out"} if config.preset else {"out", "preset"}  # a new run needs a folder of its own
     options = {name: value for name, value in asdict(config).items() if name not in unset}
     views = {} if bank is None else {"bank": asdict(bank)}
     return yaml.safe_dump({**data, **described, **options, **views}, sort_keys=False, allow_unicode=True)
 
 
 def memory_bytes(memory: str) -> int:
-    """The bytes of a size such as 4GB, 800 MB or 1.5GB.
-
-    Example:
-        >>> memory_bytes("1.5GB")
-        1500000000
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([MG])B", memory.strip(), re.IGNORECASE)
-    if found is None or not float(found[1]):
+    """The bytes of a size such as 4GB, 800 MB or 1.5GB."""
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) *([MG])B", memory.strip(), re.IGNORECASE)
+    if size is None or not float(size[1]):
         raise OptionError("memory", memory, "must be a size such as 4GB or 800MB")
-    return round(float(found[1]) * {"M": 10**6, "G": 10**9}[found[2].upper()])
+    return round(float(size[1]) * {"M": 10**6, "G": 10**9}[size[2].upper()])
 
 
-def check_stages(freeze: int | str) -> None:
-    """A number of stages to freeze."""
-    if isinstance(freeze, bool) or not isinstance(freeze, int) or freeze < 0:
-        raise OptionError("freeze", freeze, "must be none, backbone or a number of stages")
-
-
-def check_tracker(name: TrackerName) -> None:
-    """Refuse a tracker that is not installed before anything is written."""
-    if name == "none":
-        return
+def check_tracker(name: TrackerName, out: str | None) -> None:
+    """Refuse a tracker that has no folder or is not installed before anything is written."""
+    if out is None:
+        raise OptionError("tracker", name, "needs a run folder", "set out")
     extra, modules = TRACKER_MODULES[name]
     try:
         for module in modules:
@@ -269,17 +250,14 @@ def _name(algorithm: Algorithm) -> str:
 
 def check_compatible(algorithm: Algorithm, calibrator: Calibrator, selector: Selector | None = None) -> None:
     """Refuse a selector without pool or steps, and a calibrator without a confidence to replace or views to use."""
-    method, plugin = type(algorithm).__name__, type(calibrator).__name__
+    method = type(algorithm).__name__
+    plugin = type(calibrator).__name__
+    instead = "leave it out or choose a semi-supervised method such as FixMatch"
+    chooser = f"the selector {type(selector).__name__}"
     if selector is not None and selector.restricts and not algorithm.views:
-        raise UserError(
-            f"{method} uses no unlabeled images, so the selector {type(selector).__name__} has nothing to select; "
-            "leave it out or choose a semi-supervised method such as FixMatch"
-        )
+        raise UserError(f"{method} uses no unlabeled images, so {chooser} has nothing to select; {instead}")
     if selector is not None and isinstance(algorithm, ClosedForm):
-        raise UserError(
-            f"{method} has no training steps, so the selector {type(selector).__name__} has nothing to shorten; "
-            "leave it out or choose a semi-supervised method such as FixMatch"
-        )
+        raise UserError(f"{method} has no training steps, so {chooser} has nothing to shorten; {instead}")
     # Not isinstance: MMCE inherits Softmax's confidence, yet exists to change it.
     if type(calibrator) is not Softmax and not algorithm.uses_confidence:
         raise UserError(

@@ -20,10 +20,7 @@ from ..types import Coreset, Task
 class CoresetScheduler:
     """Runs a selector at fixed intervals; without a selector, or with one that keeps everything, it does nothing.
 
-    Args:
-        selector: the user's selector; a copy is used, so that one object can serve several runs.
-        task: the sizes of the run.
-        seed: the seed of the run.
+    The selector is copied, so that one object can serve several runs.
     """
 
     def __init__(self, selector: Selector | None, task: Task, seed: int) -> None:
@@ -52,21 +49,21 @@ class CoresetScheduler:
     def refresh(
         self, pool: Pool, batches: Batches, truth: np.ndarray | None = None
     ) -> tuple[Selection, dict[str, Any]]:
-        """Select a core set and restrict batches and algorithm to it.
+        """Select a core set and restrict batches and algorithm to it; returns the selection and its statistics.
 
-        Args:
-            pool: the pool at the step that follows.
-            batches: what the run draws from.
-            truth: hidden labels of the pool, `(pool,)`, −1 where unknown, for the statistics.
-
-        Returns:
-            The selection and its statistics.
+        `truth` are the hidden labels of the pool, `(pool,)`, −1 where unknown, for the statistics.
         """
         assert self.selector is not None
         began = time.perf_counter()
         previous = self.coreset
         unscored = pool.number == 0 and self.selector.first_interval != "score"
-        selection = self._first(pool) if unscored else self._select(pool)
+        if unscored:
+            self.coreset = self.selector.first_coreset(pool.size, self.budget, self.seed)
+            selection = Selection(self.coreset or Coreset(torch.arange(pool.size), torch.ones(pool.size)))
+        else:
+            self.coreset = self.selector.select(pool, self.budget)
+            assert self.selector.selection_ is not None
+            selection = self.selector.selection_
         self._activate(pool, batches)
         # A selector that resamples may draw any example until the next refresh.
         ids = torch.arange(pool.size) if self.selector.resamples else selection.coreset.ids
@@ -78,18 +75,6 @@ class CoresetScheduler:
         )
         chosen_by = f"first interval ({self.selector.first_interval})" if unscored else type(self.selector).__name__
         return selection, {"step": pool.number, "chosen_by": chosen_by, "seconds": seconds, **statistics}
-
-    def _first(self, pool: Pool) -> Selection:
-        """The core set of the first interval, which needs no scan."""
-        assert self.selector is not None
-        self.coreset = self.selector.first_coreset(pool.size, self.budget, self.seed)
-        return Selection(self.coreset or Coreset(torch.arange(pool.size), torch.ones(pool.size)))
-
-    def _select(self, pool: Pool) -> Selection:
-        assert self.selector is not None
-        self.coreset = self.selector.select(pool, self.budget)
-        assert self.selector.selection_ is not None
-        return self.selector.selection_
 
     def resample(self, pool: Pool, batches: Batches) -> None:
         """Draw another core set without a new scan of the pool."""

@@ -15,30 +15,24 @@ from ..errors import OptionError, UserError
 from ..models.classifier import batchnorms
 from ..utils.device import fast_bf16, resolve_device
 
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-
-
-def resolve_precision(precision: str, device: torch.device) -> str:
-    """`auto` is bf16 where the hardware computes in it, float32 elsewhere."""
-    if precision not in PRECISIONS:
-        raise OptionError("precision", precision, f"must be one of {', '.join(PRECISIONS)}")
-    if precision == "auto":
-        return "bf16" if fast_bf16(device) else "fp32"
-    if precision == "fp16" and device.type == "cpu":
-        raise OptionError("precision", precision, "needs a GPU", "use bf16, fp32 or auto on this machine")
-    return precision
-
 
 def make_accelerator(
     precision: str = "auto", device: str = "auto", tracker: str = "none", folder: str | None = None
 ) -> Accelerator:
-    """A fresh Accelerator: its precision is process-wide, but a second run in one process must be free to set it."""
+    """A fresh Accelerator: its precision is process-wide, but a second run in one process must be free to set it.
+
+    The precision `auto` is bf16 where the hardware computes in it, float32 elsewhere.
+    """
     cpu = resolve_device(device).type == "cpu"
     AcceleratorState._reset_state(reset_partial_state=False)
-    found = Accelerator(cpu=cpu, mixed_precision="no").device
-    chosen = resolve_precision(precision, found)
+    chosen = Accelerator(cpu=cpu, mixed_precision="no").device
+    if precision == "fp16" and chosen.type == "cpu":
+        raise OptionError("precision", precision, "needs a GPU", "use bf16, fp32 or auto on this machine")
+    if precision == "auto":
+        precision = "bf16" if fast_bf16(chosen) else "fp32"
     AcceleratorState._reset_state(reset_partial_state=False)
-    mixed, log_with = "no" if chosen == "fp32" else chosen, None if tracker == "none" else tracker
+    mixed = "no" if precision == "fp32" else precision
+    log_with = None if tracker == "none" else tracker
     return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder)
 
 

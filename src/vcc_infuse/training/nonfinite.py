@@ -17,9 +17,9 @@ from ..utils.seeding import seed_step
 from .callbacks import Callback
 from .config import TrainConfig
 from .distributed import gather
-from .hints import about_evaluations, about_metrics
 from .recorder import RunRecorder
 from .state import TrainState
+from .summary import about_evaluations, about_metrics
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 EXPLODED = 1e6  # a cross entropy is far below, so a larger loss is on its way to infinity
 PATIENCE = 20  # batches in a row without a finite gradient, after which leaving out batches is given up
 ROLLBACKS = 5
-OFTEN = 1  # steps between two looks on one CPU
-SELDOM = 25  # elsewhere: a look makes the host wait for a GPU, or for other processes
+SELDOM = 25  # steps between two looks, where a look makes the host wait for a GPU or for other processes
 
 
 class LossWatch:
@@ -36,27 +35,25 @@ class LossWatch:
 
     def __init__(self, device: torch.device, world: int = 1) -> None:
         self.device = device
-        self.every = OFTEN if device.type == "cpu" and world == 1 else SELDOM
+        self.every = 1 if device.type == "cpu" and world == 1 else SELDOM
         self.reset()
 
     def reset(self) -> None:
         """Forget what was seen."""
         self.step = torch.full((), -1, dtype=torch.int64, device=self.device)
-        self.terms, self.names = torch.zeros(0, device=self.device), tuple[str, ...]()
+        self.terms = torch.zeros(0, device=self.device)
+        self.names: tuple[str, ...] = ()
 
     @torch.no_grad()
     def see(self, number: int, losses: Losses) -> None:
         """Look at the terms of a step."""
         terms = torch.stack([term.detach().float() for term in losses.values()])
         if self.names != tuple(losses):
-            self.names, self.terms = tuple(losses), torch.zeros_like(terms)
+            self.names = tuple(losses)
+            self.terms = torch.zeros_like(terms)
         first = (self.step < 0) & ~(terms.sum().abs() < EXPLODED)  # written so that NaN counts
         self.step = torch.where(first, number, self.step)
         self.terms = torch.where(first, terms, self.terms)
-
-    def due(self, number: int) -> bool:
-        """Whether to look after step `number`."""
-        return number % self.every == 0
 
     def found(self) -> int | None:
         """The first bad step, if there was one."""
@@ -78,13 +75,10 @@ def diverged(step: int, terms: dict[str, float], cause: str) -> str:
 
 def find_cause(step: int, batch: Batch, terms: dict[str, float], mixed: str, config: TrainConfig) -> str:
     """The likely reason and its remedy. Before the first update the learning rate cannot be it."""
-    views = {"labeled": batch.x, **{name: batch.views[name] for name in batch.views}}
-    for name, view in views.items():
-        if not view.isfinite().all():
-            rows = int((~view.isfinite().flatten(1).all(1)).sum())
-            return (
-                f"{rows} {name} inputs of its batch hold NaN or infinite values; correct the data or the augmentation"
-            )
+    for name, view in {"labeled": batch.x, **batch.views}.items():
+        if rows := int((~view.isfinite().flatten(1).all(1)).sum()):
+            what = f"{rows} {name} inputs of its batch hold NaN or infinite values"
+            return f"{what}; correct the data or the augmentation"
     if config.lr <= 1 <= config.lr * config.weight_decay:
         return f"weight_decay ({config.weight_decay:g}) times lr ({config.lr:g}) is at least 1; lower weight_decay"
     if mixed == "fp16":
@@ -94,11 +88,6 @@ def find_cause(step: int, batch: Batch, terms: dict[str, float], mixed: str, con
         where = f"the term {' and '.join(bad)}" if bad else "the method"
         return f"no update was made yet, so look at {where} and at the starting weights"
     return f"the learning rate is too high; try lr {config.lr / 10:g} instead of {config.lr:g}, or clip_grad 1"
-
-
-def finite(modules: list[nn.Module]) -> bool:
-    """Whether all weights are finite."""
-    return all(bool(p.isfinite().all()) for module in modules for p in module.parameters())
 
 
 def refused_if_exploded(loss: Tensor) -> Tensor:
@@ -129,7 +118,7 @@ class Recovery(Callback):
 
     def bad_step(self, number: int, *, look: bool) -> int | None:
         """The first step whose loss is not finite on any process; `look` also where no look is due after `number`."""
-        if not (look or self.watch.due(number)):
+        if not look and number % self.watch.every:
             return None
         if self.state.world > 1:
             steps = gather(self.watch.step[None])
@@ -137,7 +126,9 @@ class Recovery(Callback):
         return self.watch.found()
 
     def blame_weights(self, step: int, fault: Exception) -> Exception:
-        """Report weights that are not finite instead of what a method raised because of them."""
+        """Return what a method raised because of weights that are not finite; raise anything else."""
+        if all(bool(p.isfinite().all()) for module in self.state.modules for p in module.parameters()):
+            raise fault
         self.watch.step.fill_(step)
         if self.state.world > 1:
             raise UserError(diverged(step, {}, self._cause(step, {}))) from fault
@@ -149,7 +140,10 @@ class Recovery(Callback):
         terms = self.watch.values()
         problem = diverged(step, terms, self._cause(step, terms))
         if self.config.on_nan != "rollback" or counters.lr_scale <= 0.5**ROLLBACKS:
-            raise UserError(problem + self._what_is_left()) from fault
+            tried = f", also with lr × {counters.lr_scale:g}" if counters.lr_scale < 1 else ""
+            saved = self.recorder.last_checkpoint()
+            kept = f"; {self.config.out} keeps its checkpoint of step {saved}" if saved else ""
+            raise UserError(f"{problem}{tried}{kept}") from fault
         scale = counters.lr_scale / 2
         warnings = list(counters.warnings)
         done = self.recorder.rewind()
@@ -161,27 +155,18 @@ class Recovery(Callback):
         self.state.coreset_scheduler.resume(self.batches)
         return done
 
-    def _what_is_left(self) -> str:
-        scale = self.state.counters.lr_scale
-        tried = f", also with lr × {scale:g}" if scale < 1 else ""
-        step = self.recorder.last_checkpoint()
-        return tried + (f"; {self.config.out} keeps its checkpoint of step {step}" if step else "")
-
     def _cause(self, step: int, terms: dict[str, float]) -> str:
         seed_step(self.config.seed, step, self.state.accelerator.process_index)
         batch = self.batches.at(step)
         return find_cause(step, batch, terms, self.state.accelerator.mixed_precision, self.config)
 
     def buffers(self) -> list[Tensor]:
-        """Copies of running statistics and memories as they are now."""
-        return [buffer.clone() for buffer in self._buffers()]
-
-    def _buffers(self) -> list[Tensor]:
+        """Running statistics and memories."""
         return [buffer for module in self.state.modules for buffer in module.buffers()]
 
     def leave_out(self, number: int, before: list[Tensor]) -> None:
         """Undo what the forward of a batch without a finite gradient did to running statistics and memories."""
-        for buffer, old in zip(self._buffers(), before, strict=True):
+        for buffer, old in zip(self.buffers(), before, strict=True):
             buffer.copy_(old)
         counters = self.state.counters
         counters.skipped += 1

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import OptionError
 from ..models import Classifier
-from ..models.classifier import batchnorms
+from ..models.classifier import batchnorms, decay_at
 from .config import TrainConfig
 
 Group = dict[str, Any]
@@ -43,10 +43,7 @@ def _by_shape(modules: Iterable[nn.Module], weight_decay: float) -> list[Group]:
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.ndim > 1]
     vectors = [p for p in parameters if p.ndim <= 1]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def _by_layer(backbone: nn.Module, config: TrainConfig) -> list[Group]:
@@ -65,22 +62,20 @@ def _by_layer(backbone: nn.Module, config: TrainConfig) -> list[Group]:
 def freeze(model: Classifier, config: TrainConfig) -> None:
     """Fix the weights of the backbone, or of its first stages, and BatchNorm's running statistics, if asked for."""
     backbone = model.backbone
-    if config.freeze == "backbone":
-        frozen = list(backbone.named_parameters())
-    else:
-        stages = 0 if config.freeze == "none" else int(config.freeze)
-        frozen = _first_stages(backbone, stages) if stages else []
-    for _, parameter in frozen:
-        parameter.requires_grad_(False)
-    names = {name for name, _ in frozen}
+    names = {name for name, _ in backbone.named_parameters()} if config.freeze == "backbone" else set()
+    if config.freeze not in ("none", "backbone", 0):
+        names = _first_stages(backbone, int(config.freeze))
+    for name, parameter in backbone.named_parameters():
+        if name in names:
+            parameter.requires_grad_(False)
     for name, layer in backbone.named_modules():
         if isinstance(layer, _BatchNorm) and (config.freeze_bn or f"{name}.weight" in names):
             model.frozen_norms.append(layer)
     model.train(model.training)
 
 
-def _first_stages(backbone: nn.Module, stages: int) -> list[tuple[str, nn.Parameter]]:
-    """Parameters of the first stages, as timm groups those of its networks."""
+def _first_stages(backbone: nn.Module, stages: int) -> set[str]:
+    """Names of the parameters of the first stages, as timm groups those of its networks."""
     net = getattr(backbone, "net", None)
     if net is None or not hasattr(net, "group_matcher"):
         raise OptionError("freeze", stages, "must be none or backbone for a network that is not timm's")
@@ -89,8 +84,7 @@ def _first_stages(backbone: nn.Module, stages: int) -> list[tuple[str, nn.Parame
     layers: dict[int, list[str]] = group_parameters(net, net.group_matcher(coarse=True))
     if stages > len(layers):
         raise OptionError("freeze", stages, f"must be at most {len(layers)}, the stages of this network")
-    first = {f"net.{name}" for layer in sorted(layers)[:stages] for name in layers[layer]}
-    return [(name, parameter) for name, parameter in backbone.named_parameters() if name in first]
+    return {f"net.{name}" for layer in sorted(layers)[:stages] for name in layers[layer]}
 
 
 def learning_rate(config: TrainConfig, step: int, steps: int) -> float:
@@ -111,6 +105,13 @@ def clip(modules: Iterable[nn.Module], largest: float | None) -> None:
         nn.utils.clip_grad_norm_([p for module in modules for p in module.parameters()], largest)
 
 
-def trained_norms(model: Classifier) -> list[_BatchNorm]:
-    """BatchNorm layers whose statistics follow the data."""
-    return [layer for layer in batchnorms(model) if layer not in model.frozen_norms]
+def bn_momentum(model: Classifier) -> dict[_BatchNorm, float]:
+    """The momentum of each BatchNorm layer whose statistics follow the data, for `warm_up_bn_momentum`."""
+    layers = (layer for layer in batchnorms(model) if layer not in model.frozen_norms)
+    return {layer: layer.momentum for layer in layers if layer.momentum is not None}
+
+
+def warm_up_bn_momentum(momentum: dict[_BatchNorm, float], step: int) -> None:
+    """Let running statistics follow quickly at first, with the layer's own momentum as the limit."""
+    for layer, limit in momentum.items():
+        layer.momentum = max(limit, 1 - decay_at(step, 1.0))

@@ -21,58 +21,29 @@ USB_METHODS: dict[str, dict[str, dict[str, float]]] = {
 }
 SCRATCH: dict[str, Any] = {"steps": 1000, "eval_every": 50, "model": {"class_path": "vcc_infuse.SmallConv"}}
 # The head starts at the cross-validated logistic regression, with logits scaled so that confident pseudo labels reach
-# a threshold of 0.95. How optimizer and rate were chosen: results/frozen/README.md.
+# a threshold of 0.95.
+PRETRAINED = {"head_init": "probe", "head_scale": 3.0, "optimizer": "adamw", "model": {"class_path": "vcc_infuse.Timm"}}
+# How optimizer and rate were chosen: results/frozen/README.md.
 FROZEN: dict[str, Any] = {
-    "steps": 600,
-    "eval_every": 100,
-    "batch_size": 32,
-    "optimizer": "adamw",
-    "lr": 0.01,
-    "weight_decay": 0.0,
-    "head_init": "probe",
-    "head_scale": 3.0,
-    "model": {"class_path": "vcc_infuse.Timm"},
+    **PRETRAINED,
+    **{"steps": 600, "eval_every": 100, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0},
 }
 # Slow, from a head at the probe: a faster one forgot in a few steps what the probe knew (docs/fine-tuning.md).
 FINETUNE: dict[str, Any] = {
-    "steps": 300,
-    "eval_every": 50,
-    "batch_size": 16,
-    "unlabeled_ratio": 3,
-    "optimizer": "adamw",
-    "lr": 3e-5,
-    "layer_decay": 0.75,
-    "weight_decay": 0.05,
-    "warmup_steps": 20,
-    "clip_grad": 1.0,
-    "freeze_bn": True,
-    "head_init": "probe",
-    "head_scale": 3.0,
-    "micro_batch": 32,
-    "model": {"class_path": "vcc_infuse.Timm"},
+    **PRETRAINED,
+    **{"steps": 300, "eval_every": 50, "batch_size": 16, "unlabeled_ratio": 3, "micro_batch": 32},
+    **{"lr": 3e-5, "layer_decay": 0.75, "weight_decay": 0.05, "warmup_steps": 20, "clip_grad": 1.0, "freeze_bn": True},
 }
 
 
 def preset_options(name: str, data: str) -> dict[str, Any]:
-    """The options of a preset other than "auto". Those of the papers depend on the data.
-
-    Example:
-        >>> preset_options("scratch", "digits")["steps"]
-        1000
-        >>> preset_options("paper", "cifar100")["model"]["init_args"]
-        {'depth': 28, 'width': 8}
-    """
+    """The options of a preset other than "auto". Those of the papers depend on the data."""
     options = {"frozen": FROZEN, "finetune": FINETUNE, "scratch": SCRATCH, "paper": _paper(data), "usb": _usb(data)}
     return options[check_choice("preset", name, tuple(options))]
 
 
 def method_options(name: str, data: str, method: str) -> dict[str, float]:
-    """Arguments that a preset gives to a method, because its authors chose them for the dataset.
-
-    Example:
-        >>> method_options("paper", "svhn", "MixMatch")
-        {'weight': 250.0}
-    """
+    """Arguments that a preset gives to a method, because its authors chose them for the dataset."""
     named = {"paper": PAPER_METHODS, "usb": USB_METHODS}.get(name, {}).get(method, {})
     return named.get(data, named.get("any", {}))
 
@@ -83,18 +54,9 @@ def _paper(data: str) -> dict[str, Any]:
     Everything is written out, so that it stays the papers' if a default changes.
     """
     protocol = {
-        "steps": 2**20,
-        "eval_every": 5 * 1024,
-        "batch_size": 64,
-        "optimizer": "sgd",
-        "lr": 0.03,
-        "momentum": 0.9,
-        "schedule": "cosine",
-        "ema_decay": 0.999,
-        "precision": "fp32",
-        "model": _wide_resnet(28, 2),
-        "weight_decay": 5e-4,
-        "joint_bn": True,
+        **{"steps": 2**20, "eval_every": 5 * 1024, "batch_size": 64, "precision": "fp32", "joint_bn": True},
+        **{"optimizer": "sgd", "lr": 0.03, "momentum": 0.9, "schedule": "cosine", "weight_decay": 5e-4},
+        **{"ema_decay": 0.999, "model": _wide_resnet(28, 2)},
     }
     special: dict[str, dict[str, Any]] = {
         "cifar100": {"model": _wide_resnet(28, 8), "weight_decay": 1e-3},
@@ -111,15 +73,9 @@ def _usb(data: str) -> dict[str, Any]:
     large = data == "stl10"
     network = {"name": "vit_base_patch16_224" if large else "vit_small_patch16_224"}
     return {
-        "steps": 204_800,
-        "eval_every": 2048,
-        "batch_size": 8,
-        "unlabeled_ratio": 1,
-        "optimizer": "adamw",
-        "lr": 1e-4 if large else 5e-4,
-        "layer_decay": 0.65 if large else 0.5,
+        **{"steps": 204_800, "eval_every": 2048, "batch_size": 8, "unlabeled_ratio": 1, "warmup_steps": 5120},
+        **{"optimizer": "adamw", "lr": 1e-4 if large else 5e-4, "layer_decay": 0.65 if large else 0.5},
         "weight_decay": 5e-4,
-        "warmup_steps": 5120,
         "model": {"class_path": "vcc_infuse.Timm", "init_args": {**network, "input_size": 224}},
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,7 @@ import yaml
 from torch import Tensor
 
 from ..data.batches import Batches
-from ..data.dataset import Examples
 from ..errors import UserError
-from ..inference.predictor import Predictor
 from ..report import write_report
 from ..runs import checkpoint
 from ..runs.fingerprint import Fingerprint, compare, content_digest, options_of, refuse, used_rows
@@ -25,7 +22,7 @@ from ..runs.folder import RunFolder
 from ..runs.gallery import last_scores, mistakes, ranked
 from ..selectors.pool import Pool
 from ..selectors.ranking import Selection
-from ..utils.io import Columns, npz_bytes, read_jsonl, reading, save_npz, table_cell
+from ..utils.io import Columns, append_jsonl, npz_bytes, read_jsonl, reading, save_npz, table_cell
 from ..utils.seeding import preserve_mode_and_rng
 from .callbacks import Callback
 from .distributed import wait_for_everyone
@@ -38,11 +35,7 @@ if TYPE_CHECKING:
 class RunRecorder(Callback):
     """The run folder of one run, as the training loop sees it; silent without a folder and on other processes.
 
-    Args:
-        out: the run folder, if anything is written.
-        state: what is saved.
-        batches: the batches of the run, for what a selector stores to rank further images.
-        report: write report.html at the end.
+    The batches are for what a selector stores to rank further images.
     """
 
     def __init__(self, out: str | None, state: TrainState, batches: Batches, *, report: bool = True) -> None:
@@ -74,9 +67,12 @@ class RunRecorder(Callback):
         self.config = config
         rows = used_rows(self.state.data)
         self.fingerprint = fingerprint(self.state, options_of(yaml.safe_load(config)), rows)
-        saved = self._restore(self.folder, rows, force) if resume else None
+        saved = None
+        if resume:
+            self._check(self.folder, rows, force)
+            saved = self._restore(self.folder)
         self.resumed = saved is not None
-        step = saved["step"] if saved else 0
+        step = saved or 0
         wait_for_everyone(self.state.accelerator)
         if self.writes:
             if resume:
@@ -84,17 +80,11 @@ class RunRecorder(Callback):
             else:
                 self.folder.check_free()
             if not self.resumed:
-                self._create(self.folder, config, rows)
+                listed = io.StringIO()  # names with tabs or line ends are quoted
+                cells = ((table_cell(path), table_cell(reason)) for path, reason in self.state.data.dataset.skipped)
+                csv.writer(listed, "excel-tab", lineterminator="\n").writerows(cells)
+                self.folder.create(config, rows, listed.getvalue())
         return step
-
-    def _restore(self, folder: RunFolder, rows: Columns, force: bool) -> dict[str, Any] | None:
-        """Load the newest checkpoint, if it belongs to this run, before anything is written."""
-        self._check(folder, rows, force)
-        saved = self._load()
-        if saved:
-            with self._reading():
-                self.state.load_state_dict(saved)
-        return saved
 
     def _reopen(self, folder: RunFolder, step: int, force: bool) -> None:
         """Check the files of a run that goes on, and drop the lines written after its checkpoint."""
@@ -119,46 +109,37 @@ class RunRecorder(Callback):
         if remark and self.state.main:
             print(remark, file=sys.stderr)
 
-    def _reading(self) -> AbstractContextManager[None]:
-        assert self.folder is not None
-        return reading(self.folder.checkpoints, "restore them from a copy, or start again with a new --out")
-
-    def _load(self) -> dict[str, Any] | None:
-        """The newest checkpoint that is as it was written, with its step."""
-        assert self.folder is not None
-        with self._reading():
-            saved = self.folder.load_checkpoint(self.state.device)
-            if saved is not None and (type(saved["step"]) is not int or saved["step"] < 0):
+    def _restore(self, folder: RunFolder) -> int | None:
+        """Continue at the newest checkpoint that is as it was written, if there is one; returns its step."""
+        with reading(folder.checkpoints, "restore them from a copy, or start again with a new --out"):
+            saved = checkpoint.load(folder.checkpoints, self.state.device)
+            if saved is None:
+                return None
+            if type(saved["step"]) is not int or saved["step"] < 0:
                 raise ValueError(f"its step is {saved['step']!r}")
-            return saved
+            self.state.load_state_dict(saved)
+            return int(saved["step"])
 
     def rewind(self) -> int:
         """Restore the last checkpoint and drop what was recorded after it; returns its step."""
-        saved = self._load()
         assert self.folder is not None
-        if saved is None:
+        step = self._restore(self.folder)
+        if step is None:
             raise UserError(f"{self.folder.checkpoints} has no checkpoint to go back to; start again with a new --out")
-        self.state.load_state_dict(saved)
         if self.writes:
-            self.folder.rewind(saved["step"])
+            self.folder.rewind(step)
         wait_for_everyone(self.state.accelerator)
-        return int(saved["step"])
+        return step
 
     def last_checkpoint(self) -> int | None:
         """The step of the last checkpoint, if there is one."""
         files = self.folder.checkpoints.glob("step-*.pt") if self.folder else ()
         return max((int(path.stem.rpartition("-")[2]) for path in files), default=None)
 
-    def _create(self, folder: RunFolder, config: str, rows: Columns) -> None:
-        listed = io.StringIO()  # names with tabs or line ends are quoted
-        cells = ((table_cell(path), table_cell(reason)) for path, reason in self.state.data.dataset.skipped)
-        csv.writer(listed, "excel-tab", lineterminator="\n").writerows(cells)
-        folder.create(config, rows, listed.getvalue())
-
     def on_evaluation(self, trainer: Trainer, metrics: dict[str, Any]) -> None:
         """Record one evaluation, then save everything."""
         if self.folder and self.writes:
-            self.folder.append(metrics)
+            append_jsonl(self.folder.metrics, metrics)
         self.checkpoint(metrics["step"])
 
     def last_evaluation(self) -> dict[str, Any]:
@@ -173,7 +154,7 @@ class RunRecorder(Callback):
     def on_selection(self, trainer: Trainer, selection: Selection, metrics: dict[str, Any]) -> None:
         """Record a new core set: its metrics as a line, its ids and scores as a file."""
         if self.folder and self.writes:
-            self.folder.append_selection(metrics)
+            append_jsonl(self.folder.selections, metrics)
             save_npz(self.folder.path / "coresets" / f"step-{metrics['step']:09d}.npz", selection.columns())
 
     def checkpoint(self, step: int) -> None:
@@ -187,21 +168,18 @@ class RunRecorder(Callback):
             direction = influence_direction(self.state, self.batches)
             predictor = replace(self.state.predictor(), direction=direction, fingerprint=self.fingerprint)
             self.folder.finish(summary, predictor.files() | example_files(self.folder.path, self.state))
-            if self.report:
-                write_html_report(self.folder.path)
-
-
-def write_html_report(folder: Path) -> None:
-    """Write report.html. The run is finished and stored by now, so a fault here is reported and costs nothing else."""
-    try:
-        write_report([folder], folder / "report.html")
-    except Exception as fault:
-        print(f"report not written: {fault}", file=sys.stderr)
+            if not self.report:
+                return
+            try:
+                write_report([self.folder.path], self.folder.path / "report.html")
+            except Exception as fault:  # the run is finished and stored by now
+                print(f"report not written: {fault}", file=sys.stderr)
 
 
 def fingerprint(state: TrainState, options: dict[str, Any], rows: Columns) -> Fingerprint:
     """The fingerprint of this run; `options` are those of its config.yaml."""
-    data, bank = state.data, state.data.dataset.bank
+    data = state.data
+    bank = data.dataset.bank
     return {
         "config": options,
         "classes": list(data.dataset.classes),
@@ -221,7 +199,9 @@ def example_files(folder: Path, state: TrainState) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     images: Columns = {}
     if test is not None:
-        answers = predictions(state.row_predictor(), test)
+        labels, _, confidence, calibrated = (column.numpy() for column in state.row_predictor().predict(test.x))
+        answers: Columns = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
+        answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
         files["predictions.npz"] = npz_bytes(answers)
         images = mistakes((pictures.test or test).x, test.names, answers)
     scored = last_scores(folder / "coresets")
@@ -229,13 +209,6 @@ def example_files(folder: Path, state: TrainState) -> dict[str, bytes]:
         train = pictures.train
         images |= ranked(train.x, train.names, np.asarray(data.split.pool), np.asarray(data.pool_truth), scored)
     return files | ({"gallery.npz": npz_bytes(images)} if images else {})
-
-
-def predictions(predictor: Predictor, test: Examples) -> Columns:
-    """The columns of predictions.npz."""
-    labels, _, confidence, calibrated = (column.cpu().numpy() for column in predictor.predict(test.x))
-    answers = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
-    return answers | {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
 
 
 def influence_direction(state: TrainState, batches: Batches) -> Tensor | None:

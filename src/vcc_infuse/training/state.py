@@ -1,54 +1,55 @@
-"""TrainState: everything that changes while training, built from options and data, saved and restored together."""
+"""TrainState: everything that changes while training, and where the weights start: anew, at another run, at a probe."""
 
 from __future__ import annotations
 
 import copy
 import math
+import sys
 import warnings
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..algorithms import Algorithm
-from ..calibrators import Calibrator
+from ..algorithms.baselines import ClosedForm
+from ..calibrators import Calibrator, Softmax
+from ..data.dataset import Dataset
 from ..data.ssl_data import SSLData
 from ..errors import UserError, option_prefix
+from ..inference.evaluate import chunks, evaluate
 from ..inference.predictor import Predictor, make_views
-from ..models import Backbone, Classifier
+from ..models import Backbone, Classifier, Identity
 from ..models.backbone import Embedded
 from ..models.classifier import EMA
+from ..models.linear_probe import probe_on
 from ..models.pretrained import Preprocessing
 from ..selectors import Selector
 from ..types import Task
 from ..utils.seeding import seed_step
-from ..utils.serialization import load_state
+from ..utils.serialization import class_path, load_state
 from .config import TrainConfig
 from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
-from .ema import bn_momentum
-from .initialize import start_at_run, start_head
-from .optimizer import freeze, make_optimizer
+from .optimizer import bn_momentum, freeze, make_optimizer
 from .summary import TrainingStats
 
 Part = TypeVar("Part", Algorithm, Calibrator)
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
 INITIAL_WEIGHTS = 2**31
+CHUNK = 128  # images per forward of the network, so that photos fit into memory
 
 
 @dataclass
 class Counters:
-    """Numbers of a run that a checkpoint keeps.
-
-    `lr_scale` is the factor on the learning rate after rollbacks; `skipped` counts the batches that were left out.
-    """
+    """Numbers of a run that a checkpoint keeps."""
 
     best_error: float = math.inf
     train_seconds: float = 0.0
-    lr_scale: float = 1.0
-    skipped: int = 0
+    lr_scale: float = 1.0  # after rollbacks
+    skipped: int = 0  # batches that were left out
     skipped_in_row: int = 0
     warnings: list[str] = field(default_factory=list)
 
@@ -68,7 +69,9 @@ class TrainState:
         config: TrainConfig,
     ) -> None:
         self.accelerator = make_accelerator(config.precision, config.device, config.tracker, config.out)
-        check_divisible(task, self.world)
+        if task.batch_size % self.world or task.unlabeled_batch_size % self.world:
+            problem = f"batch_size {task.batch_size} does not divide among {self.world} processes"
+            raise UserError(f"{problem}; give a multiple of {self.world}")
         self.data = data
         self.task = task
         self.selector = selector
@@ -76,27 +79,30 @@ class TrainState:
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
         self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
-        inherited = self._make_model(model, config)
-        self.probe_error = start_head(self, algorithm, config, inherited=inherited)
+        seed_step(config.seed, INITIAL_WEIGHTS, 0)
+        with option_prefix("model"):
+            self.model = make_model(model, data, task.classes, pretrained=config.init is None)
+        start = start_at_run(self.model, config.init, data.dataset, self.main) if config.init else Start()
+        self.model.to(self.device).train()
+        freeze(self.model, config)
+        backbone = self.model.backbone
+        expected = backbone.preprocessing() if isinstance(backbone, Backbone) else None  # by pretrained weights
+        self.views = make_views(data.dataset, start.preprocessing or expected)
+        self.probe_error = start_head(self, algorithm, config, inherited=start.head)
         self.algorithm = self._set_up("algorithm", algorithm)
         self.calibrator = self._set_up("calibrator", calibrator)
         self.ema = EMA(self.model, config.ema_decay)
         # A compiled model would be compiled again at every new momentum.
         self.bn_momentum = {} if config.compile else bn_momentum(self.model)
-        self.forward = compiled(self.model) if config.compile else self.model
+        self.forward: nn.Module = self.model
+        if config.compile:
+            from torch import _dynamo
+
+            # What cannot be compiled, or all of it without a C++ compiler, runs as it is, with a warning.
+            _dynamo.config.suppress_errors = True
+            self.forward = cast(nn.Module, torch.compile(self.model))
         optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
-
-    def _make_model(self, model: nn.Module, config: TrainConfig) -> bool:
-        """The model with its starting weights, and the views it expects; returns whether its head is another run's."""
-        seed_step(config.seed, INITIAL_WEIGHTS, 0)
-        with option_prefix("model"):
-            self.model = make_model(model, self.data, self.task.classes, pretrained=config.init is None)
-        start = start_at_run(self.model, config.init, self.data.dataset, self.main) if config.init else None
-        self.model.to(self.device).train()
-        freeze(self.model, config)
-        self.views = make_views(self.data.dataset, (start and start.preprocessing) or preprocessing(self.model))
-        return start is not None and start.head
 
     def _set_up(self, option: str, part: Part) -> Part:
         """A copy of the user's method or calibrator, ready to train."""
@@ -142,20 +148,24 @@ class TrainState:
         bank = self.data.dataset.bank
         if bank is None:
             return of_rows
-        model = of_rows.model
-        mean = of_rows.views.mean.to(self.device)
-        std = of_rows.views.std.to(self.device)
-        backbone = Embedded.attach(bank.encoder, model.backbone, mean, std, model.head.in_features)
-        joined = Classifier(backbone, model.head)
-        return replace(of_rows, model=joined, views=bank.views, shape=bank.source.shape)
+        mean, std = (values.to(self.device) for values in (self.views.mean, self.views.std))
+        head = of_rows.model.head
+        backbone = Embedded.attach(bank.encoder, of_rows.model.backbone, mean, std, head.in_features)
+        return replace(of_rows, model=Classifier(backbone, head), views=bank.views, shape=bank.source.shape)
 
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""
         dataset = self.data.dataset
         return Predictor(
-            self.classifier(), self.calibrator, self.views, dataset.classes, dataset.shape, self.task, self.device,
+            model=self.classifier(),
+            calibrator=self.calibrator,
+            views=self.views,
+            classes=dataset.classes,
+            shape=dataset.shape,
+            task=self.task,
+            device=self.device,
             ranges=dataset.ranges,
-        )  # fmt: skip
+        )
 
     def sync_stats(self) -> None:
         """Average the statistics over processes, so that they describe the whole batch."""
@@ -183,21 +193,6 @@ class TrainState:
             setattr(self.views, name, values)
 
 
-def compiled(model: Classifier) -> nn.Module:
-    """The model compiled; what cannot be, or all of it without a C++ compiler, runs as it is, with a warning."""
-    import torch._dynamo
-
-    torch._dynamo.config.suppress_errors = True
-    return cast(nn.Module, torch.compile(model))
-
-
-def check_divisible(task: Task, world: int) -> None:
-    """Refuse batches that processes cannot share evenly."""
-    if task.batch_size % world or task.unlabeled_batch_size % world:
-        remedy = f"give a multiple of {world}"
-        raise UserError(f"batch_size {task.batch_size} does not divide among {world} processes; {remedy}")
-
-
 def make_model(model: nn.Module, data: SSLData, classes: int, pretrained: bool = True) -> Classifier:
     """A classifier around a copy of the user's backbone, in the memory layout that suits convolutions."""
     if isinstance(model, Classifier):
@@ -210,11 +205,6 @@ def make_model(model: nn.Module, data: SSLData, classes: int, pretrained: bool =
     if pretrained and isinstance(backbone, Backbone):
         backbone.load_pretrained()
     return classifier.to(memory_format=torch.channels_last)
-
-
-def preprocessing(model: Classifier) -> Preprocessing | None:
-    """What a pretrained backbone expects of images."""
-    return model.backbone.preprocessing() if isinstance(model.backbone, Backbone) else None
 
 
 def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:
@@ -230,3 +220,81 @@ def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:
         batch_size=config.batch_size,
         unlabeled_batch_size=config.batch_size * (config.unlabeled_ratio or 1),
     )
+
+
+class Start(NamedTuple):
+    """What a run takes over from an earlier one: perhaps its head, and how its images are normalized."""
+
+    head: bool = False
+    preprocessing: Preprocessing | None = None
+
+
+def start_at_run(model: Classifier, folder: str, dataset: Dataset, verbose: bool) -> Start:
+    """Copy the weights of a finished run into the model; those of its head only if the classes are the same."""
+    saved = Predictor.load(folder, "cpu", [class_path(type(model.backbone))])  # which this run uses anyway
+    source = saved.model.backbone
+    own = model.backbone
+    if isinstance(source, Embedded) and dataset.bank is not None:  # both learn from features of one frozen network
+        ours = dataset.bank.encoder.state_dict()
+        theirs = source.encoder.state_dict()
+        if ours.keys() != theirs.keys() or not all(torch.equal(ours[name].cpu(), theirs[name]) for name in ours):
+            raise UserError(f"init {folder}: its features come from another network than those of this run")
+        source = source.layers
+    remedy = f"give the model options of {folder}/config.yaml"
+    fault = f"init {folder}: its {type(source).__name__} does not fit this run's {type(own).__name__}; {remedy}"
+    load_state(own, source.state_dict(), fault)
+    if hasattr(source, "interpolation"):
+        own.interpolation = source.interpolation  # set by pretrained weights, which are not loaded again
+    mean, std = (tuple(values.tolist()) for values in (saved.views.mean, saved.views.std))
+    images = len(dataset.shape) == len(saved.shape) == 3
+    same = saved.classes == dataset.classes
+    if same:
+        load_state(model.head, saved.model.head.state_dict(), fault)
+    elif verbose:
+        print(f"init {folder}: its classes are not those of the data, so the head starts anew", file=sys.stderr)
+    return Start(same, Preprocessing(mean, std, 0, "") if images else None)
+
+
+def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inherited: bool = False) -> float | None:
+    """Start the head at the probe or at a closed-form solution, if asked for; returns the probe's test error.
+
+    A head that is `inherited` from another run stays.
+    """
+    closed = isinstance(algorithm, ClosedForm)
+    if not closed and (inherited or config.head_init != "probe"):
+        return None
+    data = state.data
+    model = state.model
+    y = torch.from_numpy(np.asarray(data.labeled_y))
+    if not closed and len(data.dataset.shape) == 1 and not isinstance(model.backbone, Identity):
+        # Layers that are still random offer a probe nothing: here it is only what the run is compared with.
+        model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
+    labeled = plain_features(state, model, data.split.labeled)
+    if isinstance(algorithm, ClosedForm):
+        pool = plain_features(state, model, data.split.pool) if algorithm.needs_pool else labeled[:0]
+        state.model = algorithm.solve(model, labeled, y, pool).to(state.device)
+        return error_on_test_set(state, state.model)
+    probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
+    probe.copy_to(model.head)
+    error = error_on_test_set(state, model)
+    probe.copy_to(model.head, config.head_scale)
+    return error
+
+
+@torch.no_grad()
+def plain_features(state: TrainState, model: Classifier, rows: np.ndarray) -> Tensor:
+    """Features of the plain view of training rows, on the CPU."""
+    training = model.training
+    model.eval()
+    views = chunks(state.data.dataset.train.x, state.views, state.device, CHUNK, rows)
+    features = [model.backbone(images).float().cpu() for images in views]
+    model.train(training)
+    return torch.cat(features)
+
+
+def error_on_test_set(state: TrainState, model: Classifier) -> float | None:
+    """Error on the test set, if there is one."""
+    test = state.data.dataset.test
+    if test is None:
+        return None
+    return float(evaluate(model, Softmax(), test, state.views, state.device)["error"])  # type: ignore[arg-type]

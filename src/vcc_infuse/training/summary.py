@@ -1,23 +1,33 @@
-"""What a run measures: running sums between two evaluations, the metrics of each, and the summary at the end.
+"""What a run measures and warns of: running sums between two evaluations, the metrics of each, the summary; hints.
 
 Rates are fractions of 1.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.dataset import Examples
+from ..data.ssl_data import SSLData
 from ..inference.evaluate import evaluate
 from ..runs.folder import versions
-from ..types import Losses, PseudoLabels
+from ..types import Losses
 from .config import TrainConfig
 
 if TYPE_CHECKING:
     from .state import TrainState
+
+LONG_ENOUGH = 100  # steps after which a run without a pseudo label is worth a warning
+REASONS = 3
+MOST_BYTES = 2**32  # of images that are compared; reading more takes longer than a warning is worth
 
 
 class TrainingStats:
@@ -28,7 +38,9 @@ class TrainingStats:
     """
 
     def __init__(self, classes: int, device: torch.device | str = "cpu", checked: bool = True) -> None:
-        self.classes, self.device, self.checked = classes, device, checked
+        self.classes = classes
+        self.device = device
+        self.checked = checked
         self.reset()
 
     def reset(self) -> None:
@@ -39,16 +51,13 @@ class TrainingStats:
 
     @torch.no_grad()
     def add(self, losses: Losses, truth: Tensor) -> None:
-        """Add one optimizer step's terms and pseudo labels."""
+        """Add one optimizer step's terms and pseudo labels; truth is −1 where unknown."""
         for name, term in losses.items():
             self.losses[name] = self.losses.get(name, torch.zeros((), device=self.device)) + term.detach().float()
-        if losses.pseudo is not None:
-            self.add_pseudo(losses.pseudo, truth)
-
-    @torch.no_grad()
-    def add_pseudo(self, pseudo: PseudoLabels, truth: Tensor) -> None:
-        """Add the pseudo labels of one step; truth is −1 where unknown."""
-        labels, weights = pseudo.labels, pseudo.weights.double()
+        if losses.pseudo is None:
+            return
+        labels = losses.pseudo.labels
+        weights = losses.pseudo.weights.double()
         known = weights * (truth >= 0)
         right = known * (labels == truth)
         rows = torch.stack([torch.ones_like(weights), weights, known, right])
@@ -74,40 +83,36 @@ class TrainingStats:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the checkpoint was."""
-        self.steps, self.losses, self.pseudo = state["steps"], dict(state["losses"]), state["pseudo"]
+        self.steps = state["steps"]
+        self.losses = dict(state["losses"])
+        self.pseudo = state["pseudo"]
 
 
 def collect_metrics(state: TrainState, done: int, config: TrainConfig) -> dict[str, Any]:
     """Training metrics since the last call and, on the first process, those of the test set, after `done` steps."""
     state.sync_stats()
-    metrics = {"step": done, "seconds": state.counters.train_seconds, **state.stats.read()}
+    metrics: dict[str, Any] = {"step": done, "seconds": state.counters.train_seconds, **state.stats.read()}
     state.stats.reset()
-    if state.main:
-        metrics |= evaluate_test_set(state, config.bins) | class_thresholds(state)
-    return metrics
-
-
-def evaluate_test_set(state: TrainState, bins: int) -> dict[str, Any]:
-    """Every metric of the test set, or of the labels kept for validation; empty without either."""
+    if not state.main:
+        return metrics
     test = state.data.dataset.test
-    if test is None:
-        return {}
-    model, counts = state.classifier(), state.task.label_counts
-    metrics: dict[str, Any] = evaluate(model, state.calibrator, test, state.views, state.device, bins, counts)
-    metrics |= {"evaluated_on": state.data.dataset.evaluated_on, "evaluated_images": len(test)}
-    state.counters.best_error = min(state.counters.best_error, metrics["error"])
+    if test is not None:
+        counts = state.task.label_counts
+        metrics |= evaluate(state.classifier(), state.calibrator, test, state.views, state.device, config.bins, counts)
+        metrics |= {"evaluated_on": state.data.dataset.evaluated_on, "evaluated_images": len(test)}
+        state.counters.best_error = min(state.counters.best_error, metrics["error"])
+    if (thresholds := state.algorithm.class_thresholds()) is not None:
+        metrics["threshold_per_class"] = torch.as_tensor(thresholds).expand(state.task.classes).tolist()
     return metrics
-
-
-def class_thresholds(state: TrainState) -> dict[str, list[float]]:
-    """The threshold of each class, for methods that have thresholds."""
-    found = state.algorithm.class_thresholds()
-    return {} if found is None else {"threshold_per_class": torch.as_tensor(found).expand(state.task.classes).tolist()}
 
 
 def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
     """The contents of summary.json; rates are fractions of 1."""
-    task, dataset = state.task, state.data.dataset
+    task = state.task
+    dataset = state.data.dataset
+    bank = dataset.bank
+    encoder = bank.encoder if bank else state.model.backbone
+    shape = dataset.images.shape
     seen = task.steps * (task.batch_size + task.unlabeled_batch_size * bool(state.algorithm.views))
     metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
     return {
@@ -117,14 +122,15 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),
         "steps": task.steps,
         "seconds_train": state.counters.train_seconds,
-        "seconds_embed": dataset.bank.seconds if dataset.bank else 0.0,
+        "seconds_embed": bank.seconds if bank else 0.0,
         "seconds_select": state.coreset_scheduler.seconds,
         "images_per_second": seen / max(state.counters.train_seconds, 1e-9),
         "peak_rss_mb": peak_memory(),
         "coreset_size": state.coreset_scheduler.budget,
         "labels": task.labeled,
         "preset": config.preset,
-        **network(state),
+        "encoder": getattr(encoder, "name", None) or type(encoder).__name__,
+        "input_size": getattr(encoder, "input_size", None) or (shape[0] if len(shape) == 3 else None),
         "seed": config.seed,
         "classes": list(dataset.classes),
         "skipped_images": len(dataset.skipped),
@@ -136,16 +142,6 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     }
 
 
-def network(state: TrainState) -> dict[str, Any]:
-    """What sees the images: the frozen network or the backbone, and the side to which it resizes them, if it does."""
-    bank = state.data.dataset.bank
-    encoder = bank.encoder if bank else state.model.backbone
-    name = getattr(encoder, "name", None) or type(encoder).__name__
-    side = getattr(encoder, "input_size", None)
-    shape = state.data.dataset.images.shape
-    return {"encoder": name, "input_size": side or (shape[0] if len(shape) == 3 else None)}
-
-
 def peak_memory() -> float | None:
     """The largest resident memory of this process so far, in megabytes; None where the system does not say."""
     try:
@@ -154,3 +150,75 @@ def peak_memory() -> float | None:
         return None
     unit = 1024**2 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def about_skipped(skipped: Sequence[tuple[str, str]], out: str | None) -> Iterator[str]:
+    """One line about the files that are not used: how many, why, and where they are listed."""
+    if not skipped:
+        return
+    reasons = Counter(reason for _, reason in skipped)
+    why = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common(REASONS))
+    more = f"; {len(reasons) - REASONS} other reasons" if len(reasons) > REASONS else ""
+    files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
+    where = f", listed in {out}/skipped.tsv" if out else ""
+    yield f"{files} skipped ({why}{more}){where}; replace or remove them"
+
+
+def about_data(data: SSLData, out: str | None) -> Iterator[str]:
+    """Warnings that the data give rise to before the first step; `out` is the run folder."""
+    dataset = data.dataset
+    yield from about_skipped(dataset.skipped, out)
+    pictures = dataset.images
+    if pictures.test is None:
+        return
+    rows = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
+    seen, first = overlap(pictures.train, rows, pictures.test)
+    if seen:
+        where = f", such as {first}" if first else ""
+        yield (
+            f"{seen:,} of {len(pictures.test):,} {dataset.evaluated_on} images are also training images{where}; "
+            "the error is too low: remove them from one of the two"
+        )
+
+
+def overlap(train: Examples, rows: np.ndarray, test: Examples) -> tuple[int, str]:
+    """How many test examples are among these training rows, by their content, and the name of the first."""
+    if train.x.nbytes + test.x.nbytes > MOST_BYTES:
+        return 0, ""
+
+    def digest(row: np.ndarray) -> bytes:
+        return hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
+
+    known = {digest(train.x[row]) for row in rows}
+    leaked = [row for row in range(len(test)) if digest(test.x[row]) in known]
+    return len(leaked), str(test.names[leaked[0]]) if leaked and test.names is not None else ""
+
+
+def about_metrics(last: dict[str, Any], steps: int, classes: tuple[str, ...]) -> Iterator[str]:
+    """Warnings that the last evaluation gives rise to."""
+    if last.get("pseudo_label_coverage") == 0 and steps >= LONG_ENOUGH:
+        yield (
+            "no pseudo label was used since the evaluation before the last, so the unlabeled images had no effect; "
+            "lower the method's threshold, train longer, or show more labels"
+        )
+    if (name := only_class(last, classes)) is not None:
+        yield f"the model answers {name!r} for every image; lower lr, show more labels, or choose another method"
+
+
+def only_class(last: dict[str, Any], classes: tuple[str, ...]) -> str | None:
+    """The class of every test image or, without a test set, of nearly every pseudo label; None if there are more."""
+    errors = last.get("error_per_class")
+    if errors:
+        right = [i for i, error in enumerate(errors) if error == 0]
+        others = [error for error in errors if error != 0 and error is not None and error == error]
+        return classes[right[0]] if len(right) == 1 and others and min(others) == 1 else None
+    shares = last.get("pseudo_label_share_per_class") or [0]
+    return classes[int(np.argmax(shares))] if max(shares) > 0.999 else None
+
+
+def about_evaluations(recorded: list[dict[str, Any]], steps: int, every: int) -> Iterator[str]:
+    """A warning if metrics.jsonl lacks evaluations that the run has made."""
+    lost = sorted({*range(every, steps, every), steps} - {line["step"] for line in recorded})
+    if lost:
+        shown = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
+        yield f"metrics.jsonl lost {len(lost)} evaluations (step {shown}); the curves of the report have gaps"

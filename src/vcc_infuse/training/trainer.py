@@ -1,12 +1,15 @@
-"""Trainer: the only training loop."""
+"""Trainer: the only training loop; a signal to stop makes it finish the step, save, report and exit."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Unpack
+from contextlib import nullcontext
+from types import FrameType
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -27,17 +30,42 @@ from ..utils.seeding import seed_step
 from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
 from .distributed import average_gradients, gather
-from .ema import warm_up_bn_momentum
-from .hints import about_data
 from .micro_batch import PROBE, fit_micro_batch
-from .nonfinite import Recovery, finite, finite_gradient, refused_if_exploded
-from .optimizer import clip, learning_rate, set_learning_rate
+from .nonfinite import Recovery, finite_gradient, refused_if_exploded
+from .optimizer import clip, learning_rate, set_learning_rate, warm_up_bn_momentum
 from .recorder import RunRecorder
-from .signals import Interrupted, StopRequest, stop_request
 from .state import TrainState, make_task
-from .summary import collect_metrics, summarize
+from .summary import about_data, collect_metrics, summarize
 
 PATIENCE = 10.0  # seconds after which no further step is timed
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: the run is saved and can go on
+    """Raised after the state was saved; `signal` is the number that asked for it."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.signal = signal_number
+
+
+class StopRequest:
+    """Watches for SIGINT and SIGTERM while training: which of them asked to stop, if any."""
+
+    signal: int | None = None
+
+    def __enter__(self) -> Self:
+        watched = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+        self.before = {number: signal.signal(number, self._remember) for number in watched}
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        """A second signal of the same kind gets the usual, immediate effect."""
+        self.signal = number
+        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
 
 
 class Trainer:
@@ -101,28 +129,32 @@ class Trainer:
         Returns:
             What summary.json holds; empty on all but the first of several processes.
         """
-        with self._lock():
+        # The first of several processes holds the lock for all.
+        first = os.environ.get("RANK", "0") == "0"
+        out = self.config.out
+        with RunFolder(out).locked() if out and first else nullcontext():
             self.prepare(data, resume=resume)
             try:
                 start = self.recorder_.open(config or self._config_yaml(), resume=resume, force=force)
-                self.state_.warn(*about_data(self.state_.data, self.config.out))
+                self.state_.warn(*about_data(self.state_.data, out))
                 self._notify("on_start", start)
                 return self._run(start)
             finally:
                 self._notify("on_end")
-
-    def _lock(self) -> AbstractContextManager[None]:
-        """The run folder for this run alone; the first of several processes holds it for all."""
-        if self.config.out is None or os.environ.get("RANK", "0") != "0":
-            return nullcontext()
-        return RunFolder(self.config.out).locked()
 
     def prepare(self, data: SSLData, *, resume: bool = False, config: TrainConfig | None = None) -> None:
         """Build the state, the batches and the recorder, without taking a step; `config` replaces that of the run."""
         config = config or self.config
         if resume and config.out and RunFolder(config.out).has_checkpoint():
             config = config.updated(init=None)  # the checkpoint holds the weights, and that run may be gone
-        data = self._prepare_data(data)
+        data = data.with_all_labels() if self.algorithm.all_labels else data
+        data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
+        if self.algorithm.views and not len(data.split.pool):
+            name = type(self.algorithm).__name__
+            raise UserError(
+                f"no unlabeled image is left for {name}, because every image is labeled; show fewer labels, leave out "
+                "include_labeled false, or choose --algorithm Supervised"
+            )
         task = make_task(data, self.steps, config)
         state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
         self.state_ = state
@@ -145,22 +177,11 @@ class Trainer:
         self.last_metrics_: dict[str, Any] = {}
         self._callbacks = [self.recorder_, LiveView(), self.recovery_, ShowProgress(), *self.callbacks]
 
-    def _prepare_data(self, data: SSLData) -> SSLData:
-        data = data.with_all_labels() if self.algorithm.all_labels else data
-        data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
-        if self.algorithm.views and not len(data.split.pool):
-            name = type(self.algorithm).__name__
-            raise UserError(
-                f"no unlabeled image is left for {name}, because every image is labeled; show fewer labels, leave out "
-                "include_labeled false, or choose --algorithm Supervised"
-            )
-        return data
-
     def _fit_memory(self) -> int | None:
         """Examples per forward and backward that keep a step within `memory`; the whole batch without that option."""
-        state = self.state_
         if self.config.memory is None:
             return None
+        state = self.state_
         raw = self.batches_.rows(state.data.split.labeled[np.zeros(PROBE, dtype=np.int64)])
         plain = self.batches_.views("plain", raw)
         return fit_micro_batch(self.config.memory, state.model, plain, state.task, state.optimizer)
@@ -182,7 +203,7 @@ class Trainer:
         """The steps from `start` on."""
         self.state_.coreset_scheduler.resume(self.batches_)
         done = start
-        with stop_request() as request:
+        with StopRequest() as request:
             while done < self.steps:
                 fault = self._refresh_and_train(done)
                 done += 1
@@ -207,8 +228,6 @@ class Trainer:
             self.refresh_coreset(number)
             self.train_step(number)
         except Exception as fault:
-            if finite(self.state_.modules):
-                raise
             return self.recovery_.blame_weights(number, fault)
         return None
 
@@ -244,9 +263,20 @@ class Trainer:
         warm_up_bn_momentum(state.bn_momentum, number)
         rate = learning_rate(config, number, self.schedule_steps)
         set_learning_rate(state.optimizer, state.counters.lr_scale * rate)
-        step = self._step(number)
+        step = Step(
+            batch=self.batches_.at(number),
+            model=state.forward,
+            ema=state.ema.module,
+            calibrate=state.calibrator,
+            number=number,
+            steps=self.steps,
+            joint=config.joint_bn,
+            gather=gather,
+            micro_batch=self.micro_batch_,
+            lazy=config.lazy,
+        )
         losses = state.algorithm.losses(step)
-        before = self.recovery_.buffers() if config.on_nan == "skip" else None
+        before = [buffer.clone() for buffer in self.recovery_.buffers()] if config.on_nan == "skip" else None
         while (terms := self._next_losses(losses)) is not None:
             if not self._apply_gradients(terms.total(), may_skip=before is not None):
                 self.recovery_.leave_out(number, before or [])
@@ -258,22 +288,6 @@ class Trainer:
             state.ema.update(state.model, number)
             state.stats.steps += 1
         state.counters.train_seconds += time.perf_counter() - began
-
-    def _step(self, number: int) -> Step:
-        """What the method may look at."""
-        state = self.state_
-        return Step(
-            batch=self.batches_.at(number),
-            model=state.forward,
-            ema=state.ema.module,
-            calibrate=state.calibrator,
-            number=number,
-            steps=self.steps,
-            joint=self.config.joint_bn,
-            gather=gather,
-            micro_batch=self.micro_batch_,
-            lazy=self.config.lazy,
-        )
 
     def _next_losses(self, losses: Iterator[Losses]) -> Losses | None:
         with self.state_.accelerator.autocast():
@@ -313,6 +327,7 @@ class Trainer:
         return request.signal is not None
 
     def _leave(self, done: int, request: StopRequest) -> None:
+        """Save the state as it is after `done` steps, and say how to go on."""
         self.state_.sync_stats()
         self.recorder_.checkpoint(done)
         out = self.config.out

@@ -1,0 +1,223 @@
+"""One way to make a run: `train` and `resume` do what the command line does, and an interruption costs nothing."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import nn
+
+import vcc_infuse
+from vcc_infuse import INFUSE, Callback, FixMatch, OptionError, SmallConv, UserError, resume, train
+from vcc_infuse.bank.bank import Bank
+from vcc_infuse.bank.embed import MEDIUM
+from vcc_infuse.cli.main import main
+from vcc_infuse.run import prepare
+from vcc_infuse.run_config import RunConfig
+from vcc_infuse.training.trainer import Interrupted, Trainer
+
+QUIET = {"device": "cpu", "progress": False, "report": False}
+# A network with random weights, which are drawn from the seed of the run.
+NETWORK = {"class_path": "Timm", "init_args": {"name": "test_resnet", "weights": "none"}}
+FROZEN = {
+    **QUIET,
+    **{"preset": "frozen", "steps": 4, "eval_every": 2, "batch_size": 4, "labels": 8, "seed": 3},
+    "model": NETWORK,
+}
+WORDS = """--preset frozen --steps 4 --eval_every 2 --batch_size 4 --labels 8 --seed 3 --device cpu --progress false
+    --report false --model Timm --model.name test_resnet --model.weights none""".split()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Two classes of images of different sizes."""
+    root = tmp_path_factory.mktemp("drawn") / "photos"
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 10), ("test", 4)):
+        for name, channel in (("red", 0), ("blue", 2)):
+            folder = root / part / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 120, (40 + 3 * number, 50, 3), dtype=np.uint8)
+                pixels[..., channel] += 120
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def weights(folder):
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_photos_of_mixed_sizes_train_as_on_the_command_line(tmp_path, photos):
+    result = train(photos, out=str(tmp_path / "python"), cache=str(tmp_path / "cache"), **FROZEN)
+    words = ["train", "--data", str(photos), *WORDS, "--cache", str(tmp_path / "cache")]
+    assert main([*words, "--out", str(tmp_path / "words")]) == 0
+    assert weights(tmp_path / "python") == weights(tmp_path / "words")
+    configs = [(tmp_path / name / "config.yaml").read_text() for name in ("python", "words")]
+    assert configs[0] == configs[1]
+    assert result.folder == tmp_path / "python"
+    assert result.summary == json.loads((result.folder / "summary.json").read_text())
+    assert result.predictor.predict(photos / "test" / "red").labels.shape == (4,)
+    # The configuration repeats the run, and another seed makes another one.
+    again = RunConfig.from_yaml(configs[0])
+    assert again.data.size == MEDIUM
+    for seed in (3, 4):
+        words = ["train", "--config", str(result.folder / "config.yaml"), "--seed", str(seed)]
+        assert main([*words, "--out", str(tmp_path / f"seed{seed}")]) == 0
+    assert weights(tmp_path / "seed3") == weights(result.folder)
+    assert weights(tmp_path / "seed4") != weights(result.folder)
+
+
+def test_a_run_interrupted_while_it_embeds_is_finished_by_resume(tmp_path, photos, monkeypatch):
+    """The data were given as a relative path, and the run is continued from elsewhere."""
+    monkeypatch.chdir(photos.parent)
+    whole = train("photos", out=str(tmp_path / "whole"), cache=str(tmp_path / "one"), **FROZEN)
+    embed_all = Bank.embed_all
+
+    def stop(bank, rows, **options):
+        embed_all(bank, rows[:1], **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bank, "embed_all", stop)
+    with pytest.raises(Interrupted, match=r"before the first step; .*--resume .*broken"):
+        train("photos", out=str(tmp_path / "broken"), cache=str(tmp_path / "two"), **FROZEN)
+    assert not (tmp_path / "broken" / "summary.json").exists()
+    monkeypatch.setattr(Bank, "embed_all", embed_all)
+    monkeypatch.chdir(tmp_path)
+    continued = resume("broken", progress=False)
+    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+    assert continued.summary["error"] == whole.summary["error"]
+    assert continued.folder == (tmp_path / "broken").relative_to(tmp_path)
+
+
+def test_a_mistake_while_embedding_leaves_no_folder(tmp_path, photos, monkeypatch):
+    def fail(bank, rows, **options):
+        raise UserError("the disk is full; make room")
+
+    monkeypatch.setattr(Bank, "embed_all", fail)
+    with pytest.raises(UserError, match="the disk is full"):
+        train(photos, out=str(tmp_path / "run"), cache=str(tmp_path / "cache"), **FROZEN)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_interrupted_between_two_steps_continues(tmp_path, monkeypatch):
+    options = {**QUIET, "labels": 40, "steps": 6, "eval_every": 2, "batch_size": 4, "model": SmallConv}
+    train("digits", out=str(tmp_path / "whole"), **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_should_stop", lambda self, request, number: number == 2)
+        with pytest.raises(Interrupted, match="after step 3 of 6"):
+            train("digits", out=str(tmp_path / "broken"), **options)
+    with pytest.raises(UserError, match="--lr cannot change"):
+        resume(tmp_path / "broken", lr=1.0)
+    assert resume(tmp_path / "broken").summary["steps"] == 6
+    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+    with pytest.raises(UserError, match="this run is finished"):
+        resume(tmp_path / "broken")
+    with pytest.raises(UserError, match="there is no config.yaml"):
+        resume(tmp_path / "nowhere")
+    assert resume(tmp_path / "broken", steps=8).summary["steps"] == 8
+
+
+class Listed(Callback):
+    """Writes down what happens."""
+
+    def __init__(self):
+        self.events = []
+
+    def on_start(self, trainer, start):
+        self.events.append(f"start {start}")
+
+    def on_step(self, trainer, done):
+        self.events.append(f"step {done}")
+
+    def on_selection(self, trainer, selection, metrics):
+        self.events.append(f"selection {metrics['step']}")
+
+    def on_evaluation(self, trainer, metrics):
+        self.events.append(f"evaluation {metrics['step']}")
+
+    def on_finish(self, trainer, summary):
+        self.events.append(f"finish {summary['steps']}")
+
+    def on_end(self, trainer):
+        self.events.append("end")
+
+
+def test_callbacks_hear_of_everything_in_order():
+    listed = Listed()
+    selector = INFUSE(keep=0.5, every=2)
+    options = {**QUIET, "labels": 40, "steps": 8, "eval_every": 3, "batch_size": 4, "preset": "scratch"}
+    train("digits", selector=selector, callbacks=[listed], **options)
+    expected = (
+        "start 0, selection 0, step 1, step 2, selection 2, step 3, evaluation 3, step 4, evaluation 4, finish 4, end"
+    )
+    assert ", ".join(listed.events) == expected
+    failed = Listed()
+    with pytest.raises(UserError):
+        train("digits", callbacks=[failed], **{**options, "lr": 1e20})
+    assert failed.events[0] == "start 0"
+    assert failed.events[-1] == "end"
+    assert not any(event.startswith("finish") for event in failed.events)
+
+
+def test_preparing_writes_nothing_and_makes_one_trainer(tmp_path):
+    config = RunConfig.from_options({**QUIET, "data": "digits", "labels": 40, "out": str(tmp_path / "run")})
+    run = prepare(config)
+    assert run.config.preset == "scratch"
+    assert "8×8" in run.reason
+    assert run.bank is None
+    assert isinstance(run.trainer.model, SmallConv)
+    assert isinstance(run.trainer.algorithm, FixMatch)
+    assert not (tmp_path / "run").exists()
+
+
+def test_embedded_data_get_a_head_and_vectors_a_perceptron():
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 3
+    vectors = rng.normal(size=(30, 4)).astype(np.float32) + y[:, None]
+    data = vcc_infuse.SSLData.from_arrays(vectors, np.where(np.arange(30) < 9, y, -1))
+    assert type(prepare(RunConfig(data=data)).trainer.model).__name__ == "MLP"
+    views = np.stack([vectors] * 3, 1)
+    embedded = vcc_infuse.SSLData.from_arrays(views, np.where(np.arange(30) < 9, y, -1), slots=(1, 1))
+    run = prepare(RunConfig(data=embedded))
+    assert run.config.preset == "frozen"
+    assert type(run.trainer.model).__name__ == "Identity"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stesp": 3}, r"stesp is not an option of a run; did you mean steps\?"),
+        ({"algorithm": "INFUSE"}, "algorithm must be a subclass of Algorithm, got 'INFUSE'"),
+        ({"preset": "fast"}, "preset must be one of .*frozen.*, got 'fast'"),
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"algorithm": "Supervised", "selector": "INFUSE"}, "Supervised uses no unlabeled images"),
+        ({"preset": "frozen", "model": nn.Linear(4, 4)}, "frozen needs a pretrained network such as Timm, not Linear"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_no_folder(tmp_path, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        train("digits", labels=40, out=str(tmp_path / "run"), **{**QUIET, **options})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_loading_are_refused_beside_loaded_data(digits):
+    with pytest.raises(OptionError, match="^size must be left out, got 8; the data are loaded$"):
+        train(digits, size=8, **QUIET)
+
+
+def test_a_folder_with_files_is_refused_before_the_data_are_loaded(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OptionError, match="out must be a new or empty folder"):
+        train("no/such/data", out=str(tmp_path), **QUIET)
+
+
+def test_the_network_is_an_object_a_class_or_a_name(digits):
+    options = {**QUIET, "steps": 2, "batch_size": 4, "preset": "scratch"}
+    runs = [train(digits, model=model, **options) for model in (SmallConv(), SmallConv, "SmallConv")]
+    states = [run.predictor.model.state_dict() for run in runs]
+    assert all((states[0][name] == state[name]).all() for state in states[1:] for name in state)
+    assert runs[0].folder is None
+    assert isinstance(runs[0].predictor, vcc_infuse.Predictor)
