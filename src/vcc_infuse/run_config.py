@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PartConfig:
-    """A class and the arguments given to it, as in config.yaml. Without a class: arguments of the preset's own class."""
+    """A class and the arguments given to it, as in config.yaml; without a class, arguments of the preset's own."""
 
     class_path: str | None = None  # name of a class of this package, or the import path of another one
     init_args: Mapping[str, Any] = field(default_factory=dict)
