@@ -22,8 +22,8 @@ from paper.scales import run_options
 from paper.train import train_on_bank
 from vcc_infuse import FixMatch, FlexMatch, SmallConv, SSLData, Trainer
 from vcc_infuse.cli.parser import Parser, integer
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.utils.io import read_json, write_json, write_text
 
 BASE = "joint forward, fp32"

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer
 from vcc_infuse.cli.parser import Parser, integer
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.types import Outputs, Step, WeakOutputs
 from vcc_infuse.utils.io import write_text
 

@@ -63,7 +63,10 @@ def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str,
             for piece in torch.split(ready, forward.batch_size):
                 network(piece)
 
-    works: dict[str, Callable[[], object]] = {"embed": lambda: bank.store(*bank.embed(job)), "bare": bare}
+    works: dict[str, Callable[[], object]] = {
+        "embed": lambda: bank.stored[job.part].store(job.number, bank.embed(job)[1]),
+        "bare": bare,
+    }
     seconds: dict[str, list[tuple[float, float]]] = {key: [] for key in works}
     for number in range(rounds + 1):
         for key, work in works.items():

@@ -20,8 +20,8 @@ import torch
 
 from vcc_infuse import FixMatch, SSLData, Timm, Trainer
 from vcc_infuse.cli.parser import Parser, integer
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.utils.io import write_json, write_text
 
 from .whole import data_folder

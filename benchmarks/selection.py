@@ -9,9 +9,8 @@ import numpy as np
 
 from vcc_infuse.algorithms import FlexMatch
 from vcc_infuse.calibrators import VCC, Calibrator
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
-from vcc_infuse.data.ssl_data import SSLData
+from vcc_infuse.data.ssl_data import SSLData, load
 from vcc_infuse.models import SmallConv, WideResNet
 from vcc_infuse.selectors import INFUSE, Selector
 from vcc_infuse.training.trainer import Trainer

@@ -10,9 +10,8 @@ import numpy as np
 
 from vcc_infuse.bank.embed import embed_data
 from vcc_infuse.data.dataset import Dataset, Examples
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import from_given_labels
-from vcc_infuse.data.ssl_data import SSLData
+from vcc_infuse.data.ssl_data import SSLData, load
 
 from .cell import Cell, arguments_of
 from .datasets import locate

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vcc_infuse.data.cache import cache_folder
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.sources.named import SPECS, find
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.errors import OptionError, UserError
 
 BUILT_IN = ("digits",)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vcc_infuse.data.loading import choose_split
-from vcc_infuse.data.ssl_data import SSLData
+from vcc_infuse.data.ssl_data import SSLData, choose_split
 from vcc_infuse.run import Prepared, prepare
 from vcc_infuse.utils.io import write_json
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from vcc_infuse import SSLData
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
+from vcc_infuse.data.ssl_data import load
 
 torch.set_num_threads(1)
 

@@ -36,8 +36,8 @@ from vcc_infuse import (
 )
 from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.data.sources.arrays import encode
+from vcc_infuse.models.backbone import Embedded
 from vcc_infuse.models.linear_probe import STRENGTHS
-from vcc_infuse.models.on_features import Embedded
 
 FAST = dict(steps=25, batch_size=16, unlabeled_ratio=1)
 EXPECTED = {"check_classifiers_classes": "fits labels −1 and 1 as two classes; here −1 means unlabeled"}

@@ -17,8 +17,7 @@ from .algorithms import Algorithm
 from .bank.bank import Bank, BankConfig
 from .bank.embed import MEDIUM, head, make_encoder, open_bank
 from .calibrators import Calibrator
-from .data.loading import load_ssl
-from .data.ssl_data import SSLData
+from .data.ssl_data import SSLData, load_ssl
 from .errors import OptionError, UserError, option_prefix
 from .inference.predictor import Predictor
 from .models import MLP, Backbone, Timm

@@ -5,8 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from vcc_infuse.augment.cutout import GRAY_FILL, RGB_FILL, boxes, cut, sample_boxes
-from vcc_infuse.augment.geometry import crop, sample_crops
+from vcc_infuse.augment.geometry import GRAY_FILL, RGB_FILL, boxes, crop, cut, sample_boxes, sample_crops
 
 CPU = torch.device("cpu")
 

@@ -7,13 +7,14 @@ from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_digits, load_sample_image
 
 from vcc_infuse.augment.color import sharpness
-from vcc_infuse.augment.cutout import cut, sample_boxes
-from vcc_infuse.augment.geometry import crop, fixed_point, sample, sample_crops
+from vcc_infuse.augment.geometry import crop, cut, fixed_point, sample, sample_boxes, sample_crops
 from vcc_infuse.augment.randaugment import POOL, DrawnChanges, apply_changes, draw_changes
+from vcc_infuse.augment.recipe import read_augment
 from vcc_infuse.augment.views import ImageViews
 
 CPU = torch.device("cpu")
 NAMES = list(POOL)
+EVERY = read_augment("natural").strong.changes
 
 
 def affine(image, *matrix):
@@ -154,8 +155,8 @@ def one_by_one(images, drawn):
 )
 def test_drawn_changes_equal_pil_one_after_the_other(images):
     torch.manual_seed(3)
-    drawn = draw_changes(len(images))
-    assert torch.equal(apply_changes(images, drawn), one_by_one(images, drawn))
+    drawn = draw_changes(len(images), 3, EVERY)
+    assert torch.equal(apply_changes(images, drawn, EVERY), one_by_one(images, drawn))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -163,8 +164,8 @@ def test_small_batches_and_absent_operations(size):
     torch.manual_seed(0)
     images = noise(3, 16, 16, 8)[-size:]
     for _ in range(40):
-        drawn = draw_changes(size)
-        assert torch.equal(apply_changes(images, drawn), one_by_one(images, drawn))
+        drawn = draw_changes(size, 3, EVERY)
+        assert torch.equal(apply_changes(images, drawn, EVERY), one_by_one(images, drawn))
 
 
 def test_order_of_the_draws_counts():
@@ -174,7 +175,7 @@ def test_order_of_the_draws_counts():
         torch.tensor([[solarize, rotate], [rotate, solarize]]), torch.tensor([[0.0, 20.0], [20.0, 0.0]])
     )
     same = images[:1].repeat(2, 1, 1, 1)
-    result = apply_changes(same, drawn)
+    result = apply_changes(same, drawn, EVERY)
     assert not torch.equal(result[0], result[1])
     assert torch.equal(result, one_by_one(same, drawn))
 
@@ -186,6 +187,6 @@ def test_strong_is_crop_then_changes_then_cutout():
     strong = views.strong(images.permute(0, 2, 3, 1).contiguous())
     torch.manual_seed(5)
     moved = crop(images, sample_crops(24, 32, 40, CPU))
-    expected = cut(one_by_one(moved, draw_changes(24)), sample_boxes(24, 32, 40, CPU))
+    expected = cut(one_by_one(moved, draw_changes(24, 3, EVERY)), sample_boxes(24, 32, 40, CPU))
     mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor([0.2, 0.25, 0.3]).view(3, 1, 1)
     torch.testing.assert_close(strong, (expected / 255 - mean) / std, atol=1e-5, rtol=1e-5)

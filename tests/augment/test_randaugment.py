@@ -4,14 +4,17 @@ import pytest
 import torch
 
 from vcc_infuse.augment.randaugment import POOL, draw_changes
+from vcc_infuse.augment.recipe import read_augment
 
 CPU = torch.device("cpu")
 NAMES = list(POOL)
 
+EVERY = read_augment("natural").strong.changes
+
 
 def test_operations_are_uniform_independent_and_repeat():
     torch.manual_seed(0)
-    drawn = draw_changes(42000)
+    drawn = draw_changes(42000, 3, EVERY)
     assert drawn.operations.shape == drawn.magnitudes.shape == (3, 42000)
     for draw in drawn.operations:
         assert torch.bincount(draw, minlength=14).sub(3000).abs().max() < 270  # five standard deviations
@@ -23,7 +26,7 @@ def test_operations_are_uniform_independent_and_repeat():
 @pytest.mark.parametrize("name", [name for name in NAMES if POOL[name].high])
 def test_magnitudes_are_uniform_over_the_range(name):
     torch.manual_seed(0)
-    drawn = draw_changes(42000)
+    drawn = draw_changes(42000, 3, EVERY)
     low, high = POOL[name].low, POOL[name].high
     drawn = (drawn.magnitudes[drawn.operations == NAMES.index(name)] - low) / (high - low)
     assert drawn.min() >= 0
@@ -33,6 +36,6 @@ def test_magnitudes_are_uniform_over_the_range(name):
 
 def test_posterize_keeps_four_to_eight_bits():
     torch.manual_seed(0)
-    drawn = draw_changes(42000)
+    drawn = draw_changes(42000, 3, EVERY)
     bits = drawn.magnitudes[drawn.operations == NAMES.index("posterize")].long()
     assert bits.unique().tolist() == [4, 5, 6, 7, 8]

@@ -124,7 +124,11 @@ def test_unknown_view_is_refused():
 def vectors():
     torch.manual_seed(0)
     raw = torch.randn(4000, 6) * torch.tensor([1.0, 2, 3, 4, 5, 0]) + 7
-    return raw, VectorViews(raw.mean(0), raw.std(0), weak_noise=0.1, strong_noise=0.3, dropout=0.25)
+    views = VectorViews(raw.mean(0), raw.std(0))
+    views.weak_noise = 0.1
+    views.strong_noise = 0.3
+    views.dropout = 0.25
+    return raw, views
 
 
 def test_vectors_plain_is_standardized_even_where_constant():

@@ -10,7 +10,7 @@ from torch import nn
 
 from vcc_infuse import MMCE, VCC, Evidence, HardViewTemperature, RobustVCC, Softmax, TemperatureScaling, UserError
 from vcc_infuse.models import Classifier
-from vcc_infuse.models.ema import EMA
+from vcc_infuse.models.classifier import EMA
 from vcc_infuse.types import Batch, Outputs, Step, Task
 
 POOL, LABELED, CLASSES, BATCH, STEPS, INPUTS = 60, 12, 3, 20, 8, 6

@@ -10,7 +10,7 @@ from vcc_infuse.calibrators.ensemble_ts import EnsembleTS
 from vcc_infuse.calibrators.temperature import TemperatureScaling
 from vcc_infuse.cli import calibrate
 from vcc_infuse.cli.main import main
-from vcc_infuse.data.loading import load
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.errors import UserError
 
 QUICK = "--steps 6 --eval_every 3 --batch_size 8 --unlabeled_ratio 2 --progress false --model SmallConv --model.width 4"

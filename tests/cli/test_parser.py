@@ -36,6 +36,8 @@ def read(text):
         ("--algorithm FixMatch", {"algorithm": part("FixMatch")}),
         ("--algorithm.threshold 0.9", {"algorithm": {"init_args": {"threshold": 0.9}}}),
         ("--model.width 4 --preset scratch", {"preset": "scratch", "model": {"init_args": {"width": 4}}}),
+        ("--model.width 4", {"model": part("SmallConv", width=4)}),  # the preset auto leaves no doubt
+        ("--model.input_size 224", {"model": part("Timm", input_size=224)}),
         ("--algorithm.weight 2 --algorithm FlexMatch", {"algorithm": part("FlexMatch", weight=2.0)}),
         ("--model MLP --model.hidden [3,4]", {"model": part("MLP", hidden=[3, 4])}),
         ("--model Timm --model.model_kwargs.drop 0.5", {"model": part("Timm", model_kwargs={"drop": 0.5})}),
@@ -89,7 +91,7 @@ def test_what_belongs_to_the_command_line_is_apart():
 
 
 MISTAKES = {
-    "--model.width 4": "--model.width is an argument of a class; choose the class with --model",
+    "--selector.keep 0.4": "--selector.keep is an argument of a class; choose the class with --selector",
     "--model.width 4 --preset frozen": "--model.width is not an option of Timm",
     "--algorithm DARP --algorithm.base.threshold 1": "choose the class with --algorithm.base",
     "--algorithm": "--algorithm needs a value",

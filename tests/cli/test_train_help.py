@@ -78,7 +78,7 @@ def test_every_option_has_a_description(target):
 
 
 def test_every_option_of_the_data_has_a_description():
-    from vcc_infuse.data.loading import load_ssl
+    from vcc_infuse.data.ssl_data import load_ssl
 
     assert set(DATA_OPTIONS) <= set(descriptions(load_ssl))
 

@@ -11,10 +11,10 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision import datasets
 
-from vcc_infuse.data.loading import SOURCES, load, load_ssl
 from vcc_infuse.data.sources import named as fashion_mnist
 from vcc_infuse.data.sources.arrays import from_arrays
 from vcc_infuse.data.sources.named import SPECS, read_idx
+from vcc_infuse.data.ssl_data import SOURCES, load, load_ssl
 from vcc_infuse.errors import UserError
 from vcc_infuse.inference.predictor import make_views
 

@@ -13,8 +13,8 @@ from vcc_infuse import Calibrator, FixMatch, FlexMatch, Selector, SSLData, Train
 from vcc_infuse.algorithms import Algorithm, PseudoLabeling
 from vcc_infuse.algorithms.imbalance import Wrapper
 from vcc_infuse.data.dataset import Examples
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import LongTail, long_tailed
+from vcc_infuse.data.ssl_data import load
 
 ABSTRACT = (Algorithm, PseudoLabeling, Wrapper, Calibrator, Selector)
 # Defaults are made for long runs. Where an option of such a name exists, it is set so that pseudo labels count,

@@ -24,7 +24,7 @@ from paper.tables import main as main_table
 from vcc_infuse import FixMatch, Timm, Trainer, load_ssl
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.bank.embed import embed_data, head
-from vcc_infuse.data.loading import load
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.training.presets import preset_options
 
 TINY: dict[str, Any] = {

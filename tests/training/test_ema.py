@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from vcc_infuse import Classifier
-from vcc_infuse.models.classifier import frozen_statistics
-from vcc_infuse.models.ema import EMA, decay_at
+from vcc_infuse.models.classifier import EMA, decay_at, frozen_statistics
 from vcc_infuse.training.optimizer import bn_momentum, warm_up_bn_momentum
 
 

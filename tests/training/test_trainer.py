@@ -27,7 +27,7 @@ from vcc_infuse import (
     UserError,
 )
 from vcc_infuse.calibrators import Calibrator
-from vcc_infuse.models.ema import EMA
+from vcc_infuse.models.classifier import EMA
 from vcc_infuse.training.summary import peak_memory
 from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.utils.serialization import load_state

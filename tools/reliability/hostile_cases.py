@@ -136,7 +136,7 @@ def cards() -> Iterator[Case]:
 
             def make(place: Place, path: str = path, words: Any = words, number: int = number) -> list[str]:
                 arguments = {"command": f"touch {place.canary}"} if number % 2 else {}
-                nested = {"class_path": "vcc_infuse.models.on_features.Embedded", "init_args": {
+                nested = {"class_path": "vcc_infuse.models.backbone.Embedded", "init_args": {
                     "encoder": {"class_path": path, "init_args": {}},
                     "layers": {"class_path": path, "init_args": {}}}}  # fmt: skip
                 described = {"class_path": path, "init_args": arguments}

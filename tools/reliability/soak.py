@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vcc_infuse import INFUSE, MLP, FixMatch, Trainer
-from vcc_infuse.data.loading import load_ssl
+from vcc_infuse.data.ssl_data import load_ssl
 from vcc_infuse.runs.folder import versions
 from vcc_infuse.utils.io import write_json
 

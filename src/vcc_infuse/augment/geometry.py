@@ -1,4 +1,4 @@
-"""Warps of RandAugment, random crops and quarter turns, on uint8 images B,C,H,W.
+"""Warps of RandAugment, random crops, quarter turns and Cutout (DeVries & Taylor, 2017), on uint8 images B,C,H,W.
 
 A warp is affine with nearest-neighbor sampling and black outside, with one magnitude per image. Its matrix holds the
 six numbers a, b, c, d, e, f of PIL's `Image.transform`: the output at (x, y) shows the input at (ax + by + c,
@@ -15,6 +15,9 @@ from torch.nn.functional import pad
 
 from ..utils.device import to_float64
 
+RGB_FILL = (125, 123, 114)  # of Cutout
+GRAY_FILL = 123  # the luma of RGB_FILL
+
 
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
     """Matrices B,6 that turn counter-clockwise about the center."""
@@ -26,24 +29,14 @@ def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
     return torch.stack([cos, sin, -cos * x - sin * y + x, -sin, cos, sin * x - cos * y + y], dim=-1)
 
 
-def slope_x(slope: Tensor, height: int, width: int) -> Tensor:
-    """Matrices B,6 that shear the rows; the top stays."""
-    return _displaced(1, to_float64(slope))
+def shear(slope: Tensor, height: int, width: int, *, place: int) -> Tensor:
+    """Matrices B,6 that shear the rows (place 1; the top stays) or the columns (place 3; the left stays)."""
+    return _displaced(place, to_float64(slope))
 
 
-def slope_y(slope: Tensor, height: int, width: int) -> Tensor:
-    """Matrices B,6 that shear the columns; the left stays."""
-    return _displaced(3, to_float64(slope))
-
-
-def shift_x(fraction: Tensor, height: int, width: int) -> Tensor:
-    """Matrices B,6 that move to the left by a fraction of the width, in whole pixels."""
-    return _displaced(2, (to_float64(fraction) * width + 0.5).floor_())
-
-
-def shift_y(fraction: Tensor, height: int, width: int) -> Tensor:
-    """Matrices B,6 that move upwards by a fraction of the height, in whole pixels."""
-    return _displaced(5, (to_float64(fraction) * height + 0.5).floor_())
+def shift(fraction: Tensor, height: int, width: int, *, place: int) -> Tensor:
+    """Matrices B,6 that move left (place 2) or upwards (place 5) by a fraction of the side, in whole pixels."""
+    return _displaced(place, (to_float64(fraction) * (width if place == 2 else height) + 0.5).floor_())
 
 
 def _displaced(place: int, values: Tensor) -> Tensor:
@@ -109,6 +102,12 @@ def crop(images: Tensor, crops: Crops) -> Tensor:
     return pick(images, row.unsqueeze(2), column.unsqueeze(1))
 
 
+def _reflected(offset: Tensor, side: int) -> Tensor:
+    """Positions 0…side−1 moved by each image's offset, mirrored at the first and last pixel: B,side."""
+    moved = (torch.arange(side, device=offset.device, dtype=torch.int32) + offset.unsqueeze(1)).abs_()
+    return (side - 1) - ((side - 1) - moved).abs_()
+
+
 def sample_turns(batch: int, height: int, width: int, device: torch.device) -> Tensor:
     """Quarter turns 0…3; an image that is not square would change its shape, so it is only turned upside down."""
     steps = 1 if height == width else 2
@@ -129,7 +128,39 @@ def turn(images: Tensor, quarters: Tensor) -> Tensor:
     return pick(images, row, torch.where(back, width - 1 - column, column))
 
 
-def _reflected(offset: Tensor, side: int) -> Tensor:
-    """Positions 0…side−1 moved by each image's offset, mirrored at the first and last pixel: B,side."""
-    moved = (torch.arange(side, device=offset.device, dtype=torch.int32) + offset.unsqueeze(1)).abs_()
-    return (side - 1) - ((side - 1) - moved).abs_()
+class Boxes(NamedTuple):
+    """Per image the first and last covered pixel; the last may lie beyond the border, which clips it."""
+
+    left: Tensor
+    top: Tensor
+    right: Tensor
+    bottom: Tensor
+
+
+def sample_boxes(batch: int, height: int, width: int, device: torch.device, share: float = 0.5) -> Boxes:
+    """Squares of side U(0, share)·(shorter side), centered uniformly over the image."""
+    side, x, y = torch.rand(3, batch, device=device).unbind()
+    return boxes(side * (share * min(height, width)), x * width, y * height)
+
+
+def boxes(side: Tensor, x: Tensor, y: Tensor) -> Boxes:
+    """Squares around (x, y), with the border and rounding rules of PIL's ``ImageDraw.rectangle``."""
+    left, top = ((center - side / 2).clamp(min=0).floor() for center in (x, y))
+    return Boxes(*(edge.int() for edge in (left, top, left + side, top + side)))
+
+
+def cut(images: Tensor, covered: Boxes) -> Tensor:
+    """Cover the boxes in uint8 images B,C,H,W, in place."""
+    across = _between(covered.left, covered.right, images.shape[3])[:, None, None, :]
+    down = _between(covered.top, covered.bottom, images.shape[2])[:, None, :, None]
+    hidden = across * down
+    color = RGB_FILL if images.shape[1] == 3 else (GRAY_FILL,) * images.shape[1]
+    for plane, value in zip(torch.split(images.mul_(1 - hidden), 1, dim=1), color, strict=True):
+        plane.add_(hidden * value)
+    return images
+
+
+def _between(first: Tensor, last: Tensor, side: int) -> Tensor:
+    """1 from the first to the last position of each row, else 0: B,side."""
+    position = torch.arange(side, device=first.device, dtype=torch.int32)
+    return ((position >= first.unsqueeze(1)) & (position <= last.unsqueeze(1))).to(torch.uint8)

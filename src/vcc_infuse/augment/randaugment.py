@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -32,10 +33,10 @@ POOL: dict[str, Operation] = {
     "color": Operation(0.05, 0.95, apply=color.color),
     "sharpness": Operation(0.05, 0.95, apply=color.sharpness),
     "rotate": Operation(-30, 30, matrix=geometry.rotation),
-    "shear_x": Operation(-0.3, 0.3, matrix=geometry.slope_x),
-    "shear_y": Operation(-0.3, 0.3, matrix=geometry.slope_y),
-    "translate_x": Operation(-0.3, 0.3, matrix=geometry.shift_x),
-    "translate_y": Operation(-0.3, 0.3, matrix=geometry.shift_y),
+    "shear_x": Operation(-0.3, 0.3, matrix=partial(geometry.shear, place=1)),
+    "shear_y": Operation(-0.3, 0.3, matrix=partial(geometry.shear, place=3)),
+    "translate_x": Operation(-0.3, 0.3, matrix=partial(geometry.shift, place=2)),
+    "translate_y": Operation(-0.3, 0.3, matrix=partial(geometry.shift, place=5)),
 }
 
 
@@ -48,8 +49,6 @@ class Change(NamedTuple):
 
 
 Changes = tuple[Change, ...]
-EVERY: Changes = tuple(Change(name, operation.low, operation.high) for name, operation in POOL.items())
-WARPS = [name for name, operation in POOL.items() if operation.matrix is not None]
 
 
 class DrawnChanges(NamedTuple):
@@ -62,7 +61,7 @@ class DrawnChanges(NamedTuple):
     magnitudes: Tensor
 
 
-def draw_changes(batch: int, draws: int = 3, changes: Changes = EVERY) -> DrawnChanges:
+def draw_changes(batch: int, draws: int, changes: Changes) -> DrawnChanges:
     """Draw changes with replacement and magnitudes uniform over each one's range."""
     operations = torch.randint(len(changes), (draws, batch))
     ends = torch.tensor([(change.low, change.high) for change in changes])
@@ -70,7 +69,7 @@ def draw_changes(batch: int, draws: int = 3, changes: Changes = EVERY) -> DrawnC
     return DrawnChanges(operations, low + (high - low) * torch.rand(draws, batch))
 
 
-def apply_changes(images: Tensor, drawn: DrawnChanges, changes: Changes = EVERY) -> Tensor:
+def apply_changes(images: Tensor, drawn: DrawnChanges, changes: Changes) -> Tensor:
     """Change uint8 images B,C,H,W, one draw after the other; warps must be the last of the changes.
 
     Before each draw the images are sorted by operation, so that every operation runs once, on a slice. What can be

@@ -13,7 +13,7 @@ import yaml
 
 from ..errors import OptionError
 from ..utils.suggest import did_you_mean
-from .randaugment import POOL, WARPS, Change, Changes
+from .randaugment import POOL, Change, Changes
 
 Augment = str | Mapping[str, Any]
 DRAWS = 3
@@ -26,6 +26,7 @@ LIMITS = {
     **dict.fromkeys(FACTORS, (0.0, 4.0)),
 }  # fmt: skip
 SHARES = {"crop": 0.125, "cutout": 0.5}  # of the side, if true
+EXAMPLE = "for example {weak: gentle, strong: {crop: 0.1, rotate: 15}}"
 WORDS = ("crop", "flip", "turns", "cutout", "draws", *POOL)
 
 _FLIPPED = {"crop": True, "flip": True}
@@ -86,10 +87,9 @@ class Augmentation(NamedTuple):
 def read_augment(augment: Augment) -> Augmentation:
     """The recipes of the weak and the strong view.
 
-    Args:
-        augment: the name of a preset; or a mapping of "weak" and "strong" to the name of a preset or to operations and
-            their magnitudes, as a mapping or as YAML. A view that is not named is that of `natural`. A magnitude is
-            true (the usual one), a number, or a range [low, high].
+    `augment` is the name of a preset; or a mapping of "weak" and "strong" to the name of a preset or to operations and
+    their magnitudes, as a mapping or as YAML. A view that is not named is that of `natural`. A magnitude is true (the
+    usual one), a number, or a range [low, high].
 
     Example:
         >>> read_augment("text").weak.flip
@@ -97,22 +97,18 @@ def read_augment(augment: Augment) -> Augmentation:
         >>> read_augment({"weak": "none", "strong": {"rotate": 15}}).strong.changes
         (Change(name='rotate', low=-15.0, high=15.0),)
     """
-    views: Any = augment
-    if isinstance(augment, str):
-        views = _read_yaml(augment) if augment.startswith("{") else dict.fromkeys(Augmentation._fields, augment)
+    views: Any = augment if not isinstance(augment, str) else dict.fromkeys(Augmentation._fields, augment)
+    if isinstance(augment, str) and augment.startswith("{"):
+        try:
+            views = yaml.safe_load(augment)
+        except yaml.YAMLError:
+            _refuse(augment, "must be YAML", EXAMPLE)
     if not isinstance(views, Mapping):
         _refuse_name(augment, "")
     unknown = [view for view in views if view not in Augmentation._fields]
     if unknown:
         _refuse(augment, "may hold the views weak and strong", f"{unknown[0]!r} is neither")
     return Augmentation(*(_recipe(view, views.get(view, "natural"), augment) for view in Augmentation._fields))
-
-
-def _read_yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        _refuse(text, "must be YAML", "for example {weak: gentle, strong: {crop: 0.1, rotate: 15}}")
 
 
 def _recipe(view: str, operations: Any, augment: Augment) -> Recipe:
@@ -136,7 +132,7 @@ def _recipe(view: str, operations: Any, augment: Augment) -> Recipe:
         else:
             options[name] = ends[-1] if ends else SHARES.get(name, True)
     # Warps share one call, which takes the last of the changes.
-    options["changes"] = tuple(sorted(options["changes"], key=lambda change: change.name in WARPS))
+    options["changes"] = tuple(sorted(options["changes"], key=lambda change: POOL[change.name].matrix is not None))
     return Recipe(**options)
 
 
@@ -147,7 +143,7 @@ def _change(name: str, ends: list[float] | None) -> Change:
     above = 1 if name == "posterize" else 0  # bits are truncated to whole numbers
     if len(ends) > 1:
         return Change(name, ends[0], above + ends[1])
-    if name in WARPS:
+    if POOL[name].matrix is not None:
         return Change(name, -abs(ends[0]), abs(ends[0]))
     if name in FACTORS:
         return Change(name, max(0.0, 1 - ends[0]), 1 + ends[0])
@@ -169,8 +165,7 @@ def _numbers(name: str, magnitude: Any, augment: Augment) -> list[float]:
 
 def _refuse_name(augment: Augment, name: str) -> NoReturn:
     rule = f"must be one of {', '.join(PRESETS)}, or a mapping of weak and strong to operations"
-    hint = did_you_mean(name, PRESETS).removeprefix("; ")
-    _refuse(augment, rule, hint or "for example {weak: gentle, strong: {crop: 0.1, rotate: 15}}")
+    _refuse(augment, rule, did_you_mean(name, PRESETS).removeprefix("; ") or EXAMPLE)
 
 
 def _refuse(augment: Augment, rule: str, problem: str) -> NoReturn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +18,11 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..utils.device import send, unit_features
-from .cutout import Boxes, cut, sample_boxes
-from .geometry import Crops, crop, sample_crops, sample_turns, turn
+from .geometry import Boxes, Crops, crop, cut, sample_boxes, sample_crops, sample_turns, turn
 from .randaugment import DrawnChanges, apply_changes, draw_changes
 from .recipe import Augment, Recipe, read_augment
 
+Statistics = Sequence[float] | Tensor  # one number per channel or feature
 Rows = Tensor | slice
 MakeRows = Callable[[Rows], Tensor]
 
@@ -40,7 +41,7 @@ def one_thread() -> Iterator[None]:
 class _Views:
     """Selects a view by name; mean and std follow the batch to its device."""
 
-    def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
+    def __init__(self, mean: Statistics, std: Statistics) -> None:
         self.mean = torch.as_tensor(mean, dtype=torch.float32)
         std = torch.as_tensor(std, dtype=torch.float32)
         self.std = torch.where(std > 0, std, 1.0)  # a constant feature has nothing to scale
@@ -96,20 +97,10 @@ class Draws(NamedTuple):
 class ImageViews(_Views):
     """Views of uint8 images `(batch, height, width, channels)`, as floats `(batch, channels, height, width)`.
 
-    Args:
-        mean: mean per channel, of values in 0…1.
-        std: standard deviation per channel.
-        flip: whether images may be mirrored; without it none is, whatever `augment` says.
-        augment: what weak and strong views are made of; see `read_augment`.
+    `mean` and `std` are those of values in 0…1. Without `flip` no image is mirrored, whatever `augment` says.
     """
 
-    def __init__(
-        self,
-        mean: Sequence[float] | Tensor,
-        std: Sequence[float] | Tensor,
-        flip: bool = True,
-        augment: Augment = "natural",
-    ) -> None:
+    def __init__(self, mean: Statistics, std: Statistics, flip: bool = True, augment: Augment = "natural") -> None:
         super().__init__(mean, std)
         self.flip = flip
         self.augment = augment
@@ -118,7 +109,8 @@ class ImageViews(_Views):
     @one_thread()
     def plain(self, raw: Tensor) -> Tensor:
         """The images as they are."""
-        return self._normalized(_planes(raw, len(self.mean)))
+        self._check(raw)
+        return self._normalized(raw.permute(0, 3, 1, 2).contiguous())
 
     def weak(self, raw: Tensor) -> Tensor:
         """By the weak recipe: usually a random crop with reflected borders and, for half of the images, a flip."""
@@ -133,16 +125,21 @@ class ImageViews(_Views):
         return self._later(raw, self.recipes.strong)
 
     def _later(self, raw: Tensor, recipe: Recipe) -> MakeRows:
-        check_raw(raw, len(self.mean))
+        self._check(raw)
         draws = Draws.sample(raw, recipe, self.flip)
         return lambda rows: self._made(raw[rows], draws.at(rows), recipe)
 
     @one_thread()
     def _made(self, raw: Tensor, draws: Draws, recipe: Recipe) -> Tensor:
-        images = crop(_planes(raw, len(self.mean)), draws.crops)
+        images = crop(raw.permute(0, 3, 1, 2).contiguous(), draws.crops)
         images = images if draws.turns is None else turn(images, draws.turns)
         images = images if draws.changes is None else apply_changes(images, draws.changes, recipe.changes)
         return self._normalized(images if draws.boxes is None else cut(images, draws.boxes))
+
+    def _check(self, raw: Tensor) -> None:
+        channels = len(self.mean)
+        if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] != channels:
+            raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C {channels}")
 
     def _normalized(self, images: Tensor) -> Tensor:
         self._follow(images)
@@ -155,28 +152,14 @@ class ImageViews(_Views):
 
 
 class VectorViews(_Views):
-    """Views of float vectors `(batch, features)`: noise for weak, more noise and missing features for strong.
+    """Views of float vectors `(batch, features)`: Gaussian noise for weak, more noise and missing features for strong.
 
-    Args:
-        mean: mean per feature.
-        std: standard deviation per feature.
-        weak_noise: Gaussian noise of weak views, in standard deviations.
-        strong_noise: the same of strong views.
-        dropout: share of the features of a strong view that is replaced by the mean.
+    Noise is in standard deviations of each feature.
     """
 
-    def __init__(
-        self,
-        mean: Sequence[float] | Tensor,
-        std: Sequence[float] | Tensor,
-        weak_noise: float = 0.05,
-        strong_noise: float = 0.2,
-        dropout: float = 0.2,
-    ) -> None:
-        super().__init__(mean, std)
-        self.weak_noise = weak_noise
-        self.strong_noise = strong_noise
-        self.dropout = dropout
+    weak_noise = 0.05
+    strong_noise = 0.2
+    dropout = 0.2  # share of the features of a strong view that is replaced by the mean
 
     def plain(self, raw: Tensor) -> Tensor:
         """The standardized vectors."""
@@ -184,7 +167,7 @@ class VectorViews(_Views):
         return (raw.float() - self.mean) / self.std
 
     def weak(self, raw: Tensor) -> Tensor:
-        """A little Gaussian noise, in standard deviations."""
+        """A little noise."""
         values = self.plain(raw)
         return values + self.weak_noise * torch.randn_like(values)
 
@@ -195,13 +178,13 @@ class VectorViews(_Views):
         return values.masked_fill_(torch.rand_like(values) < self.dropout, 0.0)
 
 
+@dataclass(frozen=True, eq=False)
 class SlotRows:
     """Rows of a bank, of which a view reads only the slot that it draws."""
 
-    def __init__(self, x: np.ndarray, rows: np.ndarray, device: torch.device) -> None:
-        self.x = x
-        self.rows = rows
-        self.device = device
+    x: np.ndarray
+    rows: np.ndarray
+    device: torch.device
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -217,20 +200,10 @@ class SlotRows:
 class BankViews(_Views):
     """Views drawn from the slots of a bank, `(batch, slots, features)`: one plain view, then weak, then strong ones.
 
-    Args:
-        mean: mean per feature.
-        std: standard deviation per feature.
-        slots: numbers of weak and strong views.
-        noise: Gaussian noise added to weak and strong views, in standard deviations of each feature.
+    `slots` are the numbers of weak and strong views, to which `noise` is added, in standard deviations of each feature.
     """
 
-    def __init__(
-        self,
-        mean: Sequence[float] | Tensor,
-        std: Sequence[float] | Tensor,
-        slots: tuple[int, int],
-        noise: float = 0.0,
-    ) -> None:
+    def __init__(self, mean: Statistics, std: Statistics, slots: tuple[int, int], noise: float = 0.0) -> None:
         super().__init__(mean, std)
         self.slots = slots
         self.noise = noise
@@ -270,15 +243,3 @@ class BankViews(_Views):
         if noise:
             features = features + noise * self.std * torch.randn_like(features)
         return unit_features(features, self.mean, self.std)
-
-
-def _planes(raw: Tensor, channels: int) -> Tensor:
-    """B,H,W,C as B,C,H,W."""
-    check_raw(raw, channels)
-    return raw.permute(0, 3, 1, 2).contiguous()
-
-
-def check_raw(raw: Tensor, channels: int) -> None:
-    """Refuse what is not a batch of images."""
-    if raw.dtype != torch.uint8 or raw.dim() != 4 or raw.shape[3] != channels:
-        raise UserError(f"raw images are {raw.dtype} {tuple(raw.shape)}: give uint8 B,H,W,C with C {channels}")

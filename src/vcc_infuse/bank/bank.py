@@ -92,20 +92,8 @@ class Job(NamedTuple):
 class Bank:
     """Features of a dataset's images: `(images, 1 + weak + strong, features)` for training, one slot for the test set.
 
-    Images need not be an array: `shape`, `dtype` and indexing by row numbers are enough.
-
-    Args:
-        dataset: the images.
-        encoder: a network that maps normalized images to features; it is put in eval mode.
-        views: augments and normalizes raw images for the encoder.
-        config: which views.
-        seed: seed of the augmentation.
-        cache: cache folder; see `cache_folder`.
-        device: where the network computes.
-
-    Attributes:
-        features: the features of "train" and "test", as they are on the disk.
-        seconds: time that this process has spent on embedding.
+    Images need not be an array: `shape`, `dtype` and indexing by row numbers are enough. `views` augments and
+    normalizes them for `encoder`, which is put in eval mode.
     """
 
     def __init__(
@@ -124,22 +112,25 @@ class Bank:
         self.config = config or BankConfig()
         self.seed = seed
         self.device = torch.device(device)
-        self.seconds = 0.0
+        self.seconds = 0.0  # that this process has spent on embedding
         self.encoder = encoder.to(self.device).eval()
         self.images: dict[Part, np.ndarray] = {"train": dataset.train.x}
         if dataset.test is not None and dataset.validation is None:
             self.images["test"] = dataset.test.x
         self.folder = cache_folder(cache) / "banks" / self._key()
-        width = int(self.encoder_output(1).shape[1])
-        self.stored = {part: self._stored(part, width) for part in self.images}
+        with torch.no_grad():
+            width = self.encoder(self._plain(1)).shape[1]
+        self.stored: dict[Part, StoredViews] = {}
+        for part, images in self.images.items():
+            slots = len(self.config.names) if part == "train" else 1
+            lazy = self.config.lazy and part == "train"
+            self.stored[part] = StoredViews(self.folder, part, (images.shape[0], slots, width), lazy)
         self.features = {part: stored.features for part, stored in self.stored.items()}
 
     def embed_all(self, rows: np.ndarray, *, progress: bool = True) -> None:
         """Embed what is missing together with the other processes of this run, and wait for them.
 
-        Args:
-            rows: training rows that need all views now; a lazy bank embeds the plain view of the others.
-            progress: show a progress bar.
+        A lazy bank embeds all views of training rows `rows`, and the plain view of the others.
         """
         state = PartialState(cpu=self.device.type == "cpu")
         began = time.perf_counter()
@@ -168,7 +159,7 @@ class Bank:
         jobs = (job for part in self.images for job in self.jobs(part, rank, world))
         with Progress("embedding", self.missing(rank, world), "views", progress) as shown:
             for job, features in run(self.embed, jobs):
-                self.store(job, features)
+                self.stored[job.part].store(job.number, features)
                 shown.advance(job.views)
         return self
 
@@ -182,10 +173,6 @@ class Bank:
         key = (self.seed, ("train", "test").index(job.part), job.number)
         rows = None if len(job.rows) == len(chunk) else job.rows - chunk[0]
         return self._raw(job.part, chunk), job.names, key, rows
-
-    def store(self, job: Job, features: np.ndarray) -> None:
-        """Write the features of one job."""
-        self.stored[job.part].store(job.number, features)
 
     def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
         """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet.
@@ -226,19 +213,16 @@ class Bank:
     @cached_property
     def network(self) -> FrozenNetwork:
         """The frozen network; all processes that continue or share the work forward batches in the same way."""
-        return FrozenNetwork(self.encoder, self.views, self._forward_options())
-
-    def _forward_options(self) -> ForwardOptions:
-        if self.config.batch_size is not None:
-            return ForwardOptions.default(self.device, self.config.batch_size)
         path = self.folder / FORWARD
-        if read_json(path) is None:
-            # Measured only where there is enough to embed, so that measuring costs a few percent at most.
-            few = self.missing() < MEASURED
-            default = ForwardOptions.default(self.device)
-            chosen = default if few else fastest_options(self.encoder, self._plain(storage.CHUNK))
-            write_once(path, json.dumps(chosen._asdict()))
-        return ForwardOptions(**(read_json(path) or {}))
+        options = ForwardOptions.default(self.device, self.config.batch_size)
+        if self.config.batch_size is None:
+            if read_json(path) is None:
+                # Measured only where there is enough to embed, so that measuring costs a few percent at most.
+                few = self.missing() < MEASURED
+                chosen = options if few else fastest_options(self.encoder, self._plain(storage.CHUNK))
+                write_once(path, json.dumps(chosen._asdict()))
+            options = ForwardOptions(**(read_json(path) or {}))
+        return FrozenNetwork(self.encoder, self.views, options)
 
     def seconds_per_view(self) -> float:
         """Time of a few images of the first chunk in all their views, augmentation included."""
@@ -251,12 +235,6 @@ class Bank:
             self.network.embed(self.device, raw, names, (self.seed,), None)
             times.append(time.perf_counter() - began)
         return min(times) / (len(rows) * len(names))
-
-    @torch.no_grad()
-    def encoder_output(self, count: int) -> Tensor:
-        """The network's output for the first plain training images."""
-        output: Tensor = self.encoder(self._plain(count))
-        return output
 
     # --- key and files
 
@@ -275,13 +253,6 @@ class Bank:
             for start in range(0, images.shape[0], step):
                 digest.update(self._raw(part, np.arange(start, min(start + step, images.shape[0]))).data)
         return digest.hexdigest()
-
-    def _stored(self, part: Part, width: int) -> StoredViews:
-        slots = len(self.config.names) if part == "train" else 1
-        shape = (self.images[part].shape[0], slots, width)
-        return StoredViews(self.folder, part, shape, self.config.lazy and part == "train")
-
-    # --- images
 
     def _names(self, part: Part) -> tuple[str, ...]:
         return self.config.names if part == "train" and not self.config.lazy else ("plain",)

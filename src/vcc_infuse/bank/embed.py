@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
 
 from ..augment.views import ImageViews
 from ..data.ssl_data import SSLData
-from ..errors import UserError
+from ..errors import OptionError, UserError
 from ..models import MLP, Backbone, Identity, Timm
 from ..models.classifier import set_up
 from ..utils.device import resolve_device
-from .bank import Bank, BankConfig
+from .bank import Bank, BankConfig, Job
+from .encoder import FrozenNetwork
 
 SMALL = 96  # pixels
 MEDIUM = 160
+WAITING = 2  # tasks per processor of a cluster that are on their way at a time, so that memory stays bounded
 
 
 def embed_data(
@@ -51,22 +58,17 @@ def embed_data(
 
 
 def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) -> tuple[Backbone, str | None]:
-    """A copy of a network, built for images of `shape` (height, width, channels) and with its pretrained weights.
+    """A frozen copy of a network, built for images of `shape` (height, width, channels), and the source of its weights.
 
-    Args:
-        encoder: the network; a Timm without an input size gets one that suits the images.
-        shape: shape of one image, as in `Dataset.shape`.
-        seed: seed of random weights, so that they are the same in every process and every run.
-
-    Returns:
-        The frozen network, and where its weights come from; None if they are random.
+    Random weights, whose source is None, follow from `seed`, so that they are the same in every process and every run.
     """
     if len(shape) != 3:
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm) and encoder.input_size is None:
-        encoder.input_size = input_size(min(height, width))
+    if isinstance(encoder, Timm) and encoder.input_size is None:  # what a laptop embeds at a few hundred per second
+        side = min(height, width)
+        encoder.input_size = SMALL if side <= SMALL else min(side, MEDIUM)
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         set_up(encoder, (channels, height, width))
@@ -83,27 +85,49 @@ def open_bank(
     device: str = "auto",
     seed: int = 0,
 ) -> Bank:
-    """The bank of the data, with whatever is embedded already.
-
-    Args:
-        data: images.
-        encoder: a network from `make_encoder`.
-        config: which views; see BankConfig.
-        cache: folder of the bank; see the option of `load_ssl`.
-        device: where the encoder computes.
-        seed: seed of the augmentation.
-    """
+    """The bank of the data for a network from `make_encoder`, with whatever is embedded already."""
     dataset = data.dataset
     expects = encoder.preprocessing() or dataset
     views = ImageViews(expects.mean, expects.std, dataset.flip, dataset.augment)
     return Bank(dataset, encoder, views, config, seed=seed, cache=cache, device=resolve_device(device))
 
 
-def input_size(side: int) -> int:
-    """The side to which images are resized for a frozen network: what a laptop embeds at a few hundred per second."""
-    return SMALL if side <= SMALL else min(side, MEDIUM)
-
-
 def head(config: BankConfig | None = None) -> Backbone:
     """The layers to train on a bank, below the linear classifier."""
     return MLP((256,)) if config is not None and config.head == "mlp" else Identity()
+
+
+# --- on a Ray cluster: raw images go out, features come back, and only the driver writes
+
+
+def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[tuple[Job, np.ndarray]]]:
+    """The `run` of `Bank.build` on the cluster of RAY_ADDRESS, or on `workers` processes of this machine."""
+    try:
+        import ray
+    except ImportError as error:
+        remedy = "install it with: pip install 'vcc-infuse[ray]'"
+        raise OptionError("backend", "ray", "needs a package that is missing (ray)", remedy) from error
+    if not ray.is_initialized():
+        cores = None if os.environ.get("RAY_ADDRESS") else workers
+        ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False)
+    gpus = 1 if bank.device.type == "cuda" else 0
+    kind = "GPU" if gpus else "CPU"
+    network = ray.put(FrozenNetwork(copy.deepcopy(bank.encoder).cpu(), bank.views, bank.network.options))
+    remote = ray.remote(num_cpus=1, num_gpus=gpus)(_embed)
+
+    def run(_: object, jobs: Iterable[Job]) -> Iterator[tuple[Job, np.ndarray]]:
+        slots = max(1, int(ray.cluster_resources().get(kind, 1)))
+        pending: dict[Any, Job] = {}
+        for job in chain(jobs, [None]):
+            if job is not None:
+                pending[remote.remote(network, torch.device(bank.device.type), *bank.task(job))] = job
+            while pending and (job is None or len(pending) >= WAITING * slots):
+                (ready, *_), _ = ray.wait(list(pending), num_returns=1)
+                yield pending.pop(ready), ray.get(ready)
+
+    return run
+
+
+def _embed(network: FrozenNetwork, device: torch.device, *task: Any) -> np.ndarray:
+    moved = FrozenNetwork(network.encoder.to(device), network.views, network.options)
+    return moved.embed(device, *task)

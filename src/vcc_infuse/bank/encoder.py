@@ -43,10 +43,9 @@ class ForwardOptions(NamedTuple):
 @torch.no_grad()
 def features(encoder: nn.Module, images: Tensor, options: ForwardOptions) -> Tensor:
     """Features `(images, features)` of normalized images as float16; larger numbers are clipped to its range."""
-    rows = []
+    batches = torch.split(images, options.batch_size)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=options.bf16):
-        for batch in torch.split(images, options.batch_size):
-            rows.append(encoder(batch.contiguous(memory_format=options.memory_format)))
+        rows = [encoder(batch.contiguous(memory_format=options.memory_format)) for batch in batches]
     return torch.cat(rows).float().clamp_(-LARGEST_HALF, LARGEST_HALF).half()
 
 

@@ -12,7 +12,6 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
 
@@ -27,12 +26,6 @@ class StoredViews:
     """Features of the rows of one part, `(rows, slots, features)`, in chunks of 256 rows.
 
     If `lazy`, a chunk has the plain view only, which stands for the others until these are written row by row.
-
-    Args:
-        folder: where the files are.
-        part: the beginning of their names.
-        shape: rows, slots and features.
-        lazy: whether the weak and strong views are written row by row.
     """
 
     def __init__(self, folder: Path, part: str, shape: tuple[int, int, int], lazy: bool = False) -> None:
@@ -43,6 +36,9 @@ class StoredViews:
         chunks = -(-shape[0] // CHUNK)
         self.done = ArrayFile(folder / f"{part}-done.npy", (chunks,), np.uint8)
         self.sums = ArrayFile(folder / f"{part}-sums.npy", (chunks,), np.uint64)
+        if lazy:  # marks of the rows whose views are all written, and their checksums
+            self.row_done = ArrayFile(folder / "rows-done.npy", shape[:1], np.uint8)
+            self.row_sums = ArrayFile(folder / "rows-sums.npy", shape[:1], np.uint64)
         self._verify()
 
     def chunk(self, number: int) -> np.ndarray:
@@ -51,13 +47,11 @@ class StoredViews:
 
     def missing(self) -> list[int]:
         """The chunks that are not written yet."""
-        numbers: list[int] = np.flatnonzero(self.done.array == 0).tolist()
-        return numbers
+        return list(map(int, np.flatnonzero(self.done.array == 0)))
 
     def missing_rows(self, rows: np.ndarray) -> np.ndarray:
         """Those of the rows that have a plain view only."""
-        missing: np.ndarray = rows[self.row_done.array[rows] == 0]
-        return missing
+        return np.asarray(rows[self.row_done.array[rows] == 0])
 
     def store(self, number: int, features: np.ndarray) -> None:
         """Write a chunk; the first slot stands for those that are not given."""
@@ -72,16 +66,6 @@ class StoredViews:
         self.file.write(rows, features)
         self.row_sums.write(rows, np.array([_checksum(row) for row in features]))
         self.row_done.write(rows, np.ones(len(rows)))
-
-    @cached_property
-    def row_done(self) -> ArrayFile:
-        """Marks of the rows whose views are all written."""
-        return ArrayFile(self.folder / "rows-done.npy", (len(self.features),), np.uint8)
-
-    @cached_property
-    def row_sums(self) -> ArrayFile:
-        """Their checksums."""
-        return ArrayFile(self.folder / "rows-sums.npy", (len(self.features),), np.uint64)
 
     def _checksum(self, number: int) -> int:
         features = self.features[self.chunk(number)]
@@ -127,23 +111,21 @@ class ArrayFile:
 
     `array` reads the file. Rows are written through the file instead, because pages of a mapping count as memory of
     the process, and a full disk would kill it.
-
-    Args:
-        path: the file; it is created if it does not exist.
-        shape: the shape of the array.
-        dtype: the type of its values.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: type) -> None:
         self.path = path
         if not path.is_file():
-            _create(path, shape, dtype)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _published(path) as temporary:
+                np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+                _reserve(temporary, path)
         try:
             self.array: np.memmap = np.lib.format.open_memmap(path, mode="r")
+            if self.array.shape != shape or self.array.dtype != dtype or not self.array.flags.c_contiguous:
+                raise ValueError("another array")
         except (ValueError, OSError, SyntaxError, TokenError) as fault:
-            raise _damaged(path) from fault
-        if self.array.shape != shape or self.array.dtype != dtype or not self.array.flags.c_contiguous:
-            raise _damaged(path)
+            raise UserError(f"{path} is damaged; remove the folder {path.parent} to make it again") from fault
 
     def write(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Write ascending rows, and wait until they are on the disk."""
@@ -156,17 +138,6 @@ class ArrayFile:
                 file.write(piece.data)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is damaged; remove the folder {path.parent} to make it again")
-
-
-def _create(path: Path, shape: tuple[int, ...], dtype: type) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _published(path) as temporary:
-        np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
-        _reserve(temporary, path)
 
 
 def write_once(path: Path, text: str) -> None:

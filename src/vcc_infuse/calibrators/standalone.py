@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..models import Classifier
-from ..models.ema import EMA
+from ..models.classifier import EMA
 from ..types import Batch, Calibrated, Outputs, Step, Task, WeakOutputs
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from accelerate import PartialState
 
 from ..bank.bank import Bank, BankConfig
-from ..bank.embed import make_encoder, open_bank
-from ..data.loading import load
+from ..bank.embed import make_encoder, open_bank, over_ray
 from ..data.split import from_given_labels
-from ..data.ssl_data import SSLData
+from ..data.ssl_data import SSLData, load
 from ..errors import UserError, option_prefix
 from ..models import Timm
 from ..training.trainer import Interrupted
@@ -55,8 +54,6 @@ def run(argv: Sequence[str]) -> None:
 def build(bank: Bank, options: Namespace, state: PartialState) -> None:
     """Embed what is missing, here or on a cluster."""
     if options.backend == "ray":
-        from ..bank.ray_jobs import over_ray
-
         bank.build(run=over_ray(bank, options.workers))
     else:
         bank.build(rank=state.process_index, world=state.num_processes, progress=state.is_main_process)

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..data.dataset import Dataset, Examples
 from ..data.images.store import Limits
-from ..data.loading import load
-from ..data.ssl_data import keep_validation
+from ..data.ssl_data import keep_validation, load
 from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..runs.fingerprint import changed_options, find_rows, options_of, overlap, refuse, same_rows

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from tqdm.auto import tqdm
 
-from ..data.images.stream import SkippedImages
+from ..data.images.decode import SkippedImages
 from ..errors import UserError
 from ..inference.predictor import Prediction, Predictor
 from ..utils.io import table_cell

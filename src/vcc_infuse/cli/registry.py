@@ -16,7 +16,7 @@ from ..calibrators import Calibrator
 from ..data.sources.named import SOURCES
 from ..errors import UserError
 from ..models import Backbone
-from ..models.on_features import Embedded
+from ..models.backbone import Embedded
 from ..selectors import Selector
 from ..utils.serialization import import_class
 from ..utils.suggest import did_you_mean

@@ -17,9 +17,8 @@ from typing import TextIO
 import numpy as np
 import torch
 
-from ..data.images.store import Store
-from ..data.images.stream import SkippedImages, image_chunks, open_images
-from ..data.sources.folder_layout import is_image
+from ..data.images.decode import SkippedImages, image_chunks, open_images
+from ..data.images.store import Store, is_image
 from ..errors import UserError
 from ..inference.predictor import Predictor
 from ..selectors import INFUSE

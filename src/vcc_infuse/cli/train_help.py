@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from docstring_parser.google import parse
 
 from ..bank.bank import BankConfig
-from ..data.loading import load_ssl
+from ..data.ssl_data import load_ssl
 from ..run_config import PARTS
 from ..training.config import TrainConfig
 from ..training.presets import FINETUNE, FROZEN, SCRATCH

@@ -7,6 +7,7 @@ and `i`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from ..augment.views import MakeRows, SlotRows
 from ..types import Batch, Coreset, LazyViews
 from ..utils.device import send
 from .ssl_data import SSLData
+
+CPU = torch.device("cpu")
 
 
 class Views(Protocol):
@@ -35,11 +38,7 @@ class Stream:
 
     def __init__(self, ids: np.ndarray, *key: int) -> None:
         self.ids = np.asarray(ids)
-        self.key = key
-        self._permutation = lru_cache(maxsize=4)(self._draw)
-
-    def _draw(self, number: int) -> np.ndarray:
-        return np.random.default_rng([*self.key, number]).permutation(self.ids)
+        self._permutation = lru_cache(maxsize=4)(lambda n: np.random.default_rng([*key, n]).permutation(self.ids))
 
     def at(self, start: int, count: int) -> np.ndarray:
         """The ids at positions start … start + count − 1."""
@@ -50,52 +49,33 @@ class Stream:
         return joined[start - first * size :][:count]
 
 
+@dataclass(eq=False)
 class Batches:
-    """Maps a step number to its Batch. Each process takes its slice of the global batch.
+    """Maps a step number to its Batch. Each of `world` processes takes its slice of the global batch.
 
-    Args:
-        data: the examples, and which of them are labeled.
-        views: makes the views of raw rows.
-        names: views of unlabeled examples, such as ("weak", "strong"); none if only labeled examples are needed.
-        labeled_names: views of labeled examples besides the weak one, which are called "labeled_…".
-        batch_size: labeled examples per step, of all processes together.
-        unlabeled_batch_size: the same for unlabeled examples.
-        seed: seed of the order.
-        rank: number of this process.
-        world: number of processes.
-        device: where batches are sent.
-        lazy: make the strong view of unlabeled examples only when it is asked for.
+    `names` are views of unlabeled examples, such as ("weak", "strong"), none if only labeled examples are needed;
+    `labeled_names` those of labeled examples besides the weak one, which are called "labeled_…". If `lazy`, the strong
+    view of unlabeled examples is made only when it is asked for.
     """
 
-    def __init__(
-        self,
-        data: SSLData,
-        views: Views,
-        names: Sequence[str],
-        labeled_names: Sequence[str] = (),
-        *,
-        batch_size: int,
-        unlabeled_batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | str = "cpu",
-        lazy: bool = False,
-    ) -> None:
-        self.data = data
-        self.views = views
-        self.names = tuple(names)
-        self.labeled_names = tuple(labeled_names)
-        self.batch_size = batch_size
-        self.unlabeled_batch_size = unlabeled_batch_size
-        self.seed = seed
-        self.rank = rank
-        self.world = world
-        self.device = torch.device(device)
-        self.lazy = lazy
-        self.labeled_stream = Stream(np.arange(len(data.split.labeled)), seed, 0)
-        self.held_out_stream = Stream(data.split.held_out, seed, 2)
-        self.embed(data.split.labeled, data.split.held_out)
+    data: SSLData
+    views: Views
+    names: Sequence[str]
+    labeled_names: Sequence[str] = ()
+    _: KW_ONLY
+    batch_size: int  # labeled examples per step, of all processes together
+    unlabeled_batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    device: torch.device = CPU
+    lazy: bool = False
+
+    def __post_init__(self) -> None:
+        split = self.data.split
+        self.labeled_stream = Stream(np.arange(len(split.labeled)), self.seed, 0)
+        self.held_out_stream = Stream(split.held_out, self.seed, 2)
+        self.embed(split.labeled, split.held_out)
         self.restrict(None)
 
     def restrict(self, coreset: Coreset | None, start: int = 0) -> None:
@@ -123,39 +103,32 @@ class Batches:
         x = self.views("weak", raw)
         y = self._send(self.data.labeled_y[ids])
         views = {f"labeled_{name}": self.views(name, raw) for name in self.labeled_names}
-        pool_ids = self._pool_ids(step)
-        later = self._pool_views(pool_ids, views)
-        held_out_y = self._add_held_out(views, step)
+        pool_ids, later = self._pool_views(step, views)
+        held_out_y = None
+        if len(self.data.split.held_out):
+            rows = self._slice(self.held_out_stream, step, self.batch_size)
+            views["held_out"] = self.views("weak", self.rows(rows))
+            held_out_y = self._send(self.data.dataset.train.y[rows])
         weights = send(self.pool_weights[torch.from_numpy(pool_ids)], self.device)
         every_view = LazyViews(views, later) if later else views
         return Batch(x, y, self._send(ids), every_view, self._send(pool_ids), weights, held_out_y)
 
-    def _pool_ids(self, step: int) -> np.ndarray:
+    def _pool_views(self, step: int, views: dict[str, Tensor]) -> tuple[np.ndarray, dict[str, MakeRows]]:
+        """Add the views of the pool; returns the examples, and what makes the views that are made later."""
+        later: dict[str, MakeRows] = {}
         if not self.names:
-            return np.empty(0, dtype=np.int64)
+            return np.empty(0, dtype=np.int64), later
         if self.whole_pool:
             self.embed(self.data.split.pool)
             self.whole_pool = False
-        return self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
-
-    def _pool_views(self, pool_ids: np.ndarray, views: dict[str, Tensor]) -> dict[str, MakeRows]:
-        """Add the views of the pool; returns what makes those that are made later."""
-        raw = self.rows(self.data.split.pool[pool_ids]) if self.names else None
-        later = {}
+        pool_ids = self._slice(self.pool_stream, step - self.start, self.unlabeled_batch_size)
+        raw = self.rows(self.data.split.pool[pool_ids])
         for name in self.names:
             if self.lazy and name == "strong":
                 later[name] = self.views.strong_later(raw)
             else:
                 views[name] = self.views(name, raw)
-        return later
-
-    def _add_held_out(self, views: dict[str, Tensor], step: int) -> Tensor | None:
-        """Add the view of labeled rows that are kept out of training; returns their labels."""
-        if not len(self.data.split.held_out):
-            return None
-        rows = self._slice(self.held_out_stream, step, self.batch_size)
-        views["held_out"] = self.views("weak", self.rows(rows))
-        return self._send(self.data.dataset.train.y[rows])
+        return pool_ids, later
 
     def rows(self, rows: np.ndarray) -> Tensor | SlotRows:
         """Raw training rows on the device; of views, a reference to them, because a view reads one slot of each."""

@@ -66,14 +66,20 @@ def _verify(target: Path, stamps: tuple[object, ...]) -> None:
 def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]) -> None:
     """Build in a temporary folder and rename it, so that no process ever sees half an entry."""
     home.mkdir(parents=True, exist_ok=True)
-    _sweep(home)
+    for leftover in os.scandir(home):  # of processes that were killed more than a day ago
+        if leftover.name.startswith(".building-") and time.time() - os.path.getmtime(leftover) > 86400:
+            shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=home, ignore_cleanup_errors=True) as temporary:
         new = Path(temporary) / "entry"
         new.mkdir()
         arrays: dict[str, np.memmap] = {}
 
         def allocate(name: str, shape: tuple[int, ...]) -> np.ndarray:
-            arrays[name] = _mapped(new / f"{name}.npy", shape)
+            path = new / f"{name}.npy"
+            arrays[name] = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+            if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash when a page is written
+                with open(path, "r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
             return arrays[name]
 
         facts = build(allocate)
@@ -90,14 +96,6 @@ def _write(home: Path, target: Path, build: Callable[[Allocate], dict[str, Any]]
                 raise
 
 
-def _mapped(path: Path, shape: tuple[int, ...]) -> np.memmap:
-    array: np.memmap = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
-    if hasattr(os, "posix_fallocate"):  # a full disk must be an error here, not a crash when a page is written
-        with open(path, "r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
-
-
 def _in_memory(build: Callable[[Allocate], dict[str, Any]]) -> Entry:
     arrays: dict[str, np.ndarray] = {}
 
@@ -105,12 +103,4 @@ def _in_memory(build: Callable[[Allocate], dict[str, Any]]) -> Entry:
         arrays[name] = np.empty(shape, np.uint8)
         return arrays[name]
 
-    facts = build(allocate)
-    return arrays, facts
-
-
-def _sweep(home: Path) -> None:
-    """Remove folders left behind more than a day ago by processes that were killed."""
-    for leftover in os.scandir(home):
-        if leftover.name.startswith(".building-") and time.time() - os.path.getmtime(leftover) > 86400:
-            shutil.rmtree(leftover, ignore_errors=True)
+    return arrays, build(allocate)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel or feature
 CHANNELS = 16
+UNLABELED = -1
 CHUNK = 1024  # rows read at a time, because the array may be a file larger than memory
 
 
@@ -23,16 +24,13 @@ CHUNK = 1024  # rows read at a time, because the array may be a file larger than
 class Examples:
     """Rows of data with their labels.
 
-    Args:
-        x: uint8 images `(rows, height, width, channels)`, in memory or mapped from a file; float32 vectors
-            `(rows, features)`; or float views `(rows, views, features)`, of which the first is the plain one.
-        y: int64 class numbers `(rows,)`; −1 means unlabeled.
-        names: names of the rows, such as those of files.
+    `x` are uint8 images `(rows, height, width, channels)`, in memory or mapped from a file; float32 vectors
+    `(rows, features)`; or float views `(rows, views, features)`, of which the first is the plain one.
     """
 
     x: np.ndarray
-    y: np.ndarray
-    names: Sequence[str] | None = None
+    y: np.ndarray  # int64 class numbers `(rows,)`; −1 means unlabeled
+    names: Sequence[str] | None = None  # such as those of files
 
     def __len__(self) -> int:
         return len(self.x)
@@ -40,46 +38,33 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples of the same shape and classes; without a test set no test metric is computed.
-
-    Args:
-        train: training examples.
-        test: test examples.
-        classes: names of the classes.
-        mean: mean per channel in units of [0, 1], or per feature.
-        std: standard deviation in the same units.
-        skipped: unreadable files with reasons.
-        fixed: whether the source itself decides which examples are labeled.
-        flip: whether a mirrored image keeps its class, so that augmentation may mirror it.
-        augment: how weak and strong views are made; see `load_ssl`.
-        name: name of the source.
-        slots: how many weak and strong views follow the plain one in rows of views.
-        bank: the bank that the views come from, which knows the images and the network.
-        validation: training rows that are kept out of training and stand in for a test set; their label in `train`
-            is −1.
-        ranges: the values that became 0 and 255 where the source has more than 8 bits.
-    """
+    """Training and test examples of the same shape and classes; without a test set no test metric is computed."""
 
     train: Examples
     test: Examples | None
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    skipped: tuple[tuple[str, str], ...] = ()
-    fixed: bool = False
-    flip: bool = True
-    augment: Augment = "natural"
-    name: str = "arrays"
-    slots: tuple[int, int] | None = None
-    bank: Bank | None = None
-    validation: np.ndarray | None = None
-    ranges: tuple[tuple[float, float], ...] = ()
+    mean: tuple[float, ...]  # per channel in units of [0, 1], or per feature
+    std: tuple[float, ...]  # in the same units
+    skipped: tuple[tuple[str, str], ...] = ()  # unreadable files with reasons
+    fixed: bool = False  # whether the source itself decides which examples are labeled
+    flip: bool = True  # whether a mirrored image keeps its class, so that augmentation may mirror it
+    augment: Augment = "natural"  # how weak and strong views are made; see `load_ssl`
+    name: str = "arrays"  # of the source
+    slots: tuple[int, int] | None = None  # how many weak and strong views follow the plain one in rows of views
+    bank: Bank | None = None  # that the views come from, which knows the images and the network
+    validation: np.ndarray | None = None  # training rows that stand in for a test set; their label in `train` is −1
+    ranges: tuple[tuple[float, float], ...] = ()  # values that became 0 and 255, of a source with more than 8 bits
 
     def __post_init__(self) -> None:
         check_examples(self.train.x, self.train.y, self.train.names, "train")
         if self.test is not None:
             check_examples(self.test.x, self.test.y, self.test.names, "test")
-            check_same_shape(self.train.x, self.test.x)
+            start = 2 if self.train.x.ndim == 3 else 1  # of views only the plain one is needed
+            train = self.train.x.shape
+            test = self.test.x.shape
+            if len(train) != len(test) or train[start:] != test[start:]:
+                shapes = f"test examples have shape {test[1:]}, training examples {train[1:]}"
+                raise UserError(f"{shapes}; give both the same shape")
         check_labels(self.train.y, None if self.test is None else self.test.y, self.classes)
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
@@ -90,6 +75,15 @@ class Dataset:
         if augment != "natural" and len(self.shape) != 3:
             raise OptionError("augment", augment, "needs images, and these are vectors", "leave it out")
         return replace(self, augment=augment, flip=self.flip if flip is None else flip)
+
+    def with_validation(self, rows: np.ndarray) -> Dataset:
+        """The dataset with some of its labeled training rows as validation set; the images stay where they are."""
+        train = self.train
+        names = None if train.names is None else [train.names[row] for row in rows]
+        test = Examples(train.x[rows] if train.x.ndim != 3 else train.x[rows, :1], train.y[rows], names)
+        y = train.y.copy()
+        y[rows] = UNLABELED  # so that nothing can see the label, not even by mistake
+        return replace(self, train=replace(train, y=y), test=test, validation=rows)
 
     @property
     def images(self) -> Dataset:
@@ -113,11 +107,9 @@ def check_examples(x: np.ndarray, y: np.ndarray, names: Sequence[str] | None, pa
     """Images or vectors of a supported type, finite, with one label (and name) per example."""
     if not len(x):
         raise UserError(f"{part}: no examples; at least one is needed")
-    kinds = [(4, "uint8"), (2, "float32"), (3, "float32"), (3, "float16")]
-    if (x.ndim, x.dtype.name) not in kinds:
-        raise UserError(
-            f"{part}: x is {x.dtype} {x.shape}; give uint8 N×H×W×C images, float32 N×D vectors or N×V×D views"
-        )
+    if (x.ndim, x.dtype.name) not in [(4, "uint8"), (2, "float32"), (3, "float32"), (3, "float16")]:
+        known = "uint8 N×H×W×C images, float32 N×D vectors or N×V×D views"
+        raise UserError(f"{part}: x is {x.dtype} {x.shape}; give {known}")
     if x.ndim == 4 and not 1 <= x.shape[3] <= CHANNELS:
         raise UserError(f"{part}: images of shape {x.shape[1:]}; the last axis must be 1 to {CHANNELS} channels")
     if not x.size:
@@ -130,23 +122,13 @@ def check_examples(x: np.ndarray, y: np.ndarray, names: Sequence[str] | None, pa
         raise UserError(f"{part}: x holds NaN or infinite values; remove or fill them first")
 
 
-def check_same_shape(train: np.ndarray, test: np.ndarray) -> None:
-    """Test examples look like training examples; of views only the plain one is needed."""
-    start = 2 if train.ndim == 3 else 1
-    if train.ndim != test.ndim or train.shape[start:] != test.shape[start:]:
-        shapes = f"test examples have shape {test.shape[1:]}, training examples {train.shape[1:]}"
-        raise UserError(f"{shapes}; give both the same shape")
-
-
 def check_labels(train: np.ndarray, test: np.ndarray | None, classes: Sequence[str]) -> None:
     """Labels in range (−1 = unlabeled, in training only), and at least one labeled example of every class."""
     k = len(classes)
     if k < 2:
         raise UserError(f"only {k} class found ({', '.join(classes) or 'none'}); at least 2 are needed")
     for part, y, lowest in (("train", train, -1), ("test", test, 0)):
-        if y is None:
-            continue
-        if y.dtype != np.int64 or y.min() < lowest or y.max() >= k:
+        if y is not None and (y.dtype != np.int64 or y.min() < lowest or y.max() >= k):
             given = f"{y.dtype} {y.min()}…{y.max()}"
             raise UserError(f"{part}: labels are {given}; they must be int64 from {lowest} to {k - 1}")
     empty = np.flatnonzero(np.bincount(train[train >= 0], minlength=k) == 0)

@@ -16,17 +16,11 @@ from ..errors import OptionError, UserError, check_integer, check_range
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which rows of the training set are labeled and which form the pool.
+    """Which rows of the training set are labeled and which form the pool."""
 
-    Args:
-        labeled: the labeled rows, by class.
-        pool: the rows that are used without their label: labeled rows first, if they belong to it, then ascending.
-        held_out: labeled rows kept out of both.
-    """
-
-    labeled: np.ndarray
-    pool: np.ndarray
-    held_out: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    labeled: np.ndarray  # by class
+    pool: np.ndarray  # used without their label: labeled rows first, if they belong to it, then ascending
+    held_out: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # labeled rows kept out of both
 
 
 @dataclass(frozen=True)
@@ -59,14 +53,13 @@ def balanced(
     rng = _random_state(seed)
     if labels < len(names):
         raise OptionError("labels", labels, f"must be at least {len(names)}, one per class")
-    rows = _shuffled_rows(y, len(names), rng)
+    rows = [rng.permutation(np.flatnonzero(y == c)) for c in range(len(names))]
     sizes = np.full(len(names), labels // len(names))
     sizes[rng.permutation(len(names))[: labels % len(names)]] += 1
-    for available, size in zip(rows, sizes, strict=True):
-        if len(available) < size:
-            least, name = min((len(r), name) for r, name in zip(rows, names, strict=True))
-            limit = f"must be at most {least * len(names)}, because class {name!r} has {least} labeled images"
-            raise OptionError("labels", labels, limit)
+    if any(len(available) < size for available, size in zip(rows, sizes, strict=True)):
+        least, name = min((len(r), name) for r, name in zip(rows, names, strict=True))
+        limit = f"must be at most {least * len(names)}, because class {name!r} has {least} labeled images"
+        raise OptionError("labels", labels, limit)
     labeled = np.concatenate([r[:n] for r, n in zip(rows, sizes, strict=True)])
     return _make_split(labeled, np.setdiff1d(np.arange(len(y)), labeled), include_labeled)
 
@@ -85,7 +78,7 @@ def long_tailed(
     sizes = tail_sizes(first, tail.gamma, len(names))
     gamma_u = tail.gamma if tail.gamma_u is None else tail.gamma_u
     pool_sizes = tail_sizes(_pool_first(y, first, tail), gamma_u, len(names))
-    rows = _shuffled_rows(y, len(names), rng)
+    rows = [rng.permutation(np.flatnonzero(y == c)) for c in range(len(names))]
     for name, available, n, m in zip(names, rows, sizes, pool_sizes, strict=True):
         if not n:
             reason = f"must be larger, because class {name!r} gets no label"
@@ -126,8 +119,7 @@ def _pool_first(y: np.ndarray, first: int, tail: LongTail) -> int:
         return round(first * (1 - beta) / beta)
     size = check_integer("long_tail.unlabeled_first", tail.unlabeled_first or 0, low=0)
     if not size and not (y < 0).any():
-        remedy = "set long_tail.beta or long_tail.unlabeled_first to the size of the pool"
-        raise UserError(f"all images have labels; {remedy}")
+        raise UserError("all images have labels; set long_tail.beta or long_tail.unlabeled_first to size the pool")
     return size
 
 
@@ -144,10 +136,8 @@ def hold_out(split: Split, y: np.ndarray, fraction: float, classes: Sequence[str
     for number, name in enumerate(classes):
         rows = split.labeled[y[split.labeled] == number]
         if len(rows) < 2:
-            remedy = "raise labels, or set the calibrator's option labels to labeled_strong"
-            raise UserError(
-                f"class {name!r} has {len(rows)} label, so none can be held out for the calibrator; {remedy}"
-            )
+            problem = f"class {name!r} has {len(rows)} label, so none can be held out for the calibrator"
+            raise UserError(f"{problem}; raise labels, or set the calibrator's option labels to labeled_strong")
         count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
         held.append(rng.permutation(rows)[:count])
     return replace(without(split, np.concatenate(held)), held_out=np.concatenate(held))
@@ -180,8 +170,10 @@ def validation_rows(y: np.ndarray, fraction: float) -> np.ndarray:
     return rows
 
 
-def without(split: Split, rows: np.ndarray) -> Split:
+def without(split: Split, rows: np.ndarray | None) -> Split:
     """The split without some rows."""
+    if rows is None:
+        return split
     return Split(*(part[~np.isin(part, rows)] for part in (split.labeled, split.pool, split.held_out)))
 
 
@@ -191,13 +183,7 @@ def _class_names(classes: int | Sequence[str]) -> list[str]:
 
 
 def _random_state(seed: int) -> np.random.RandomState:
-    """The generator of a split."""
     return np.random.RandomState(check_integer("seed", seed, 0, 2**32 - 1))
-
-
-def _shuffled_rows(y: np.ndarray, classes: int, rng: np.random.RandomState) -> list[np.ndarray]:
-    """The rows of each class in random order."""
-    return [rng.permutation(np.flatnonzero(y == c)) for c in range(classes)]
 
 
 def _make_split(labeled: np.ndarray, unlabeled: np.ndarray, include_labeled: bool) -> Split:

@@ -13,12 +13,10 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data.images.convert import fit
-from ..data.images.decode import BROKEN, decode, refit, threads_for
+from ..data.images.decode import BROKEN, decode, fit, refit, threads_for
 from ..data.images.high_bit_depth import Ranges
-from ..data.images.store import Limits, open_store
+from ..data.images.store import Limits, is_image, open_store
 from ..data.sources.arrays import as_rows
-from ..data.sources.folder_layout import is_image
 from ..errors import UserError
 
 CHUNK = 64

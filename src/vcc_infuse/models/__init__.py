@@ -1,8 +1,7 @@
 """Networks: backbones that compute features, and the classifier around them."""
 
-from .backbone import Backbone
+from .backbone import Backbone, Identity
 from .classifier import Classifier
-from .on_features import Identity
 from .small import MLP, SmallConv
 from .timm_backbone import Timm
 from .wide_resnet import WideResNet

@@ -1,11 +1,14 @@
-"""The base class of networks that turn images or vectors into features."""
+"""The base class of networks that turn images or vectors into features, and what stands on frozen features."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import UserError, check_range
+from ..utils.device import unit_features
 from ..utils.params import HasOptions
+from .classifier import set_up
 from .pretrained import Preprocessing
 
 
@@ -48,3 +51,56 @@ def check_layers(dropout: float, bn_momentum: float) -> None:
     """Refuse impossible options of dropout and BatchNorm."""
     check_range("dropout", dropout, 0, 1)
     check_range("bn_momentum", bn_momentum, 0, 1)
+
+
+class Identity(Backbone):
+    """Passes vectors `(batch, features)` through, so that the classifier is linear in them."""
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Vectors of any length."""
+        (self.features,) = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The vectors themselves."""
+        return x
+
+
+class Embedded(Backbone):
+    """A frozen network, its features standardized and scaled to unit length, and the layers that were trained on them.
+
+    Training on a bank sees only `layers`, a backbone for the features of `encoder`; the saved run holds all of it and
+    takes images `(batch, channels, height, width)`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, encoder: nn.Module, layers: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layers = layers
+
+    def setup(self, shape: tuple[int, ...]) -> None:
+        """Build the network and the layers; weights and statistics come with a saved run, or from `attach`."""
+        width = set_up(self.encoder, shape)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("std", torch.ones(width))
+        self.features = set_up(self.layers, (width,))
+
+    @classmethod
+    def attach(cls, encoder: nn.Module, layers: nn.Module, mean: Tensor, std: Tensor, features: int) -> Embedded:
+        """Join a network and layers that are built and trained already."""
+        joined = cls(encoder, layers)
+        joined.register_buffer("mean", mean)
+        joined.register_buffer("std", std)
+        joined.features = features
+        return joined
+
+    def preprocessing(self) -> Preprocessing | None:
+        """As the frozen network expects."""
+        return self.encoder.preprocessing() if isinstance(self.encoder, Backbone) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of the trained layers."""
+        features: Tensor = self.layers(unit_features(self.encoder(x), self.mean, self.std))
+        return features

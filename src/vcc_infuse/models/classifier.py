@@ -1,4 +1,4 @@
-"""Classifier: a backbone and a linear head."""
+"""Classifier: a backbone and a linear head, its BatchNorm statistics, and the moving average of its weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import AveragedModel
 
 from ..errors import UserError
 from ..types import Outputs
@@ -123,3 +124,35 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.track_running_stats = True
+
+
+def decay_at(step: int, decay: float) -> float:
+    """The decay after `step` updates: an average never reaches back further than about a tenth of the run so far.
+
+    Without it, 0.999 would still remember the random initial weights after a thousand steps.
+    """
+    return min(decay, (1 + step) / (10 + step))
+
+
+class EMA(AveragedModel):
+    """Weights averaged over steps, BatchNorm statistics taken from the live model, always in eval mode."""
+
+    def __init__(self, model: nn.Module, decay: float = 0.999) -> None:
+        self.decay = decay
+        self.steps = 0
+        super().__init__(model, multi_avg_fn=self._average)
+        self.requires_grad_(False)
+        self.eval()
+
+    @torch.no_grad()
+    def _average(self, averages: Any, values: Any, count: Tensor | int) -> None:
+        torch._foreach_lerp_(averages, values, 1 - decay_at(self.steps, self.decay))
+
+    def update(self, model: nn.Module, step: int) -> None:
+        """Add the weights after optimizer step `step`."""
+        self.steps = step
+        self.update_parameters(model)
+
+    def train(self, mode: bool = True) -> EMA:
+        """Stay in eval mode: a teacher that normalized by its batch would leak between examples."""
+        return super().train(False)

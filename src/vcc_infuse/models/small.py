@@ -36,16 +36,14 @@ class SmallConv(Backbone):
         side = min(size)
         self.stages = nn.Sequential()
         for width in (self.width, 2 * self.width, 4 * self.width):
-            self.stages.append(self._stage(channels, width, pool=side > 2))
+            conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+            norm = nn.BatchNorm2d(width, momentum=self.bn_momentum)
+            pool = nn.MaxPool2d(2) if side > 2 else nn.Identity()
+            self.stages.append(nn.Sequential(conv, pool, norm, nn.LeakyReLU(0.1, inplace=True)))
             side //= 2
             channels = width
         self.drop = nn.Dropout(self.dropout)
         self.features = channels
-
-    def _stage(self, in_channels: int, width: int, *, pool: bool) -> nn.Sequential:
-        conv = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
-        norm = nn.BatchNorm2d(width, momentum=self.bn_momentum)
-        return nn.Sequential(conv, nn.MaxPool2d(2) if pool else nn.Identity(), norm, nn.LeakyReLU(0.1, inplace=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean of the last feature map."""

@@ -65,7 +65,9 @@ class Timm(Backbone):
         self.side = [self.input_size, self.input_size] if self.input_size else size
         self.gray = channels == 1 and self.weights != "none"
         self.net = self._create(3 if self.gray else channels)
-        self._expect(_preprocessing(self.net))
+        config = cast(dict[str, Any], self.net.pretrained_cfg)
+        mean, std = (tuple(config[name]) for name in ("mean", "std"))
+        self._expect(Preprocessing(mean, std, int(config["input_size"][-1]), config["interpolation"]))
         try:
             self.features = feature_width(self, shape)
         except (RuntimeError, AssertionError, ValueError) as fault:
@@ -141,10 +143,3 @@ class Timm(Backbone):
             x = (x * self.std.mean() + self.mean.mean() - self.mean) / self.std
         features: Tensor = self.net(x)
         return features
-
-
-def _preprocessing(net: nn.Module) -> Preprocessing:
-    """What timm's configuration of a network says about its images."""
-    config: dict[str, Any] = net.pretrained_cfg  # type: ignore[assignment]
-    size = int(config["input_size"][-1])
-    return Preprocessing(tuple(config["mean"]), tuple(config["std"]), size, config["interpolation"])

@@ -45,15 +45,18 @@ class WideResNet(Backbone):
         groups, blocks = layout(self.depth)
         widths = [16 * self.width * 2**g for g in range(groups)]
         self.first = nn.Conv2d(channels, 16, 3, padding=1)
-        self.groups = nn.Sequential(*(self._group(g, w, blocks) for g, w in enumerate(widths)))
+        block = partial(Block, bn_momentum=self.bn_momentum, dropout=self.dropout)
+        self.groups = nn.Sequential()
+        for before, width in zip([None, *widths], widths, strict=False):
+            first = block(before, width, stride=2) if before else block(16, width, activate=True)
+            self.groups.append(nn.Sequential(first, *(block(width, width) for _ in range(blocks - 1))))
         self.norm = nn.BatchNorm2d(widths[-1], eps=1e-3, momentum=self.bn_momentum)
         self.features = widths[-1]
-        self.apply(init_conv)
-
-    def _group(self, number: int, width: int, blocks: int) -> nn.Sequential:
-        block = partial(Block, bn_momentum=self.bn_momentum, dropout=self.dropout)
-        first = block(width // 2, width, stride=2) if number else block(16, width, activate=True)
-        return nn.Sequential(first, *(block(width, width) for _ in range(blocks - 1)))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mean of the last feature map."""
@@ -101,11 +104,3 @@ def layout(depth: int) -> tuple[int, int]:
     possible = {1 + g * (2 * n + 1) for g in (3, 4) for n in range(1, max(depth, 10))}
     near = sorted(sorted(possible, key=lambda d: abs(d - depth))[:3])
     raise OptionError("depth", depth, "must be 6n + 4 or 8n + 5", f"the nearest are {', '.join(map(str, near))}")
-
-
-def init_conv(module: nn.Module) -> None:
-    """Kaiming-normal by fan-out, zero bias."""
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu")
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -12,8 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from ..data.dataset import CHUNK, Dataset, Examples
-from ..data.sources.arrays import UNLABELED
+from ..data.dataset import CHUNK, UNLABELED, Dataset, Examples
 from ..data.ssl_data import SSLData
 from ..errors import UserError
 from ..utils.io import Columns

@@ -12,8 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import OptionError
 from ..models import Classifier
-from ..models.classifier import batchnorms
-from ..models.ema import decay_at
+from ..models.classifier import batchnorms, decay_at
 from .config import TrainConfig
 
 Group = dict[str, Any]

@@ -22,9 +22,9 @@ from ..errors import UserError, option_prefix
 from ..inference.evaluate import chunks, evaluate
 from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier, Identity
-from ..models.ema import EMA
+from ..models.backbone import Embedded
+from ..models.classifier import EMA
 from ..models.linear_probe import probe_on
-from ..models.on_features import Embedded
 from ..models.pretrained import Preprocessing
 from ..selectors import Selector
 from ..types import Task

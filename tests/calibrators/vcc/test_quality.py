@@ -3,8 +3,8 @@ import torch
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer
 from vcc_infuse.calibrators.vcc import VCC
 from vcc_infuse.calibrators.vcc.fusion import Rows, target_confidence
-from vcc_infuse.data.loading import load
 from vcc_infuse.data.split import balanced
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.metrics import auroc
 
 RECORDS: list[tuple[torch.Tensor, ...]] = []

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from vcc_infuse.data.images.store import open_store
-from vcc_infuse.data.sources.folder_layout import is_hidden
+from vcc_infuse.data.images.store import is_hidden, open_store
 
 TREE = (
     "a.png", "a/1.png", "a/b/2.png", "a-b/3.png", "a b/4.png", "A/5.png", "é/6.png", "z.png", ".hidden/7.png",

@@ -10,8 +10,8 @@ import tifffile
 from PIL import Image
 
 from vcc_infuse import SSLData, UserError
-from vcc_infuse.data.images.convert import BAND, fit
-from vcc_infuse.data.images.high_bit_depth import open_image, to_bytes
+from vcc_infuse.data.images.decode import fit
+from vcc_infuse.data.images.high_bit_depth import BAND, open_image, to_bytes
 from vcc_infuse.data.images.store import Limits, open_store
 from vcc_infuse.inference.inputs import read_rows
 

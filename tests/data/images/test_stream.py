@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vcc_infuse.data.images.stream import SHOWN, SkippedImages, image_chunks, open_images
+from vcc_infuse.data.images.decode import SHOWN, SkippedImages, image_chunks, open_images
 
 
 @pytest.fixture

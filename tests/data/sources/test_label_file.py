@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from vcc_infuse import load_ssl
-from vcc_infuse.data.loading import load
+from vcc_infuse.data.ssl_data import load
 from vcc_infuse.errors import OptionError, UserError
 
 LABELS = {"a/1.png": "cat", "a/2.png": "dog", "b/x.png": "cat", "b/y.png": "dog", "b/3.png": "cat", "z.png": "dog"}

@@ -14,7 +14,6 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ...errors import check_choice
 from ..dataset import CHANNELS
 from .store import Limits
 
@@ -63,8 +62,17 @@ def formats() -> tuple[str, ...]:
 
 def open_image(file: BinaryIO, limits: Limits | None = None) -> Image.Image | Deep:
     """The image in a file, without its pixels: as Pillow opens it, or as Deep where Pillow would lose something."""
-    image = _open(file)
-    (limits or Limits()).check_pixels(decoded_bytes(image))
+    image: Image.Image | Deep | None
+    try:
+        pillow = Image.open(file, formats=formats())
+    except UnidentifiedImageError:
+        file.seek(0)
+        image = _tiff(file) if file.read(4) in TIFF else None
+        if image is None:
+            raise
+    else:
+        image = _deep_png(pillow, file) or _deep_tiff(pillow, file) or pillow
+    (limits or Limits()).check("image", decoded_bytes(image))
     return image
 
 
@@ -74,23 +82,6 @@ def decoded_bytes(image: Image.Image | Deep) -> int:
         return image.nbytes
     value = 4 if image.mode[0] in "IF" else 1
     return int(image.width) * int(image.height) * value * max(3, len(image.getbands()))
-
-
-def _open(file: BinaryIO) -> Image.Image | Deep:
-    try:
-        image = Image.open(file, formats=formats())
-    except UnidentifiedImageError:
-        file.seek(0)
-        deep = _tiff(file) if file.read(4) in TIFF else None
-        if deep is None:
-            raise
-        return deep
-    return _deep_png(image, file) or _deep_tiff(image, file) or image
-
-
-def is_deep(image: Image.Image | Deep) -> bool:
-    """Whether the values may need more than 8 bits."""
-    return isinstance(image, Deep) or image.mode[0] in "IF"
 
 
 def values(image: Image.Image | Deep) -> np.ndarray:
@@ -158,11 +149,6 @@ def _tiff(file: BinaryIO) -> Deep | None:
         return array.reshape([*sizes.values()]).transpose(order)
 
     return Deep((sizes["Y"], sizes["X"]), sizes[axis] - alpha, alpha, read, nbytes)
-
-
-def check_intensity(intensity: str) -> str:
-    """Refuse an unknown rule."""
-    return check_choice("intensity", intensity, INTENSITIES)
 
 
 def find_ranges(images: Iterable[np.ndarray], intensity: str) -> Ranges:

@@ -7,16 +7,33 @@ import os
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Literal, Self
 
 from ...errors import UserError, check_integer
 from ...utils.suggest import did_you_mean_path
-from ..sources.folder_layout import EXTENSIONS, is_hidden, is_image
 
 MEGABYTE = 2**20
+HEIF = (".avif", ".heic", ".heif")
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *HEIF)
+
+
+def is_image(name: str) -> bool:
+    """Whether the file name is that of an image."""
+    return name.lower().endswith(EXTENSIONS)
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """The folders and the file name of a path inside a folder or zip, also if written with backslashes."""
+    return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
+
+
+def is_hidden(name: str) -> bool:
+    """Whether the file, or a folder above it, is hidden or made by the operating system."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in parts(name))
 
 
 @dataclass(frozen=True)
@@ -34,22 +51,14 @@ class Limits:
     depth: int = 100
 
     def __post_init__(self) -> None:
-        check_integer("image_mb", self.image_mb)
-        check_integer("file_mb", self.file_mb)
-        check_integer("depth", self.depth)
+        for name in ("image_mb", "file_mb", "depth"):
+            check_integer(name, getattr(self, name))
 
-    def check_file(self, size: int) -> None:
-        """Refuse a file by its size, before it is read."""
-        _check("the file", size, self.file_mb, "file_mb")
-
-    def check_pixels(self, size: int) -> None:
-        """Refuse an image by the size in its header, before it is decoded."""
-        _check("the image", size, self.image_mb, "image_mb")
-
-
-def _check(what: str, size: int, most: int, option: str) -> None:
-    if size > most * MEGABYTE:
-        raise UserError(f"{what} takes {size / MEGABYTE:,.0f} MB, and limits.{option} is {most}")
+    def check(self, what: Literal["file", "image"], size: int) -> None:
+        """Refuse a file by its size before it is read, or an image by its header before it is decoded."""
+        most = self.file_mb if what == "file" else self.image_mb
+        if size > most * MEGABYTE:
+            raise UserError(f"the {what} takes {size / MEGABYTE:,.0f} MB, and limits.{what}_mb is {most}")
 
 
 class Store:
@@ -59,8 +68,11 @@ class Store:
     limits = Limits()
 
     def images(self) -> Iterator[str]:
-        """Names of the images, in order."""
-        return (name for name in self.stamps if is_image(name))
+        """Names of the images, in order; of a folder while it is walked, so that not all names are in memory."""
+        return (name for name in self._names() if is_image(name))
+
+    def _names(self) -> Iterator[str]:
+        return iter(self.stamps)
 
     def fingerprint(self) -> str:
         """A digest of all names and stamps."""
@@ -68,24 +80,21 @@ class Store:
 
     def open(self, name: str) -> BinaryIO:
         """The named file, for reading; one above the limit is a UserError."""
-        self.limits.check_file(self.size(name))
+        self.limits.check("file", self.size(name))
         return self._open_file(name)
 
     def size(self, name: str) -> int:
-        """Bytes of the named file when it is read."""
+        """Bytes of the named file when it is read; of a zip's entry as it is declared, and more are never unpacked."""
         raise NotImplementedError
 
     def _open_file(self, name: str) -> BinaryIO:
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Close open files."""
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Close open files."""
 
 
 class FolderStore(Store):
@@ -98,21 +107,14 @@ class FolderStore(Store):
     @cached_property
     def stamps(self) -> Mapping[str, str]:  # type: ignore[override]
         """Computed on first use, because the names of a huge folder need not be in memory at once."""
-        return {name: "" if name.endswith("/") else self._stamp(name) for name in self._names()}
-
-    def _stamp(self, name: str) -> str:
-        stat = os.stat(self.root / name)
-        return f"{stat.st_size} {stat.st_mtime_ns}"
-
-    def images(self) -> Iterator[str]:
-        """Names of the images, in order, while the folder is walked: only one folder's names are in memory."""
-        return (name for name in self._names() if is_image(name))
+        stats = {name: os.stat(self.root / name) for name in self._names()}
+        return {n: "" if n.endswith("/") else f"{stat.st_size} {stat.st_mtime_ns}" for n, stat in stats.items()}
 
     def _names(self) -> Iterator[str]:
         return _walk(self.root, self.limits.depth)
 
     def size(self, name: str) -> int:
-        """Bytes of the named file."""
+        """As the file system says."""
         return (self.root / name).stat().st_size
 
     def _open_file(self, name: str) -> BinaryIO:
@@ -156,14 +158,13 @@ class ZipStore(Store):
         return handle
 
     def size(self, name: str) -> int:
-        """Bytes of the entry as the zip declares it; more are never unpacked."""
+        """As the zip declares."""
         return self._entries[name].file_size
 
     def _open_file(self, name: str) -> BinaryIO:
         return self._zip().open(self._entries[name])  # type: ignore[return-value]
 
-    def close(self) -> None:
-        """Close the handles of all threads."""
+    def __exit__(self, *_: object) -> None:
         for handle in self._open:
             handle.close()
 
@@ -187,18 +188,16 @@ def open_store(path: Path, limits: Limits | None = None) -> Store:
 
 def _entry_name(entry: zipfile.ZipInfo) -> str:
     """The name of a zip's entry. Some programs write UTF-8 without saying so, which Python reads as code page 437."""
-    if entry.flag_bits & 0x800 or entry.filename.isascii():
-        return entry.filename
-    try:
-        return entry.filename.encode("cp437").decode("utf-8")
-    except UnicodeError:
-        return entry.filename
+    if not entry.flag_bits & 0x800:
+        with suppress(UnicodeError):
+            return entry.filename.encode("cp437").decode("utf-8")
+    return entry.filename
 
 
 def _walk(root: Path, depth: int) -> Iterator[str]:
     """Visible names below a folder in sorted order: the content of `a/` comes after `a.png`."""
     above = [os.path.realpath(root)]
-    levels = [("", iter(sorted(_listed(root))))]
+    levels = [("", _listed(root))]
     while levels:
         prefix, names = levels[-1]
         name = next(names, None)
@@ -212,13 +211,13 @@ def _walk(root: Path, depth: int) -> Iterator[str]:
                 raise UserError(f"{root}: folders are nested more than limits.depth={depth} deep; move them up")
             yield prefix + name
             above.append(real)
-            levels.append((prefix + name, iter(sorted(_listed(root / prefix / name)))))
+            levels.append((prefix + name, _listed(root / prefix / name)))
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: Path) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             names = [f"{e.name}/" if e.is_dir() else e.name for e in entries if e.is_dir() or e.is_file()]
     except PermissionError as error:
         raise UserError(f"{error.filename}: permission denied; make it readable") from error
-    return [name for name in names if not is_hidden(name)]
+    return iter(sorted(name for name in names if not is_hidden(name)))

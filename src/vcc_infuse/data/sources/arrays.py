@@ -9,12 +9,10 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import OptionError, UserError, check_integer
+from ...errors import OptionError, UserError, check_choice, check_integer
 from ...utils.suggest import did_you_mean
-from ..dataset import CHANNELS, CHUNK, Dataset, Examples, channel_mean_std, check_examples
-from ..images.high_bit_depth import Ranges, check_intensity, find_ranges, to_bytes
-
-UNLABELED = -1
+from ..dataset import CHANNELS, CHUNK, UNLABELED, Dataset, Examples, channel_mean_std, check_examples
+from ..images.high_bit_depth import INTENSITIES, Ranges, find_ranges, to_bytes
 
 
 def from_arrays(
@@ -30,7 +28,7 @@ def from_arrays(
     """A dataset of images or vectors or, with `slots`, of views; the arguments are those of `SSLData.from_arrays`."""
     if (test_x is None) != (test_y is None):
         raise UserError("test_x and test_y belong together; give both or neither")
-    ranges = () if slots else array_ranges(np.asarray(x), check_intensity(intensity))
+    ranges = () if slots else array_ranges(np.asarray(x), check_choice("intensity", intensity, INTENSITIES))
     read = as_views if slots else partial(as_rows, ranges=ranges)
     names, numbers = class_numbers(y, classes, "y")
     train = Examples(read(x, "x"), numbers)
@@ -41,7 +39,11 @@ def from_arrays(
         _, test_numbers = class_numbers(test_y, names if classes is None else classes, "test_y")
         test = Examples(read(test_x, "test_x"), test_numbers)
     check_examples(train.x, train.y, None, "train")
-    slots = check_slots(slots, train.x.shape[1]) if slots else None
+    if slots:
+        slots = (check_integer("slots", slots[0], 0), check_integer("slots", slots[1], 0))
+        if 1 + sum(slots) != train.x.shape[1]:
+            rule = f"must be the weak and strong views after the plain one, which are {train.x.shape[1] - 1} in x"
+            raise OptionError("slots", slots, rule)
     mean, std = channel_mean_std(train.x[:, 0] if slots else train.x)
     return Dataset(train, test, names, mean, std, ranges=ranges, slots=slots)
 
@@ -55,20 +57,13 @@ def as_views(x: ArrayLike, name: str) -> np.ndarray:
     return array[:, None] if array.ndim == 2 else array
 
 
-def check_slots(slots: tuple[int, int], views: int) -> tuple[int, int]:
-    """The numbers of weak and strong views, which must fit the views in a row."""
-    weak, strong = (check_integer("slots", count, 0) for count in slots)
-    if 1 + weak + strong != views:
-        rule = f"must be the weak and strong views after the plain one, which are {views - 1} in x"
-        raise OptionError("slots", slots, rule)
-    return weak, strong
-
-
 def class_numbers(y: ArrayLike, classes: Sequence[str] | None, name: str) -> tuple[tuple[str, ...], np.ndarray]:
     """Class names, and the number of each label; labels are numbers of the classes, or their names."""
     array = np.asarray(y)
     if array.dtype.kind not in "USO" or array.ndim != 1:
-        numbers = _integers(array, name)
+        if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.array_equal(array, np.trunc(array)):
+            raise UserError(f"{name}: labels must be integers from 0 (−1 = unlabeled), one per example")
+        numbers = array.astype(np.int64)
         if classes is None and numbers.max(initial=-1) >= max(1, len(numbers)):
             many = f"labels go up to {numbers.max()}, and {len(numbers)} examples cannot fill so many classes"
             raise UserError(f"{name}: {many}; number the classes from 0 without gaps, or give their names as text")
@@ -102,12 +97,6 @@ def array_ranges(array: np.ndarray, intensity: str) -> Ranges:
     return find_ranges(images, intensity) or ((0.0, 1.0 if floats else 65535.0),)
 
 
-def _integers(array: np.ndarray, name: str) -> np.ndarray:
-    if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.array_equal(array, np.trunc(array)):
-        raise UserError(f"{name}: labels must be integers from 0 (−1 = unlabeled), one per example")
-    return array.astype(np.int64)
-
-
 def as_rows(x: ArrayLike, name: str, ranges: Ranges = ()) -> np.ndarray:
     """`x` as training and prediction read it: uint8 N×H×W×C images or float32 N×D vectors."""
     array = np.asarray(x)
@@ -118,14 +107,10 @@ def as_rows(x: ArrayLike, name: str, ranges: Ranges = ()) -> np.ndarray:
     array = array[..., None] if array.ndim == 3 else array
     if array.shape[3] not in (1, 3) and (array.shape[1] in (1, 3) or min(array.shape[2:]) > CHANNELS >= array.shape[1]):
         raise UserError(f"{name}: shape {array.shape} is channels-first; give x.transpose(0, 2, 3, 1)")
-    if ranges and array.dtype != np.uint8 and np.isfinite(array).all():
-        return np.concatenate([to_bytes(array[i : i + CHUNK], ranges) for i in range(0, len(array), CHUNK)])
-    return _as_bytes(array, name)
-
-
-def _as_bytes(array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype == np.uint8 or not array.size:
         return array.astype(np.uint8, copy=False)
+    if ranges and np.isfinite(array).all():
+        return np.concatenate([to_bytes(array[i : i + CHUNK], ranges) for i in range(0, len(array), CHUNK)])
     top = 1 if array.dtype.kind == "f" else 255
     low = array.min()
     high = array.max()
@@ -163,21 +148,14 @@ def _checked(labels: np.ndarray) -> np.ndarray:
         if label is None or label in ("", "-1", b"", b"-1"):
             remedy = "mark unlabeled rows with the number −1, beside text in an array of dtype=object"
             raise UserError(f"y holds {label!r}; {remedy}")
-    if labels.dtype.kind == "O":
-        labels = _uniform(labels)
+    text = [isinstance(label, str) for label in labels] if labels.dtype.kind == "O" else [True]
+    if not all(text):
+        if any(text) or not all(isinstance(label, Real | np.bool_) for label in labels):
+            kinds = ", ".join(sorted({type(label).__name__ for label in labels}))
+            raise UserError(f"Unknown label type: y mixes {kinds}; give only integers or only text beside −1")
+        labels = np.array(labels.tolist())  # numbers, which text beside −1 made objects
     if labels.dtype.kind not in "biufUSO":
         raise UserError(f"Unknown label type: y is {labels.dtype}; give integers or text")
     if labels.dtype.kind == "f" and (labels != np.trunc(labels)).any():
         raise UserError("Unknown label type: y holds fractions; a classifier needs integers or text")
     return labels
-
-
-def _uniform(labels: np.ndarray) -> np.ndarray:
-    """Text stays an array of objects, numbers become an array of numbers."""
-    text = [isinstance(label, str) for label in labels]
-    if all(text):
-        return labels
-    if any(text) or not all(isinstance(label, Real | np.bool_) for label in labels):
-        kinds = ", ".join(sorted({type(label).__name__ for label in labels}))
-        raise UserError(f"Unknown label type: y mixes {kinds}; give only integers or only text beside −1")
-    return np.array(labels.tolist())

@@ -1,34 +1,41 @@
-"""A dataset from a folder or zip of image files; unreadable files are skipped and listed."""
+"""A dataset from a folder or zip of image files, whose folders or a table give their classes.
+
+Unreadable files are skipped and listed.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import UserError
+from ...utils.suggest import did_you_mean
 from ..cache import Allocate, cached
 from ..dataset import Dataset, Examples, channel_mean_std
-from ..images.convert import Size, check_options
-from ..images.decode import Header, common_shape, decode, ranges_of, read_headers, threads_for
-from ..images.high_bit_depth import check_intensity, read_heif
-from ..images.store import Limits, Store, open_store
-from ..ssl_data import as_validation
-from .folder_layout import EXTENSIONS, HEIF, Item, Layout, read_layout
-from .label_table import find_label_file, label_layout
+from ..images.decode import Header, Size, check_options, common_shape, decode, ranges_of, read_headers, threads_for
+from ..images.high_bit_depth import read_heif
+from ..images.store import EXTENSIONS, HEIF, Limits, Store, is_image, open_store, parts
+from ..split import train_test_rows
+from .label_table import Item, Layout, find_label_file, label_layout
 
+# Folder names are the user's, so both spellings count.
+_ROLES = {"train": "train", "test": "test", "labeled": "labeled", "labelled": "labeled"}
+_ROLES |= {"unlabeled": "unlabeled", "unlabelled": "unlabeled"}
+Paths = list[tuple[str, tuple[str, ...]]]  # name in the store, its folders and file name
 Groups = dict[str, list[Item]]
 Skipped = list[tuple[str, str]]  # name, reason
 Options = tuple[Size, str, str]  # size, mode, intensity
 
 
 class DecodedGroups(NamedTuple):
-    """For every group the decoded array and the items of its rows; the files that could not be read; the ranges."""
+    """What was decoded."""
 
-    arrays: dict[str, np.ndarray]
-    groups: Groups
+    arrays: dict[str, np.ndarray]  # of every group
+    groups: Groups  # the items of its rows
     skipped: Skipped
     ranges: list[tuple[float, float]]
 
@@ -74,18 +81,19 @@ def load_folder(
         ranges=tuple((low, high) for low, high in facts.get("ranges", ())),
     )
     rows = np.array(facts.get("validation", []), np.int64)
-    return as_validation(dataset, rows) if len(rows) else dataset
+    return dataset.with_validation(rows) if len(rows) else dataset
 
 
 def read_images(
     path: str | Path, size: Size = None, mode: str = "auto", intensity: str = "auto"
 ) -> tuple[np.ndarray, list[str], Skipped]:
     """All images of a folder, zip or file, of any class: uint8 N×H×W×C array, names, skipped files with reasons."""
-    check_options(size, mode)
-    options = (size, mode, check_intensity(intensity))
+    check_options(size, mode, intensity)
     with open_store(Path(path)) as store:
         groups: Groups = {"all": [(name, None) for name in store.images()]}
-        read = read_groups(store, groups, str(path), options, lambda _, shape: np.empty(shape, np.uint8))
+        read = read_groups(
+            store, groups, str(path), (size, mode, intensity), lambda _, shape: np.empty(shape, np.uint8)
+        )
     return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
 
 
@@ -114,24 +122,26 @@ def read_groups(
 ) -> DecodedGroups:
     """Decode each group into its own array; all groups get the same size and mode, and the range of the first group."""
     headers: list[Header] = []
-    size, mode, intensity = options
     read = DecodedGroups({}, {}, [], [])
     for group, items in groups.items():
         names = [name for name, _ in items]
         group_headers = read_headers(store, names, progress)
         if not headers:
-            read.ranges.extend(ranges_of(store, names, group_headers, intensity))
+            read.ranges.extend(ranges_of(store, names, group_headers, options[2]))
         headers += group_headers
         bad = {row: header.reason for row, header in enumerate(group_headers) if header.reason}
         read.groups[group] = _drop(items, bad, read.skipped)
     _check_enough(groups, read, path)
-    shape = common_shape(headers, size, mode)
+    shape = common_shape(headers, *options[:2])
     threads = threads_for(sum(h.size[0] * h.size[1] for h in headers) / len(headers))
     for group, items in read.groups.items():
         out = allocate(group, (len(items), *shape))
         bad = decode(store, [name for name, _ in items], out, threads, progress, tuple(read.ranges))
         read.groups[group] = _drop(items, bad, read.skipped)
-        read.arrays[group] = _move_up(out, bad)
+        if bad:  # close the gaps in place, because the array may be a file larger than memory
+            for new, old in enumerate(row for row in range(len(out)) if row not in bad):
+                out[new] = out[old]
+        read.arrays[group] = out[: len(out) - len(bad)]
     _check_enough(groups, read, path)
     read.skipped.sort()
     return read
@@ -140,14 +150,6 @@ def read_groups(
 def _drop(items: list[Item], bad: dict[int, str], skipped: Skipped) -> list[Item]:
     skipped += [(items[row][0], reason) for row, reason in bad.items()]
     return [item for row, item in enumerate(items) if row not in bad]
-
-
-def _move_up(x: np.ndarray, bad: dict[int, str]) -> np.ndarray:
-    """Close the gaps in place, because the array may be a file larger than memory."""
-    if bad:
-        for new, old in enumerate(row for row in range(len(x)) if row not in bad):
-            x[new] = x[old]
-    return x[: len(x) - len(bad)]
 
 
 def _check_enough(before: Groups, read: DecodedGroups, path: str) -> None:
@@ -163,3 +165,67 @@ def _check_enough(before: Groups, read: DecodedGroups, path: str) -> None:
         for _, label in before[group]:
             if label not in left:
                 raise UserError(f"{path}: no {label or 'unlabeled'!r} image ({group}) can be read; replace them")
+
+
+# --- the layout
+
+
+def read_layout(names: Iterable[str], path: str) -> Layout:
+    """Read train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class> alone."""
+    paths = _unwrap([(name, parts(name)) for name in names])
+    if not any(is_image(name) for name, _ in paths):
+        raise UserError(f"{path}: no images found (looked for {' '.join(EXTENSIONS)})")
+    roles: dict[str, Paths] = {}
+    for name, (top, *below) in paths:
+        if top.lower() in _ROLES:
+            roles.setdefault(_ROLES[top.lower()], []).append((name, tuple(below)))
+    if not roles:
+        items, classes = _by_class(paths, path)
+        train, test = train_test_rows(np.array([classes.index(str(c)) for _, c in items]))
+        return Layout([items[i] for i in train], [items[i] for i in test], classes, fixed=False)
+    base = _base(set(roles), path)
+    items, classes = _by_class(roles[base], path)
+    tested, test_classes = _by_class(roles.get("test", []), path, may_be_empty=True)
+    if "test" in roles and not tested:
+        raise UserError(f"{path}: test/ holds no images; fill it or remove it")
+    unknown = [name for name in test_classes if name not in classes]
+    if unknown:
+        hint = did_you_mean(unknown[0], classes) or f"; the classes are {', '.join(classes)}"
+        raise UserError(f"{path}: test/{unknown[0]} has no counterpart in {base}/{hint}")
+    unlabeled: list[Item] = [(name, None) for name, _ in roles.get("unlabeled", []) if is_image(name)]
+    return Layout(items + unlabeled, tested, classes, fixed=base == "labeled")
+
+
+def _unwrap(paths: Paths) -> Paths:
+    """Remove a single folder that contains everything else."""
+    tops = {p[0] for name, p in paths if is_image(name)}
+    top = next(iter(tops), "")
+    wrapped = len(tops) == 1 and top.lower() not in _ROLES and any(len(p) > 2 for _, p in paths)
+    return [(name, p[1:]) for name, p in paths if p[0] == top and len(p) > 1] if wrapped else paths
+
+
+def _base(roles: set[str], path: str) -> str:
+    """The folder of the labeled training images; folders that do not fit together are an error."""
+    if {"train", "labeled"} <= roles:
+        raise UserError(f"{path}: both train/ and labeled/ exist; keep one of them")
+    base = "labeled" if roles & {"labeled", "unlabeled"} and "train" not in roles else "train"
+    needed = {"labeled", "unlabeled"} if base == "labeled" else {"train"}
+    missing = sorted(needed - roles)
+    if missing:
+        remedy = "give labeled/<class> and unlabeled, or train/<class>, and test/<class> to measure the error"
+        table = "; or give the labels of these images as a table: label_file" if missing == ["labeled"] else ""
+        raise UserError(f"{path}: {missing[0]}/ is missing; {remedy}{table}")
+    return base
+
+
+def _by_class(paths: Paths, path: str, may_be_empty: bool = False) -> tuple[list[Item], tuple[str, ...]]:
+    """The images under a role with their class, and the sorted classes; a class folder without images is an error."""
+    for name, p in paths:
+        if len(p) == 1 and is_image(name):
+            raise UserError(f"{path}: {name} is in no class folder; move it into one, or give a table as label_file")
+    items: list[Item] = [(name, p[0]) for name, p in paths if is_image(name)]
+    folders = {p[0] for name, p in paths if len(p) > 1 or (len(p) == 1 and name.endswith("/"))}
+    filled = {str(label) for _, label in items}
+    if folders > filled and not may_be_empty:
+        raise UserError(f"{path}: class folder {min(folders - filled)!r} holds no images; fill it or remove it")
+    return items, tuple(sorted(filled))

@@ -17,8 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from ...errors import OptionError, UserError
 from ...utils.io import table_cell
 from ...utils.suggest import did_you_mean, did_you_mean_path
-from ..images.store import Store
-from .folder_layout import Item, Layout, is_image, parts
+from ..images.store import Store, is_image, parts
 
 FILE_COLUMNS = ("file", "filename", "file_name", "path", "image", "image_path", "name")
 LABEL_COLUMNS = ("label", "class", "choice", "category")
@@ -27,6 +26,18 @@ SPLITS |= {"test": "test", "validation": "validation", "valid": "validation", "v
 UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before the name of an uploaded file
 SHOWN = 3  # names in a message
 FORMATS = "CSV, TSV, JSON lines, or a JSON export of Label Studio or COCO"
+Item = tuple[str, str | None]  # name in the store, class (None = unlabeled)
+
+
+class Layout(NamedTuple):
+    """What the folders of images, or a table, say of them."""
+
+    train: list[Item]
+    test: list[Item]  # may be empty
+    classes: tuple[str, ...]
+    fixed: bool  # whether the source decides what is labeled
+    validation: frozenset[str] = frozenset()  # training items that are kept out of training
+    missing: tuple[tuple[str, str], ...] = ()  # files that are named but not there, with the reason
 
 
 class LabelRow(NamedTuple):
@@ -58,7 +69,9 @@ def label_layout(store: Store, name: str, content: bytes, path: str) -> Layout:
     missing = [(row.file, f"named in {name}, but not in {path}") for image, row in rows if image is None]
     kept = {image: row for image, row in rows if image is not None}
     if 2 * len(missing) > len(rows):
-        raise UserError(f"{name}: {_listed([file for file, _ in missing])} of {len(rows)} are not in {path}")
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        files = f"{len(missing)} files ({', '.join(file for file, _ in missing[:SHOWN])}{more})"
+        raise UserError(f"{name}: {files} of {len(rows)} are not in {path}")
     _check_classes([row for _, row in rows], list(kept.values()), name, path)
     split = {image: kept[image].split if image in kept else "unlabeled" for image in images}
     measured = [image for image in images if split[image] in ("test", "validation")]
@@ -67,10 +80,12 @@ def label_layout(store: Store, name: str, content: bytes, path: str) -> Layout:
     unused = [image for image in measured if split[image] == "validation" and "test" in split.values()]
     left_out = {*unlabeled, *unused}
     items: list[Item] = [(i, kept[i].label if i in kept else None) for i in images if i not in left_out]
+    labels = {label for i, label in items if label is not None and split[i] == "train"}
+    numbers = all(label.lstrip("-").isdecimal() for label in labels)  # which are sorted by their value
     return Layout(
         [item for item in items if split[item[0]] != "test"],
         [item for item in items if split[item[0]] == "test"],
-        _ordered({label for i, label in items if label is not None and split[i] == "train"}),
+        tuple(sorted(labels, key=(lambda label: (int(label), label)) if numbers else None)),
         fixed=True,
         validation=frozenset(i for i, _ in items if split[i] == "validation"),
         missing=tuple(skipped),
@@ -130,17 +145,6 @@ def _check_classes(all_rows: list[LabelRow], kept: list[LabelRow], name: str, pa
         raise UserError(f"{name}: the label {unknown[0]!r} is only in the splits test and validation{hint}")
 
 
-def _ordered(labels: set[str]) -> tuple[str, ...]:
-    """The classes, sorted; numbers by their value."""
-    numbers = all(label.lstrip("-").isdecimal() for label in labels)
-    return tuple(sorted(labels, key=(lambda label: (int(label), label)) if numbers else None))
-
-
-def _listed(files: list[str]) -> str:
-    more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-    return f"{len(files)} files ({', '.join(files[:SHOWN])}{more})"
-
-
 # --- the formats
 
 
@@ -165,29 +169,20 @@ def _read(text: str, name: str) -> Iterator[LabelRow]:
     if name.endswith((".jsonl", ".ndjson")):
         return _table((json.loads(line) for line in text.splitlines() if line.strip()), name)
     if name.endswith(".json"):
-        return _json(json.loads(text), name)
-    first = text.partition("\n")[0]
-    separator = max(",;\t", key=first.count)
-    return map(_unmarked, _table(csv.DictReader(io.StringIO(text), delimiter=separator, strict=True), name))
-
-
-def _unmarked(row: LabelRow) -> LabelRow:
-    """Refuse a name as `table_cell` writes it: taken as it is, it would silently be another file or class."""
-    for cell in (row.file, row.label or ""):
+        content = json.loads(text)
+        if isinstance(content, Mapping) and {"images", "annotations", "categories"} <= content.keys():
+            return _coco(content)
+        if not isinstance(content, list):
+            raise TypeError("neither a list nor an export")
+        return _label_studio(content) if content and "data" in content[0] else _table(content, name)
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    rows = list(_table(csv.DictReader(io.StringIO(text), delimiter=separator, strict=True), name))
+    for cell in (cell or "" for row in rows for cell in (row.file, row.label)):
+        # As `table_cell` writes it; taken as it is, it would silently be another file or class.
         if cell.startswith("'") and table_cell(cell) != cell:
             why = "its apostrophe keeps spreadsheets from running it"
             raise UserError(f"{cell!r} in the label file: {why}; remove it, or use JSON lines, which need none")
-    return row
-
-
-def _json(content: Any, name: str) -> Iterator[LabelRow]:
-    if isinstance(content, Mapping) and {"images", "annotations", "categories"} <= content.keys():
-        return _coco(content)
-    if isinstance(content, list) and content and "data" in content[0]:
-        return _label_studio(content)
-    if isinstance(content, list):
-        return _table(content, name)
-    raise TypeError("neither a list nor an export")
+    return iter(rows)
 
 
 def _table(rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[LabelRow]:

@@ -13,8 +13,7 @@ import numpy as np
 from ...errors import UserError
 from ..cache import Allocate, cache_folder, cached
 from ..dataset import Dataset, Examples, MeanStd, channel_mean_std
-from ..images.convert import height_width
-from ..images.decode import refit
+from ..images.decode import height_width, refit
 from ..split import train_test_rows
 
 SOURCES: dict[str, str] = {
@@ -45,34 +44,30 @@ class TorchvisionSpec:
     flip: bool = True
 
 
-def _of_255(*values: float) -> tuple[float, ...]:
-    return tuple(value / 255 for value in values)
-
-
 _SVHN = ((0.4380, 0.4440, 0.4730), (0.1751, 0.1771, 0.1744))
-_STL = tuple(f"stl10_binary/{f}.bin" for f in ("train_X", "train_y", "unlabeled_X", "test_X", "test_y"))
-_CIFAR = (*(f"cifar-10-batches-py/data_batch_{i}" for i in range(1, 6)), "cifar-10-batches-py/test_batch")
-
 SPECS = {
     "cifar10": TorchvisionSpec(
-        "CIFAR10", _CIFAR,
-        ({"train": True},), {"train": False}, (_of_255(125.3, 123.0, 113.9), _of_255(63.0, 62.1, 66.7)),
+        "CIFAR10",
+        (*map("cifar-10-batches-py/data_batch_{}".format, range(1, 6)), "cifar-10-batches-py/test_batch"),
+        ({"train": True},), {"train": False},
+        ((125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)),
     ),
     "cifar100": TorchvisionSpec(
-        "CIFAR100", ("cifar-100-python/train", "cifar-100-python/test"),
-        ({"train": True},), {"train": False}, (_of_255(129.3, 124.1, 112.4), _of_255(68.2, 65.4, 70.4)),
+        "CIFAR100", ("cifar-100-python/train", "cifar-100-python/test"), ({"train": True},), {"train": False},
+        ((129.3 / 255, 124.1 / 255, 112.4 / 255), (68.2 / 255, 65.4 / 255, 70.4 / 255)),
     ),
     "svhn": TorchvisionSpec(
         "SVHN", ("train_32x32.mat", "extra_32x32.mat", "test_32x32.mat"),
         ({"split": "train"}, {"split": "extra"}), {"split": "test"}, _SVHN, flip=False,
     ),
     "svhn_train": TorchvisionSpec(
-        "SVHN", ("train_32x32.mat", "test_32x32.mat"), ({"split": "train"},), {"split": "test"}, _SVHN,
-        flip=False,
+        "SVHN", ("train_32x32.mat", "test_32x32.mat"), ({"split": "train"},), {"split": "test"}, _SVHN, flip=False,
     ),
     "stl10": TorchvisionSpec(
-        "STL10", _STL, ({"split": "train"}, {"split": "unlabeled"}), {"split": "test"},
-        (_of_255(112.4, 109.1, 98.6), _of_255(68.4, 66.6, 68.5)),
+        "STL10",
+        tuple(map("stl10_binary/{}.bin".format, ("train_X", "train_y", "unlabeled_X", "test_X", "test_y"))),
+        ({"split": "train"}, {"split": "unlabeled"}), {"split": "test"},
+        ((112.4 / 255, 109.1 / 255, 98.6 / 255), (68.4 / 255, 66.6 / 255, 68.5 / 255)),
     ),
 }  # fmt: skip
 
@@ -91,9 +86,8 @@ def load_named(
     key = [name, find(name, home, download), size, mode]
     arrays, facts = cached(key, cache, lambda allocate: _decode_torchvision(name, home, size, mode, allocate))
     train, test = (Examples(arrays[part], np.array(facts["labels"][part], np.int64)) for part in ("train", "test"))
-    classes = tuple(facts["classes"])
-    mean_std = tuple(facts["mean"]), tuple(facts["std"])
-    return Dataset(train, test, classes, *mean_std, flip=SPECS[name].flip, name=name)
+    classes, mean, std = (tuple(facts[fact]) for fact in ("classes", "mean", "std"))
+    return Dataset(train, test, classes, mean, std, flip=SPECS[name].flip, name=name)
 
 
 def _resized(
@@ -154,7 +148,7 @@ def _open(name: str, root: Path, options: dict[str, Any], download: bool = False
 def _decode_torchvision(name: str, root: Path, size: int | None, mode: str, allocate: Allocate) -> dict[str, Any]:
     spec = SPECS[name]
     sets = [_open(name, root, options) for options in (*spec.train, spec.test)]
-    *parts, test = (Examples(_channels_last(np.asarray(part.data)), _labels(part)) for part in sets)
+    *parts, test = map(_examples, sets)
     shape = (sum(map(len, parts)), *parts[0].x.shape[1:])
     train_x = allocate("train", _resized_shape(shape, size, mode))
     start = 0
@@ -168,15 +162,13 @@ def _decode_torchvision(name: str, root: Path, size: int | None, mode: str, allo
     return {"labels": labels, "classes": classes, "mean": mean, "std": std}
 
 
-def _channels_last(x: np.ndarray) -> np.ndarray:
-    return x if x.shape[-1] == 3 else x.transpose(0, 2, 3, 1)
-
-
-def _labels(part: Any) -> np.ndarray:
-    """CIFAR calls them targets, the others labels; the unlabeled part of STL-10 has −1."""
+def _examples(part: Any) -> Examples:
+    """CIFAR calls labels targets; the unlabeled part of STL-10 has none."""
+    x = np.asarray(part.data)
     labels = getattr(part, "targets", None)
     labels = part.labels if labels is None else labels
-    return np.full(len(part.data), -1, np.int64) if labels is None else np.asarray(labels, np.int64)
+    y = np.full(len(x), -1, np.int64) if labels is None else np.asarray(labels, np.int64)
+    return Examples(x if x.shape[-1] == 3 else x.transpose(0, 2, 3, 1), y)
 
 
 # --- Fashion-MNIST
@@ -187,31 +179,31 @@ def _read_fashion_mnist(home: Path, given: bool, download: bool) -> tuple[Exampl
     folders = [home if given else DEBIAN, home / _FASHION_RAW]
     folder = next((f for f in folders if _idx_file(f, "train-images-idx3")), None)
     if folder is None and download:
-        _download_fashion_mnist(home)
-        folder = home / _FASHION_RAW
+        folder = _download_fashion_mnist(home)
     if folder is None:
         remedy = "apt-get install dataset-fashion-mnist, or set root to their folder, or set download to true"
         raise UserError(f"fashion_mnist: no IDX files in {folders[0]}; {remedy}")
     return _read_part(folder, "train"), _read_part(folder, "t10k")
 
 
-def _download_fashion_mnist(home: Path) -> None:
+def _download_fashion_mnist(home: Path) -> Path:
     from torchvision.datasets import FashionMNIST
 
     try:
         FashionMNIST(str(home), download=True)
     except (RuntimeError, OSError) as error:
         raise UserError(f"fashion_mnist: download to {home} failed ({error}); set root to its folder") from error
+    return home / _FASHION_RAW
 
 
 def _read_part(folder: Path, prefix: str) -> Examples:
-    arrays = []
+    arrays = {}
     for stem in (f"{prefix}-images-idx3", f"{prefix}-labels-idx1"):
         path = _idx_file(folder, stem)
         if path is None:
             raise UserError(f"fashion_mnist: {folder} lacks {stem}-ubyte(.gz); set root to another folder")
-        arrays.append(read_idx(path))
-    images, labels = arrays
+        arrays[stem] = read_idx(path)
+    images, labels = arrays.values()
     if images.ndim != 3 or labels.shape != (len(images),):
         raise UserError(f"fashion_mnist: {folder} has {labels.shape} labels for {images.shape} images; get new files")
     return Examples(images[..., None], labels.astype(np.int64))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -15,24 +14,21 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..dataset import Dataset, Examples, channel_mean_std
-from ..images.convert import check_options, fit, height_width
-from ..images.decode import BROKEN, Header, as_image, common_shape
-from ..images.high_bit_depth import Deep, Ranges, check_intensity, find_ranges, open_image, to_bytes, values
+from ..images.decode import BROKEN, Header, as_image, check_options, common_shape, fit, height_width
+from ..images.high_bit_depth import Deep, Ranges, find_ranges, open_image, to_bytes, values
 from .arrays import class_numbers, encode
 
 IMAGE_COLUMNS = ("image", "img", "pixels", "file", "path", "image_path", "filename")
 LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "fine_label")
 
 
-@dataclass
-class Pictures:
-    """What was read: name, header, pixels (deep values as they are) and label of each image, and what failed."""
+class Picture(NamedTuple):
+    """An image that was read; deep values are as they are until their range is known."""
 
-    names: list[str] = field(default_factory=list)
-    headers: list[Header] = field(default_factory=list)
-    pixels: list[np.ndarray] = field(default_factory=list)
-    labels: list[Any] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
+    name: str
+    header: Header
+    pixels: np.ndarray
+    label: Any
 
 
 def load_objects(
@@ -48,67 +44,61 @@ def load_objects(
     intensity: str = "auto",
 ) -> Dataset:
     """A dataset in memory; the arguments are those of `SSLData.from_dataset`."""
-    check_options(size, mode)
-    check_intensity(intensity)
+    check_options(size, mode, intensity)
     if isinstance(data, Mapping) and "train" in data:
         test = data.get("test") if test is None else test
         data = data["train"]
     known = class_names(data, columns) if classes is None else tuple(map(str, classes))
-    train = read_pictures(data, y, columns, size, mode)
-    tested = Pictures() if test is None else read_pictures(test, test_y, columns, size, mode, labeled=True)
-    names, numbers = _numbers(train.labels, known, "y")
-    shape = common_shape([*train.headers, *tested.headers], size, mode)
-    ranges = find_ranges((p for p, h in zip(train.pixels, train.headers, strict=True) if h.deep), intensity)
-    x = _stacked(train, shape, ranges)
+    train, skipped = read_pictures(data, y, columns, size, mode)
+    tested: list[Picture] = []
+    if test is not None:
+        tested, test_skipped = read_pictures(test, test_y, columns, size, mode, labeled=True)
+        skipped += test_skipped if tested else []
+    names, numbers = _numbers(train, known, "y")
+    shape = common_shape([picture.header for picture in (*train, *tested)], size, mode)
+    ranges = find_ranges((picture.pixels for picture in train if picture.header.deep), intensity)
+    examples = _examples(train, numbers, shape, ranges)
     test_examples = None
-    if tested.pixels:
-        _, test_numbers = _numbers(tested.labels, names, "test_y", by_name=known is None)
-        test_examples = Examples(_stacked(tested, shape, ranges), test_numbers, tested.names)
-    mean, std = channel_mean_std(x)
-    skipped = (*train.skipped, *(tested.skipped if tested.pixels else ()))
-    return Dataset(
-        Examples(x, numbers, train.names), test_examples, names, mean, std, skipped, fixed=True, ranges=ranges
-    )
+    if tested:
+        _, test_numbers = _numbers(tested, names, "test_y", by_name=known is None)
+        test_examples = _examples(tested, test_numbers, shape, ranges)
+    mean, std = channel_mean_std(examples.x)
+    return Dataset(examples, test_examples, names, mean, std, tuple(skipped), fixed=True, ranges=ranges)
 
 
 def read_pictures(
     data: Any, y: Sequence[Any] | None, columns: tuple[str, str] | None, size: int | None, mode: str,
     labeled: bool = False,
-) -> Pictures:  # fmt: skip
-    """Every image with its label; those that cannot be read are listed. `labeled` leaves out images without a label."""
-    pictures = Pictures()
-    total = 0
+) -> tuple[list[Picture], list[tuple[str, str]]]:  # fmt: skip
+    """All images, without those that have no label if `labeled`; and names of those that cannot be read, with why."""
+    pictures = []
+    skipped = []
     for number, (item, given) in enumerate(pairs(data, y, columns)):
         name = name_of(item, number)
         label = label_of(given)
         if labeled and label is None:
             continue
-        total += 1
         try:
             if isinstance(item, Exception):
                 raise item
-            header, pixels = _read(_opened(item), size, mode)
+            pictures.append(Picture(name, *_read(_opened(item), size, mode), label))
         except BROKEN as fault:
-            pictures.skipped.append((name, " ".join(str(fault).split()) or type(fault).__name__))
-            continue
-        pictures.names.append(name)
-        pictures.headers.append(header)
-        pictures.pixels.append(pixels)
-        pictures.labels.append(label)
+            skipped.append((name, " ".join(str(fault).split()) or type(fault).__name__))
+    total = len(pictures) + len(skipped)
     if not total and not labeled:
         raise UserError("data: no images; at least one is needed")
-    if 2 * len(pictures.skipped) > total:
-        name, reason = pictures.skipped[0]
-        raise UserError(f"data: {len(pictures.skipped)} of {total} images cannot be read, first {name} ({reason})")
-    return pictures
+    if 2 * len(skipped) > total:
+        name, reason = skipped[0]
+        raise UserError(f"data: {len(skipped)} of {total} images cannot be read, first {name} ({reason})")
+    return pictures, skipped
 
 
 def _numbers(
-    labels: list[Any], classes: tuple[str, ...] | None, name: str, by_name: bool = False
+    pictures: list[Picture], classes: tuple[str, ...] | None, name: str, by_name: bool = False
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Class names and the number of each label, −1 where there is none; integers are numbers of classes or names."""
-    array = np.empty(len(labels), dtype=object)
-    array[:] = [-1 if label is None else label for label in labels]
+    array = np.empty(len(pictures), dtype=object)
+    array[:] = [-1 if picture.label is None else picture.label for picture in pictures]
     if classes is None:
         names, numbers = encode(array)
         return tuple(map(str, names)), numbers
@@ -154,29 +144,19 @@ def pairs(data: Any, y: Sequence[Any] | None, columns: tuple[str, str] | None) -
         except BROKEN as fault:
             yield fault, None if labels is None else labels[number]
             continue
-        if labels is None:
-            yield _image_and_label(item, columns)
-        else:
-            yield _image(item, columns), labels[number]
+        image, label = _image_and_label(item, columns, image_only=labels is not None)
+        yield image, label if labels is None else labels[number]
 
 
-def _is_row(item: Any) -> bool:
-    return isinstance(item, Mapping) and "bytes" not in item
-
-
-def _image(item: Any, columns: tuple[str, str] | None) -> Any:
-    """The image of an item whose label is given apart."""
-    if _is_row(item):
-        return item[_columns(list(item), columns, image_only=True)[0]]
-    return _image_and_label(item, columns)[0] if isinstance(item, tuple | list) else item
-
-
-def _image_and_label(item: Any, columns: tuple[str, str] | None) -> tuple[Any, Any]:
-    if _is_row(item):
-        image, label = _columns(list(item), columns)
-        return item[image], item[label]
+def _image_and_label(item: Any, columns: tuple[str, str] | None, image_only: bool) -> tuple[Any, Any]:
+    """Both parts of an item; with `image_only`, its label is given apart."""
+    if isinstance(item, Mapping) and "bytes" not in item:
+        image, label = _columns(list(item), columns, image_only)
+        return item[image], item.get(label)
     if isinstance(item, tuple | list) and len(item) >= 2:
         return item[0], item[1]
+    if image_only and not isinstance(item, tuple | list):
+        return item, None
     kind = type(item).__name__
     raise UserError(f"data: an item is {kind}; it must be (image, label) or a row with both, or give the labels as y")
 
@@ -225,11 +205,7 @@ def _opened(item: Any) -> Image.Image | Deep:
         copied = item.copy()  # here Pillow reads the pixels of a file
         copied.format = item.format  # which tells whether it may store an orientation
         return copied
-    return _from_array(item)
-
-
-def _from_array(item: Any) -> Image.Image | Deep:
-    """H×W or H×W×C; tensors have their channels first."""
+    # H×W or H×W×C; tensors have their channels first.
     planes = isinstance(item, Tensor) and item.ndim == 3
     array = np.moveaxis(item.detach().cpu().numpy(), 0, -1) if planes else np.asarray(item)
     if array.dtype.kind not in "iufb" or array.ndim not in (2, 3) or not array.size:
@@ -253,13 +229,13 @@ def _read(image: Image.Image | Deep, size: int | None, mode: str) -> tuple[Heade
     return header, fit(image, (*(height_width(size) or header.size), 1 if gray else 3))
 
 
-def _stacked(pictures: Pictures, shape: tuple[int, int, int], ranges: Ranges) -> np.ndarray:
-    """All images as uint8 of one shape."""
-    out = np.empty((len(pictures.pixels), *shape), np.uint8)
-    for row, (pixels, header) in enumerate(zip(pictures.pixels, pictures.headers, strict=True)):
-        ready = to_bytes(pixels, ranges) if header.deep else pixels
+def _examples(pictures: list[Picture], y: np.ndarray, shape: tuple[int, int, int], ranges: Ranges) -> Examples:
+    """All images as uint8 of one shape, with the numbers of their classes."""
+    x = np.empty((len(pictures), *shape), np.uint8)
+    for row, picture in enumerate(pictures):
+        pixels = to_bytes(picture.pixels, ranges) if picture.header.deep else picture.pixels
         try:
-            out[row] = ready if ready.shape == shape else fit(as_image(ready), shape)
+            x[row] = pixels if pixels.shape == shape else fit(as_image(pixels), shape)
         except ValueError as fault:
-            raise UserError(f"data: {pictures.names[row]} {fault}") from fault
-    return out
+            raise UserError(f"data: {picture.name} {fault}") from fault
+    return Examples(x, y, [picture.name for picture in pictures])

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from vcc_infuse.models import MLP, Identity, Timm
-from vcc_infuse.models.on_features import Embedded
+from vcc_infuse.models.backbone import Embedded
 
 
 def test_identity_passes_vectors_through():
