@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from vcc_infuse.cli.parser import Parser, integer
-from vcc_infuse.utils.allocator import keep_freed_memory
+from vcc_infuse.utils.device import keep_freed_memory
 from vcc_infuse.utils.io import write_json, write_text
 
 from .reference import reference_step

@@ -25,13 +25,11 @@ from paper.tables.coreset import frozen_column, selector_options
 from vcc_infuse import INFUSE, AlignedINFUSE
 from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.errors import UserError
-from vcc_infuse.selectors.base import FirstInterval, uniform
-from vcc_infuse.selectors.head_gradients import alignment, mean_gradient
+from vcc_infuse.selectors.base import FirstInterval, Generators, ScoredSelector, example_columns, uniform
 from vcc_infuse.selectors.infuse.aligned import aligned
 from vcc_infuse.selectors.infuse.robust import random_scores
-from vcc_infuse.selectors.pool import Pool, PoolChunk
+from vcc_infuse.selectors.pool import Pool, PoolChunk, alignment, mean_gradient
 from vcc_infuse.selectors.ranking import Scored, Selection, order
-from vcc_infuse.selectors.scoring import Generators, ScoredSelector, example_columns
 from vcc_infuse.types import Coreset
 from vcc_infuse.utils.io import write_json, write_text
 

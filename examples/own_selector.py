@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from vcc_infuse import INFUSE, CoresetSampler, FixMatch, train
 from vcc_infuse.errors import check_range
-from vcc_infuse.selectors.scoring import ScoredSelector, example_columns
+from vcc_infuse.selectors.base import ScoredSelector, example_columns
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

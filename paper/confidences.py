@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from vcc_infuse import metrics
 from vcc_infuse.calibrators import VCC, Evidence, RobustVCC, Softmax
 from vcc_infuse.calibrators.history import History
-from vcc_infuse.calibrators.vcc.fusion import Rows, target_confidence
 from vcc_infuse.calibrators.vcc.reconstruction import Reconstruction
+from vcc_infuse.calibrators.vcc.scores import Rows, target_confidence
 from vcc_infuse.data.ssl_data import SSLData
 from vcc_infuse.types import Calibrated, Outputs, Step, Task, WeakOutputs
 
@@ -89,9 +89,9 @@ class WatchedSoftmax(Watched):
         plain = super().forward(step, images, outputs)
         if not self.training:
             return plain
-        scored = self.vcc.score_memory.observe(step, images, outputs)
+        scored = self.vcc.observe(step, images, outputs)
         robust = self.robust(step, images, outputs)
-        target = self.vcc.score_memory.target(scored)
+        target = self.vcc.target(scored)
         constant = outputs.outputs
         values = {"softmax": plain.confidence, **dict(zip(SCORES, -scored.scores.T, strict=True)), "target": target}
         values |= {"target, printed": self._printed(scored), "RobustVCC": robust.confidence}
@@ -101,9 +101,9 @@ class WatchedSoftmax(Watched):
         return plain._replace(loss=torch.stack([loss for loss in losses if loss is not None]).sum())
 
     def _printed(self, scored: Rows) -> Tensor:
-        memory = self.vcc.score_memory
-        classes = memory.history.classes + 1
-        return target_confidence(scored, memory.queue(), classes, fusion="printed", min_per_class=memory.min_per_class)
+        vcc = self.vcc
+        classes = vcc.history.classes + 1
+        return target_confidence(scored, vcc.queued(), classes, fusion="printed", min_per_class=vcc.min_per_class)
 
     @torch.no_grad()
     def _learned(self, outputs: Outputs, probs: Tensor) -> dict[str, Tensor]:

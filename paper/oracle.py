@@ -18,9 +18,8 @@ from vcc_infuse.errors import UserError
 from vcc_infuse.inference.evaluate import chunks
 from vcc_infuse.inference.predictor import make_views
 from vcc_infuse.selectors import INFUSE
-from vcc_infuse.selectors.head_gradients import mean_gradient
 from vcc_infuse.selectors.infuse.influence import SupportGradient
-from vcc_infuse.selectors.pool import Pool
+from vcc_infuse.selectors.pool import Pool, mean_gradient
 from vcc_infuse.types import Outputs
 
 Inputs = Callable[[torch.device | str], Iterator[Tensor]]

@@ -110,7 +110,7 @@ def test_interpolated_confidence():
 
 
 def test_calibrators_use_the_same_functions():
-    from vcc_infuse.calibrators.vcc import score_memory
+    from vcc_infuse.calibrators.vcc import vcc
 
-    assert score_memory.ensemble_score is functional.ensemble_score
-    assert score_memory.view_score is functional.view_score
+    assert vcc.ensemble_score is functional.ensemble_score
+    assert vcc.view_score is functional.view_score

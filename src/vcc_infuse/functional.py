@@ -8,22 +8,17 @@ calibrators and selectors call these same functions.
 from .calibrators.base import set_top_confidence
 from .calibrators.mmce import mmce
 from .calibrators.temperature import fit_temperature
-from .calibrators.vcc.fusion import fuse, interpolate, normalize_scores
-from .calibrators.vcc.scores import ensemble_score, entropy, kl, temporal_score, view_score
+from .calibrators.vcc.scores import (
+    ensemble_score,
+    entropy,
+    fuse,
+    interpolate,
+    kl,
+    normalize_scores,
+    temporal_score,
+    view_score,
+)
 from .selectors.infuse.influence import influence, support_direction
 
-__all__ = [
-    "ensemble_score",
-    "entropy",
-    "fit_temperature",
-    "fuse",
-    "influence",
-    "interpolate",
-    "kl",
-    "mmce",
-    "normalize_scores",
-    "set_top_confidence",
-    "support_direction",
-    "temporal_score",
-    "view_score",
-]
+__all__ = ["ensemble_score", "entropy", "fit_temperature", "fuse", "influence", "interpolate", "kl", "mmce"]
+__all__ += ["normalize_scores", "set_top_confidence", "support_direction", "temporal_score", "view_score"]

@@ -29,7 +29,7 @@ from .selectors import Selector
 from .training import auto
 from .training.callbacks import Callback
 from .training.config import TrainConfig, check_compatible, check_lazy
-from .training.summary import about_skipped
+from .training.summary import about_skipped, peak_memory
 from .training.trainer import Interrupted, Trainer
 from .utils.device import resolve_device
 from .utils.io import read_json, read_yaml
@@ -39,6 +39,7 @@ from .utils.serialization import Trust
 
 __all__ = ["Result", "RunConfig", "resume", "train"]
 
+FINISH = 3.0  # seconds for a linear probe, the report, and everything else that is not timed
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
@@ -108,7 +109,7 @@ def _choose(config: RunConfig, data: SSLData, model: nn.Module | None) -> auto.C
     """The preset, and for `frozen` the network that embeds, with its weights."""
     if config.preset == "auto":
         return auto.choose_preset(data, model)
-    if config.preset != "frozen" or data.dataset.slots is not None:
+    if config.preset != "frozen" or len(data.dataset.shape) == 1:  # vectors are features already
         return auto.Choice(config.preset, "")
     encoder = Timm() if model is None else model
     if not isinstance(encoder, Backbone):
@@ -126,10 +127,8 @@ def _network(
         if isinstance(config.model, PartConfig) and size:  # so that config.yaml repeats the run whatever a default is
             config = replace(config, model=config.model.with_defaults(input_size=size))
         return head(config.bank), config
-    if model is None and data.dataset.slots is not None:
-        model = head(config.bank)
-    elif model is None and len(data.dataset.shape) == 1:
-        model = MLP()
+    if model is None and len(data.dataset.shape) == 1:
+        model = head(config.bank) if config.preset == "frozen" else MLP()
     if model is None:
         return config.build("model"), config
     return model, replace(config, model=model)
@@ -255,7 +254,8 @@ def start(
         folder.check_free()
     run = prepare(config, callbacks=callbacks)
     progress = run.trainer.config.progress
-    expected = _announce(run, shown=progress or dry_run) if dry_run or (progress and not resume) else None
+    spent = time.perf_counter() - began
+    expected = _announce(run, spent, shown=progress or dry_run) if dry_run or (progress and not resume) else None
     if dry_run:
         say(*about_skipped(run.data.dataset.skipped, None), shown=True)
         return None
@@ -269,9 +269,9 @@ def start(
     created = run.bank is not None and folder is not None  # by `_continuable`
     summary = run.trainer.fit(data, config=run.config.to_yaml(), resume=resume or created, force=force)
     if summary and expected is not None:
+        spent = time.perf_counter() - began
         memory = f", {summary['peak_rss_mb'] / 1024:.1f} GB" if summary.get("peak_rss_mb") else ""
-        spent = duration(time.perf_counter() - began)
-        say(f"all of it took {spent} (expected {duration(expected)}){memory}", shown=progress)
+        say(f"all of it took {duration(spent)} (expected {duration(expected)}){memory}", shown=progress)
     run.trainer.close()
     return Result(summary, run.trainer.predictor(), None if folder is None else folder.path)
 
@@ -301,11 +301,16 @@ def say(*lines: str, shown: bool) -> None:
             print(line, flush=True)
 
 
-def _announce(run: Prepared, *, shown: bool) -> float:
-    """Print the plan and the time to expect, measured on a few batches; returns the seconds."""
+def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
+    """Print the plan, and the time and memory to expect, measured on a few batches.
+
+    Returns:
+        Seconds of all phases together, those that are `spent` already included.
+    """
     config = run.trainer.config
     trial = run.data
     times = []
+    began = time.perf_counter()
     total = 0.0
     with phase("timing a few steps", shown=config.progress):
         if run.bank is not None:
@@ -316,10 +321,13 @@ def _announce(run: Prepared, *, shown: bool) -> float:
             times += [f"embedding about {duration(total)}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)
     times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
-    total += seconds
+    total += seconds + FINISH + spent + time.perf_counter() - began
+    times.append(f"about {duration(total)} in all")
+    memory = peak_memory()
+    needs = f", at least {memory / 1024:.1f} GB" if memory else ""
     why = f" ({run.reason})" if run.reason else ""
     device = resolve_device(config.device).type
-    say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}", shown=shown)
+    say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}{needs}", shown=shown)
     if total > LONG:
         say(f"warning: this will take about {duration(total)}; fewer steps, a smaller size or a GPU help", shown=shown)
     return total

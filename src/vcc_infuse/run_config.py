@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
@@ -18,12 +20,12 @@ from .data.images.store import Limits
 from .data.sources.named import SOURCES
 from .data.split import LongTail
 from .data.ssl_data import SSLData
-from .errors import OptionError, UserError, option_prefix
+from .errors import OptionError, UserError, check_choice, option_prefix
 from .models import Backbone
 from .selectors import Selector
 from .training.config import TrainConfig, TrainOptions, config_yaml
-from .training.presets import PAPER_REFRESH, method_options, preset_options
-from .utils.serialization import Trust, check_trusted, import_class
+from .training.presets import PAPER_REFRESH, PRESETS, method_options, preset_options
+from .utils.serialization import PACKAGE, Trust, check_trusted, import_class
 from .utils.suggest import did_you_mean
 
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
@@ -67,8 +69,12 @@ class PartConfig:
             if isinstance(value, PartConfig):
                 value.check_trusted(trust_code)
 
-    def kind(self) -> type[Any]:
-        """The class."""
+    def kind(self, option: str = "") -> type[Any]:
+        """The class; a name that this package does not have is refused with the nearest one."""
+        package = import_module(PACKAGE)
+        if option and "." not in str(self.class_path) and not hasattr(package, str(self.class_path)):
+            hint = did_you_mean(str(self.class_path), package.__all__)
+            raise UserError(f"{option} {self.class_path} is unknown{hint}; `vcc-infuse list` shows all")
         return cast(type, import_class(self.path, True))
 
     def with_defaults(self, **arguments: Any) -> PartConfig:
@@ -78,11 +84,14 @@ class PartConfig:
 
     def build(self, option: str, base: type[T]) -> T:
         """The object; an argument that the class refuses is named after `option`."""
-        kind = self.kind()
+        kind = self.kind(option)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise OptionError(option, self.class_path, f"must be a subclass of {base.__name__}")
         arguments = dict(self.init_args)
+        known = inspect.signature(kind).parameters
         for name, value in arguments.items():
+            if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+                raise UserError(f"{option}.{name} is not an option of {kind.__name__}{did_you_mean(name, known)}")
             if isinstance(value, PartConfig):
                 arguments[name] = value.build(f"{option}.{name}", base)
         with option_prefix(option):
@@ -173,11 +182,13 @@ class RunConfig:
         for name, kind in (("long_tail", LongTail), ("limits", Limits)):
             data |= {name: _nested(name, kind, data[name])} if name in data else {}
         source = data.pop("data", "digits")
+        if not isinstance(source, str | os.PathLike | SSLData):
+            raise OptionError("data", source, "must be a path, the name of a dataset, or SSLData")
         if isinstance(source, SSLData) and data:
             raise OptionError(next(iter(data)), next(iter(data.values())), "must be left out", "the data are loaded")
         return cls(
             data=source if isinstance(source, SSLData) else DataConfig(data=os.fspath(source), **data),
-            preset=str(options.get("preset") or "auto"),
+            preset=check_choice("preset", str(options.get("preset") or "auto"), PRESETS),
             train=cast(TrainOptions, train),
             bank=_nested("bank", BankConfig, options.get("bank") or {}),
             cache=options.get("cache"),
@@ -187,7 +198,13 @@ class RunConfig:
     @classmethod
     def from_yaml(cls, text: str, *, trust_code: Trust = False) -> RunConfig:
         """From the text of a config.yaml; classes of other packages only if `trust_code` allows them."""
-        return cls.from_options(yaml.safe_load(text) or {}, trust_code=trust_code)
+        try:
+            options = yaml.safe_load(text) or {}
+        except yaml.YAMLError as fault:
+            raise UserError(f"the configuration cannot be read: {' '.join(str(fault).split())}") from fault
+        if not isinstance(options, dict):
+            raise UserError(f"the configuration must hold options, one `name: value` per line, got {text[:80]!r}")
+        return cls.from_options(options, trust_code=trust_code)
 
     def to_yaml(self) -> str:
         """The text of config.yaml, which repeats the run if this is what `resolve` returned."""
@@ -202,7 +219,12 @@ class RunConfig:
     def build(self, name: str) -> Any:
         """The model, algorithm, calibrator or selector; None if there is none."""
         part = getattr(self, name)
-        return part.build(name, PARTS[name]) if isinstance(part, PartConfig) else part
+        if isinstance(part, PartConfig):
+            return part.build(name, PARTS[name])
+        base = nn.Module if name == "model" else PARTS[name]  # any network can be trained
+        if part is not None and not isinstance(part, base):
+            raise OptionError(name, part, f"must be of type {base.__name__}, a class, or the name of one")
+        return part
 
     def train_config(self) -> TrainConfig:
         """The options of training, checked."""
@@ -234,7 +256,7 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     selector = config.selector
     if preset == "paper":
         options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
-        if isinstance(selector, PartConfig) and "every" in selector.kind().option_names():
+        if isinstance(selector, PartConfig) and "every" in selector.kind("selector").option_names():
             selector = selector.with_defaults(every=PAPER_REFRESH)
     if isinstance(algorithm, PartConfig):
         algorithm = _protocol(algorithm, preset, source)
@@ -256,7 +278,7 @@ def _unlabeled_ratio(algorithm: Any) -> int:
     if not isinstance(algorithm, PartConfig):
         return int(algorithm.unlabeled_ratio)
     base = algorithm.init_args.get("base")
-    return int(algorithm.kind().unlabeled_ratio) if base is None else _unlabeled_ratio(base)
+    return int(algorithm.kind("algorithm").unlabeled_ratio) if base is None else _unlabeled_ratio(base)
 
 
 def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:
@@ -264,4 +286,4 @@ def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:
     base = algorithm.init_args.get("base")
     if isinstance(base, PartConfig):
         algorithm = replace(algorithm, init_args={**algorithm.init_args, "base": _protocol(base, preset, source)})
-    return algorithm.with_defaults(**method_options(preset, source, algorithm.kind().__name__))
+    return algorithm.with_defaults(**method_options(preset, source, algorithm.kind("algorithm").__name__))

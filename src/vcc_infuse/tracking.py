@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -17,11 +17,6 @@ from PIL import Image
 from .errors import UserError
 from .utils.io import nan_to_none, write_text
 
-if TYPE_CHECKING:  # matplotlib comes with the extras `track` and `wandb`
-    from matplotlib.axes import Axes
-
-BAR = "#4c78a8"
-DOT = "#e45756"
 # `commit`: wandb would otherwise hold back a step until the next one is logged.
 IMAGE_OPTIONS: dict[str, dict[str, Any]] = {"tensorboard": {"dataformats": "NHWC"}, "wandb": {"commit": True}}
 
@@ -67,8 +62,11 @@ def start_wandb(accelerator: Accelerator, folder: Path, config: str) -> None:
     """Open the wandb run of `folder`, new or resumed; wandb's own files go to `folder`/wandb."""
     from wandb.errors import Error
 
+    path = folder / "wandb-id.txt"
+    if not path.exists():
+        write_text(path, uuid4().hex[:8])
     options = {
-        "id": wandb_id(folder),
+        "id": path.read_text(encoding="utf-8").strip(),
         "resume": "allow",
         "name": folder.resolve().name,
         "dir": str(folder),
@@ -82,39 +80,26 @@ def start_wandb(accelerator: Accelerator, folder: Path, config: str) -> None:
         raise UserError(f"tracker wandb cannot start ({reason}); {remedy}") from fault
 
 
-def wandb_id(folder: Path) -> str:
-    """The wandb id stored in the run folder; created at first use."""
-    path = folder / "wandb-id.txt"
-    if not path.exists():
-        write_text(path, uuid4().hex[:8])
-    return path.read_text(encoding="utf-8").strip()
-
-
 def reliability_image(metrics: dict[str, Any]) -> np.ndarray:
-    """Draw both reliability diagrams of an evaluation, softmax on the left and calibrated on the right.
+    """Draw both reliability diagrams of an evaluation, as RGB pixels: softmax on the left, calibrated on the right.
 
-    Returns:
-        RGB pixels of shape (height, width, 3).
+    A bar per bin is as high as its accuracy, with a dot at its mean confidence; empty bins are left out.
     """
     # Not pyplot, which keeps every figure in memory and chooses a backend for the whole process.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.4), dpi=100, layout="constrained")
     for axes, suffix in zip(figure.subplots(1, 2), ("", "_calibrated"), strict=True):
-        draw_diagram(axes, metrics[f"reliability{suffix}"])
+        diagram = metrics[f"reliability{suffix}"]
+        bins = len(diagram["count"])
+        filled = [i for i, count in enumerate(diagram["count"]) if count]
+        accuracy = [diagram["accuracy"][i] for i in filled]
+        left = [i / bins for i in filled]
+        axes.bar(left, accuracy, 1 / bins, align="edge", color="#4c78a8", edgecolor="white", linewidth=0.5)
+        axes.plot([0, 1], [0, 1], color="gray", linestyle="--", linewidth=0.8)
+        axes.plot([diagram["confidence"][i] for i in filled], accuracy, "o", color="#e45756", markersize=3)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
         axes.set_title(f"{'calibrated' if suffix else 'softmax'}: ECE {metrics[f'ece{suffix}']:.1%}", fontsize=10)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return np.asarray(Image.open(buffer).convert("RGB"))
-
-
-def draw_diagram(axes: Axes, diagram: dict[str, list[Any]]) -> None:
-    """Draw a bar per bin, as high as its accuracy, with a dot at its mean confidence; empty bins are left out."""
-    bins = len(diagram["count"])
-    filled = [i for i, count in enumerate(diagram["count"]) if count]
-    accuracy = [diagram["accuracy"][i] for i in filled]
-    confidence = [diagram["confidence"][i] for i in filled]
-    axes.bar([i / bins for i in filled], accuracy, 1 / bins, align="edge", color=BAR, edgecolor="white", linewidth=0.5)
-    axes.plot([0, 1], [0, 1], color="gray", linestyle="--", linewidth=0.8)
-    axes.plot(confidence, accuracy, "o", color=DOT, markersize=3)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.helpers.tiny import buffers, random_probs, same, two_processes
-from vcc_infuse.algorithms.alignment import EMAAlignment, QueueAlignment
+from vcc_infuse.algorithms.ops import EMAAlignment, QueueAlignment
 
 
 def aligned_by_hand(probs, mean, target):

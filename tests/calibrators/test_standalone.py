@@ -191,7 +191,7 @@ def test_an_averaged_model_of_ones_own_is_used_and_left_alone():
     standalone = VCC.for_model(mine, **ARGUMENTS, ema=average, scores=("view",), min_per_class=1)
     own_loop(standalone, mine, computed_here)
     assert same(before, buffers(average))
-    assert standalone.calibrator.score_memory.memory["scores"].max() > 0.01
+    assert standalone.calibrator.queue["scores"].max() > 0.01
     assert not any("ema" in name for name in standalone.state_dict())
 
 
@@ -304,7 +304,7 @@ def test_outputs_under_batch_statistics_are_not_compared_with_the_average():
     standalone = VCC.for_model(mine, **ARGUMENTS, scores=("view",))
     outputs = mine(3 + X[:8])
     standalone.update(3 + X[:8], outputs, torch.arange(8))
-    memory = standalone.calibrator.score_memory.memory
+    memory = standalone.calibrator.queue
     assert memory.filled == 8
     assert memory["scores"].max() < 1e-6
 

@@ -9,6 +9,7 @@ from vcc_infuse import Predictor
 from vcc_infuse.calibrators.ensemble_ts import EnsembleTS
 from vcc_infuse.calibrators.temperature import TemperatureScaling
 from vcc_infuse.cli import calibrate
+from vcc_infuse.cli.finished_run import labels_as_test
 from vcc_infuse.cli.main import main
 from vcc_infuse.data.ssl_data import load
 from vcc_infuse.errors import UserError
@@ -128,6 +129,6 @@ def test_too_few_images_are_refused():
 def test_the_train_part_leaves_out_unlabeled_images():
     dataset = load("digits")
     dataset.train.y[:100] = -1
-    part = calibrate.part_of(dataset, "train").test
+    part = labels_as_test(dataset).test
     assert len(part) == len(dataset.train) - 100
     assert np.array_equal(part.x, dataset.train.x[100:])

@@ -262,9 +262,9 @@ def test_wrong_options_are_named(kind):
             values += [-1, math.nan, "many"]
             values += [1.5] * (name in UP_TO_ONE or name.endswith(("_fraction", "_momentum")))
             values += [0] * (name in POSITIVE or name.endswith("_temperature"))
-        if option.annotation == "int | None":
+        if str(option.annotation) == "int | None":
             values += [-1, 0.5]
-        if str(option.annotation).startswith("Literal"):
+        if "Literal" in str(option.annotation):
             values += ["unknown"]
         for value in values:
             with pytest.raises(OptionError, match=f"^{name} must be .*, got {value!r}$"):

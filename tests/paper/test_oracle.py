@@ -10,8 +10,8 @@ from paper.cell import Cell
 from paper.oracle import OracleINFUSE
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer, UserError
 from vcc_infuse.models import Identity
+from vcc_infuse.selectors.base import example_columns
 from vcc_infuse.selectors.pool import Pool
-from vcc_infuse.selectors.scoring import example_columns
 from vcc_infuse.utils.serialization import to_config
 
 OPTIONS = {"steps": 8, "eval_every": 4, "batch_size": 8, "unlabeled_ratio": 3, "progress": False, "report": False}

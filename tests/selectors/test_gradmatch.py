@@ -9,9 +9,9 @@ from scipy.optimize import nnls
 
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.selectors import GradMatch, RandomOnline
+from vcc_infuse.selectors.base import example_columns, random_groups
 from vcc_infuse.selectors.gradmatch import Pursuit, class_blocks, filled
-from vcc_infuse.selectors.head_gradients import augmented
-from vcc_infuse.selectors.scoring import example_columns, random_groups
+from vcc_infuse.selectors.pool import augmented
 
 
 def per_example(pool):

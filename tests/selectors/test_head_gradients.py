@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vcc_infuse.selectors.head_gradients import ExampleGradients, GroupGradients, alignment, mean_gradient
+from vcc_infuse.selectors.pool import ExampleGradients, GroupGradients, alignment, mean_gradient
 
 N, C, D = 12, 5, 7
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from vcc_infuse.algorithms import Algorithm, FixMatch, FlexMatch, PseudoLabel
 from vcc_infuse.calibrators import Softmax
 from vcc_infuse.selectors import INFUSE, GradMatch
-from vcc_infuse.selectors.scoring import example_columns
+from vcc_infuse.selectors.base import example_columns
 from vcc_infuse.types import PseudoLabels
 
 # The defaults of every selector are covered by tests/integration/test_every_*.py.

@@ -8,9 +8,9 @@ from torch import nn
 from vcc_infuse import SmallConv, Trainer
 from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.selectors import RETRIEVE
-from vcc_infuse.selectors.head_gradients import ExampleGradients, GroupGradients
+from vcc_infuse.selectors.base import example_columns
+from vcc_infuse.selectors.pool import ExampleGradients, GroupGradients
 from vcc_infuse.selectors.retrieve import Lookahead, greedy
-from vcc_infuse.selectors.scoring import example_columns
 from vcc_infuse.types import Outputs
 
 N, L, C, D = 40, 9, 4, 5

@@ -107,7 +107,7 @@ def test_mistakes_cost_one_line():
     with pytest.raises(UserError, match=r"INFUSE\(keep=0.3\)$"):
         CoresetSampler(SIZE, selector=INFUSE(), keep=0.3)
     for sampler in (CoresetSampler(SIZE), CoresetSampler(SIZE, selector=EL2N())):
-        with pytest.raises(UserError, match="give scores to update instead$"):
+        with pytest.raises(UserError, match="or give scores to update$"):
             sampler.refresh()
     with pytest.raises(OptionError, match="^pool_size must"):
         CoresetSampler(0)

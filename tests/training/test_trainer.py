@@ -298,7 +298,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_one_line(digits):
     trainer.fit(digits)
     state = trainer.state_.state_dict()
     trainer.state_.load_state_dict(state)
-    state["calibrator"].pop("score_memory.memory.pushed")
+    state["calibrator"].pop("queue.pushed")
     with pytest.raises(UserError, match="--resume: the checkpoint's calibrator is from another version; start again"):
         trainer.state_.load_state_dict(state)
 

@@ -58,7 +58,7 @@ def test_a_clone_is_another_object_with_the_same_options(kind):
 def test_options_are_set_and_checked():
     method = FixMatch().set_params(threshold=0.5)
     assert (method.threshold, method.weight) == (0.5, 1.0)
-    assert repr(method) == "FixMatch(threshold=0.5, weight=1.0)"
+    assert repr(method) == "FixMatch(weight=1.0, threshold=0.5)"
     with pytest.raises(UserError, match=r"threshold must be a number in \[0, 1\], got 5"):
         method.set_params(threshold=5)
     with pytest.raises(UserError, match="thresold is not an option of FixMatch; did you mean threshold"):
@@ -140,7 +140,7 @@ def test_the_estimator_knows_the_options_of_its_parts(data):
     assert copy.algorithm is not model.algorithm
     copy.set_params(algorithm__threshold=0.1)
     assert (copy.algorithm.threshold, model.algorithm.threshold) == (0.1, 0.7)
-    assert "FixMatch(threshold=0.7" in repr(model)
+    assert "FixMatch(weight=1.0, threshold=0.7)" in repr(model)
     assert "FixMatch" in model._repr_html_()
     with pytest.raises(UserError, match="algorithm__threshold cannot be set, because algorithm is None"):
         classifier().set_params(algorithm__threshold=0.5)

@@ -20,33 +20,7 @@ from .softmatch import SoftMatch
 from .uda import UDA
 from .vat import VAT
 
-__all__ = [
-    "ABC",
-    "DARP",
-    "DASO",
-    "MPL",
-    "UDA",
-    "VAT",
-    "Adsh",
-    "Algorithm",
-    "Balance",
-    "CoMatch",
-    "Dash",
-    "DebiasPL",
-    "FixMatch",
-    "FlexMatch",
-    "FreeMatch",
-    "FullySupervised",
-    "LabelSpreading",
-    "LinearProbe",
-    "MeanTeacher",
-    "MixMatch",
-    "PiModel",
-    "PseudoLabel",
-    "PseudoLabeling",
-    "ReMixMatch",
-    "SimMatch",
-    "SoftMatch",
-    "Supervised",
-    "Wrapper",
-]
+__all__ = ["ABC", "DARP", "DASO", "MPL", "UDA", "VAT", "Adsh", "Algorithm", "Balance", "CoMatch", "Dash", "DebiasPL"]
+__all__ += ["FixMatch", "FlexMatch", "FreeMatch", "FullySupervised", "LabelSpreading", "LinearProbe", "MeanTeacher"]
+__all__ += ["MixMatch", "PiModel", "PseudoLabel", "PseudoLabeling", "ReMixMatch", "SimMatch", "SoftMatch", "Supervised"]
+__all__ += ["Wrapper"]

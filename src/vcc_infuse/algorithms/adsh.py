@@ -1,16 +1,17 @@
 """Adsh (Guo & Li, ICML 2022): thresholds by which every class keeps the same fraction as the most frequent one."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import check_integer, check_range
 from ..types import Calibrated, PseudoLabels, Step, Task
+from ..utils.params import integer, number
 from .base import PseudoLabeling
 from .ops import epoch_steps, last_occurrence
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Adsh(PseudoLabeling):
     """FixMatch with one threshold per class, recomputed at regular intervals.
 
@@ -19,30 +20,21 @@ class Adsh(PseudoLabeling):
 
     Args:
         threshold: of the head class (the one with most labels), and of all classes in the first interval.
-        weight: factor of the unlabeled loss.
         every: steps between two updates of the thresholds; by default 1,024, or one twentieth of a shorter run.
 
     References:
         Guo and Li, Class-Imbalanced Semi-Supervised Learning with Adaptive Thresholding, ICML 2022.
     """
 
-    confidence: Tensor
-    labels: Tensor
-    thresholds: Tensor
-    head: Tensor
-
-    def __init__(self, *, threshold: float = 0.95, weight: float = 1.0, every: int | None = None) -> None:
-        super().__init__()
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.weight = check_range("weight", weight)
-        self.every = None if every is None else check_integer("every", every)
+    threshold: float = number(0.95, 0, 1)
+    every: int | None = integer(None)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Latest confidence and label (−1: none yet) of each pool example, and the thresholds."""
-        self.register_buffer("confidence", torch.zeros(task.pool))
-        self.register_buffer("labels", torch.full((task.pool,), -1))
-        self.register_buffer("thresholds", torch.full((task.classes,), self.threshold))
-        self.register_buffer("head", task.label_counts.argmax())
+        self.confidence = nn.Buffer(torch.zeros(task.pool))
+        self.labels = nn.Buffer(torch.full((task.pool,), -1))
+        self.thresholds = nn.Buffer(torch.full((task.classes,), self.threshold))
+        self.head = nn.Buffer(task.label_counts.argmax())
 
     def on_coreset_change(self, ids: Tensor) -> None:
         """Forget predictions outside the core set, which would become stale."""
@@ -60,13 +52,11 @@ class Adsh(PseudoLabeling):
         if self.training:
             if step.number > 0 and step.number % (self.every or epoch_steps(step.steps)) == 0:
                 self._update_thresholds()
-            self._remember(step.gather(step.batch.pool_ids), step.gather(labels), step.gather(confidence))
+            ids = step.gather(step.batch.pool_ids)
+            last = last_occurrence(ids)
+            self.labels[ids] = step.gather(labels)[last]
+            self.confidence[ids] = step.gather(confidence)[last]
         return PseudoLabels(labels, (confidence >= self.thresholds[labels]).float())
-
-    def _remember(self, ids: Tensor, labels: Tensor, confidence: Tensor) -> None:
-        last = last_occurrence(ids)
-        self.labels[ids] = labels[last]
-        self.confidence[ids] = confidence[last]
 
     def _update_thresholds(self) -> None:
         """Keep the same fraction of each class as of the head class; a class that would keep none is skipped."""

@@ -1,14 +1,13 @@
 """Base classes of the methods: a method names the views it needs and yields its losses for one step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
-from ..utils.params import HasOptions
+from ..utils.params import HasOptions, number
 from .ops import labeled_loss
 
 
@@ -44,12 +43,17 @@ class Algorithm(HasOptions, nn.Module):
         raise NotImplementedError
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PseudoLabeling(Algorithm):
-    """The FixMatch family: a subclass only writes its rule for targets and weights, `pseudo_label`."""
+    """The FixMatch family: a subclass only writes its rule for targets and weights, `pseudo_label`.
+
+    Args:
+        weight: factor of the unlabeled loss.
+    """
 
     uses_confidence = True
     lazy_strong = True
-    weight: float = 1.0
+    weight: float = number(1.0)
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Targets and weights from the weak view; memories may change only while `self.training`."""

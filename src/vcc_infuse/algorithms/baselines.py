@@ -1,19 +1,18 @@
 """What semi-supervised methods are compared with: training on labels alone, a linear probe, label spreading."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import check_integer, check_range
 from ..models import Backbone, Classifier
 from ..models.classifier import set_up
 from ..models.linear_probe import probe_on
 from ..types import Losses, Step
+from ..utils.params import integer, number
 from .base import Algorithm
 from .ops import labeled_loss
 
@@ -51,6 +50,7 @@ class ClosedForm(Algorithm):
         return iter(())
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearProbe(ClosedForm):
     """Logistic regression on the features, its regularization chosen by cross-validation on the labels.
 
@@ -58,9 +58,7 @@ class LinearProbe(ClosedForm):
         seed: seed of the folds.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
-        super().__init__()
-        self.seed = check_integer("seed", seed, 0)
+    seed: int = integer(0, 0)
 
     def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
         """The same backbone under the fitted head."""
@@ -68,6 +66,7 @@ class LinearProbe(ClosedForm):
         return model
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LabelSpreading(ClosedForm):
     """scikit-learn's LabelSpreading: labels spread over the neighbors of each image in feature space.
 
@@ -84,11 +83,9 @@ class LabelSpreading(ClosedForm):
 
     needs_pool = True
 
-    def __init__(self, *, n_neighbors: int = 10, alpha: float = 0.2, max_iter: int = 30) -> None:
-        super().__init__()
-        self.n_neighbors = check_integer("n_neighbors", n_neighbors)
-        self.alpha = check_range("alpha", alpha, 0, 1, open_low=True, open_high=True)
-        self.max_iter = check_integer("max_iter", max_iter)
+    n_neighbors: int = integer(10)
+    alpha: float = number(0.2, 0, 1, open_low=True, open_high=True)
+    max_iter: int = integer(30)
 
     def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
         """The same backbone, then the vote of neighbors, under a head that passes the votes through."""
@@ -112,18 +109,7 @@ class LabelSpreading(ClosedForm):
 
 
 class NeighborVotes(Backbone):
-    """Log of the mean label distribution of the nearest rows; the features of a classifier whose head is the identity.
-
-    Args:
-        encoder: gives the features that are compared.
-        rows: stored rows.
-        width: features per row.
-        classes: number of classes.
-        n_neighbors: rows that vote.
-    """
-
-    stored: Tensor
-    spread: Tensor
+    """Log of the mean label distribution of the nearest rows: features of a classifier whose head is the identity."""
 
     def __init__(self, encoder: nn.Module, *, rows: int, width: int, classes: int, n_neighbors: int) -> None:
         super().__init__()
@@ -140,8 +126,8 @@ class NeighborVotes(Backbone):
 
     def attach(self, stored: Tensor, spread: Tensor) -> None:
         """Set the rows and their label distributions."""
-        self.register_buffer("stored", stored.half())
-        self.register_buffer("spread", spread)
+        self.stored = nn.Buffer(stored.half())
+        self.spread = nn.Buffer(spread)
         self.features = self.classes
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,27 +1,25 @@
 """CoMatch (Li et al., ICCV 2021): class probabilities and embeddings regularize each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_integer, check_range
 from ..types import Calibrated, Losses, Outputs, PseudoLabels, Step, Task, WeakOutputs
+from ..utils.params import integer, number
 from ..utils.ring_buffer import RingBuffer
-from .alignment import QueueAlignment
-from .base import PseudoLabeling
-from .ops import Projection, full_precision, labeled_loss, similarity
+from .fixmatch import FixMatch
+from .ops import Projection, QueueAlignment, full_precision, labeled_loss, similarity
 
 
-class CoMatch(PseudoLabeling):
+@dataclass(kw_only=True, eq=False, repr=False)
+class CoMatch(FixMatch):
     """Similar examples smooth the targets; embeddings of two strong views are trained to match target similarity.
 
     Args:
-        threshold: minimum of the largest target probability for a pseudo label to count.
-        weight: factor of the unlabeled loss.
+        threshold: largest target probability from which a pseudo label counts.
         contrast_weight: factor of the contrastive loss (5 for STL-10).
         contrast_threshold: pairs with a lower target similarity are not pulled together.
         smoothing: weight of the classifier in the target; the rest comes from the queue.
@@ -38,31 +36,14 @@ class CoMatch(PseudoLabeling):
     views = ("weak", "strong", "strong_2")
     lazy_strong = False  # the contrast compares all rows
 
-    def __init__(
-        self,
-        *,
-        threshold: float = 0.95,
-        weight: float = 1.0,
-        contrast_weight: float = 1.0,
-        contrast_threshold: float = 0.8,
-        smoothing: float = 0.9,
-        temperature: float = 0.2,
-        embedding_dim: int = 64,
-        memory: int = 5,
-        queue_size: int = 32,
-        hidden_dim: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.weight = check_range("weight", weight)
-        self.contrast_weight = check_range("contrast_weight", contrast_weight)
-        self.contrast_threshold = check_range("contrast_threshold", contrast_threshold, 0, 1)
-        self.smoothing = check_range("smoothing", smoothing, 0, 1)
-        self.temperature = check_range("temperature", temperature, 1e-3)
-        self.embedding_dim = check_integer("embedding_dim", embedding_dim)
-        self.hidden_dim = None if hidden_dim is None else check_integer("hidden_dim", hidden_dim)
-        self.memory = check_integer("memory", memory)
-        self.queue_size = check_integer("queue_size", queue_size)
+    contrast_weight: float = number(1.0)
+    contrast_threshold: float = number(0.8, 0, 1)
+    smoothing: float = number(0.9, 0, 1)
+    temperature: float = number(0.2, 0.001)
+    embedding_dim: int = integer(64)
+    memory: int = integer(5)
+    queue_size: int = integer(32)
+    hidden_dim: int | None = integer(None)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A projection head, and a queue of projections and their class probabilities."""
@@ -95,10 +76,6 @@ class CoMatch(PseudoLabeling):
             contrast=self.contrast_weight * contrast.mean(),
             calibration=calibrated.loss,
         )
-
-    def class_thresholds(self) -> float:
-        """One threshold for all classes."""
-        return self.threshold
 
     @torch.no_grad()
     def _smooth(self, probs: Tensor, features: Tensor) -> PseudoLabels:

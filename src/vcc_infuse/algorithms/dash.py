@@ -1,16 +1,15 @@
 """Dash (Xu et al., ICML 2021): keep examples with a loss below a threshold that shrinks during training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_integer, check_range
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
+from ..utils.params import integer, number
 from .base import PseudoLabeling
 from .ops import sharpen
 
@@ -18,11 +17,11 @@ PAPER_STEPS = 2**20  # length of the published run
 PAPER_PERIOD = 10 * 1024  # its steps between two reductions; runs of another length scale the period
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Dash(PseudoLabeling):
     """A supervised warm-up, then a threshold that starts at the labeled loss measured at its end.
 
     Args:
-        weight: factor of the unlabeled loss.
         warmup_steps: length of the supervised warm-up, capped by `warmup_fraction`.
         warmup_fraction: the warm-up is at most this fraction of the run.
         scale: the threshold starts at this multiple of the labeled loss.
@@ -34,33 +33,17 @@ class Dash(PseudoLabeling):
         Xu et al., Dash: Semi-Supervised Learning with Dynamic Thresholding, ICML 2021.
     """
 
-    loss_sum: Tensor
-    loss_count: Tensor
-
-    def __init__(
-        self,
-        *,
-        weight: float = 1.0,
-        warmup_steps: int = 2048,
-        warmup_fraction: float = 0.05,
-        scale: float = 1.0001,
-        shrink: float = 1.27,
-        min_threshold: float = 0.05,
-        temperature: float = 0.5,
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.warmup_steps = check_integer("warmup_steps", warmup_steps)
-        self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
-        self.scale = check_range("scale", scale)
-        self.shrink = check_range("shrink", shrink, 1)
-        self.min_threshold = check_range("min_threshold", min_threshold)
-        self.temperature = check_range("temperature", temperature, 1e-3)
+    warmup_steps: int = integer(2048)
+    warmup_fraction: float = number(0.05, 0, 1)
+    scale: float = number(1.0001)
+    shrink: float = number(1.27, 1)
+    min_threshold: float = number(0.05)
+    temperature: float = number(0.5, 0.001)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Sum and count of the labeled losses over the last pass of the warm-up."""
-        self.register_buffer("loss_sum", torch.zeros(()))
-        self.register_buffer("loss_count", torch.zeros(()))
+        self.loss_sum = nn.Buffer(torch.zeros(()))
+        self.loss_count = nn.Buffer(torch.zeros(()))
         self._initial_loss = math.log(task.classes)
         self._pass_steps = math.ceil(task.labeled / task.batch_size)
 
@@ -96,6 +79,6 @@ class Dash(PseudoLabeling):
         losses = F.cross_entropy(labeled.logits.float(), step.batch.y, reduction="none")
         if self.training and step.number >= self.warmup_length(step) - self._pass_steps:
             everyone = step.gather(losses.detach())
-            self.loss_sum += everyone.sum()
-            self.loss_count += len(everyone)
+            self.loss_sum.add_(everyone.sum())
+            self.loss_count.add_(len(everyone))
         yield Losses(labeled=losses.mean())

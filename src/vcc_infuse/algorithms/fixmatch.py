@@ -1,29 +1,28 @@
 """FixMatch (Sohn et al., NeurIPS 2020): a confident prediction for the weak view labels the strong view."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
-from ..errors import check_range
+from torch import Tensor
+
 from ..types import Calibrated, PseudoLabels, Step
+from ..utils.params import number
 from .base import PseudoLabeling
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FixMatch(PseudoLabeling):
     """Keep a pseudo label where the confidence of the weak view reaches a fixed threshold.
 
     Args:
         threshold: confidence that a pseudo label must reach.
-        weight: factor of the unlabeled loss.
 
     References:
         Sohn et al., FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence, NeurIPS 2020.
     """
 
-    def __init__(self, *, threshold: float = 0.95, weight: float = 1.0) -> None:
-        super().__init__()
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.weight = check_range("weight", weight)
+    threshold: float = number(0.95, 0, 1)
 
-    def class_thresholds(self) -> float:
+    def class_thresholds(self) -> Tensor | float:
         """One threshold for all classes."""
         return self.threshold
 

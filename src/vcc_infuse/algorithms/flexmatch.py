@@ -1,17 +1,15 @@
 """FlexMatch (Zhang et al., NeurIPS 2021): classes that are learned slowly get a lower threshold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import check_choice, check_range
 from ..types import Calibrated, PseudoLabels, Step, Task
-from .base import PseudoLabeling
+from .fixmatch import FixMatch
 from .ops import last_occurrence
 
 MAPPINGS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -22,12 +20,12 @@ MAPPINGS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class FlexMatch(PseudoLabeling):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FlexMatch(FixMatch):
     """FixMatch with thresholds that grow with the number of pool examples confidently predicted as each class.
 
     Args:
         threshold: confidence that a pseudo label of the best-learned class must reach.
-        weight: factor of the unlabeled loss.
         mapping: maps the learning status of a class (0 to 1) to the fraction of `threshold` that applies to it. With
             "low_limit" no threshold is below half of `threshold`; with the others every pseudo label counts at first.
         thresh_warmup: lower all thresholds while most of the pool has never been predicted confidently.
@@ -36,27 +34,13 @@ class FlexMatch(PseudoLabeling):
         Zhang et al., FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo Labeling, NeurIPS 2021.
     """
 
-    selected: Tensor
-    counts: Tensor
-
-    def __init__(
-        self,
-        *,
-        threshold: float = 0.95,
-        weight: float = 1.0,
-        mapping: Literal["convex", "linear", "concave", "low_limit"] = "convex",
-        thresh_warmup: bool = True,
-    ) -> None:
-        super().__init__()
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.weight = check_range("weight", weight)
-        self.mapping = check_choice("mapping", mapping, list(MAPPINGS))
-        self.thresh_warmup = thresh_warmup
+    mapping: Literal["convex", "linear", "concave", "low_limit"] = "convex"
+    thresh_warmup: bool = True
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """`selected`: last confident class of each pool example, or −1; `counts`: examples per class, then of −1."""
-        self.register_buffer("selected", torch.full((task.pool,), -1))
-        self.register_buffer("counts", torch.zeros(task.classes + 1, dtype=torch.long))
+        self.selected = nn.Buffer(torch.full((task.pool,), -1))
+        self.counts = nn.Buffer(torch.zeros(task.classes + 1, dtype=torch.long))
         self.counts[-1] = task.pool
 
     def on_coreset_change(self, ids: Tensor) -> None:
@@ -77,16 +61,14 @@ class FlexMatch(PseudoLabeling):
         confidence = calibrated.confidence
         weights = (confidence >= self.class_thresholds()[labels]).float()
         if self.training:
-            confident = labels.where(confidence >= self.threshold, -1)
-            self._record(step.gather(step.batch.pool_ids), step.gather(confident))
+            ids = step.gather(step.batch.pool_ids)
+            confident = step.gather(labels.where(confidence >= self.threshold, -1))
+            # A repeated id counts once, with its last confident label.
+            last = last_occurrence(ids, confident >= 0)
+            before = self.selected[ids]
+            after = confident[last].where(confident[last] >= 0, before)
+            once = (last == torch.arange(len(ids), device=ids.device)).long()
+            self.counts.index_add_(0, before % len(self.counts), -once)
+            self.counts.index_add_(0, after % len(self.counts), once)
+            self.selected[ids] = after
         return PseudoLabels(labels, weights)
-
-    def _record(self, ids: Tensor, labels: Tensor) -> None:
-        """Store confident labels (not −1). A repeated id counts once, with its last confident label."""
-        last = last_occurrence(ids, labels >= 0)
-        before = self.selected[ids]
-        after = labels[last].where(labels[last] >= 0, before)
-        once = (last == torch.arange(len(ids), device=ids.device)).long()
-        self.counts.index_add_(0, before % len(self.counts), -once)
-        self.counts.index_add_(0, after % len(self.counts), once)
-        self.selected[ids] = after

@@ -1,6 +1,6 @@
 """FreeMatch (Wang et al., ICLR 2023): thresholds follow the mean confidence; a fairness term spreads predictions."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from ..errors import check_range
 from ..types import Calibrated, PseudoLabels, Step, Task
 from ..utils.device import class_counts
+from ..utils.params import number
 from .base import PseudoLabeling
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FreeMatch(PseudoLabeling):
     """A global threshold (the mean confidence), scaled per class by the mean probability of that class.
 
     Args:
-        weight: factor of the unlabeled loss.
         fairness: factor of the fairness term.
         momentum: of the running confidence, probabilities and label histogram.
         min_threshold: lower bound of the thresholds (0.9 for SVHN).
@@ -25,31 +26,20 @@ class FreeMatch(PseudoLabeling):
         Wang et al., FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning, ICLR 2023.
     """
 
-    global_threshold: Tensor
-    probs: Tensor
-    histogram: Tensor
+    fairness: float = number(0.001)
+    momentum: float = number(0.999, 0, 1)
+    min_threshold: float = number(0.0, 0, 1)
+    max_threshold: float = 1.0
 
-    def __init__(
-        self,
-        *,
-        weight: float = 1.0,
-        fairness: float = 0.001,
-        momentum: float = 0.999,
-        min_threshold: float = 0.0,
-        max_threshold: float = 1.0,
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.fairness = check_range("fairness", fairness)
-        self.momentum = check_range("momentum", momentum, 0, 1)
-        self.min_threshold = check_range("min_threshold", min_threshold, 0, 1)
-        self.max_threshold = check_range("max_threshold", max_threshold, min_threshold, 1)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.max_threshold = check_range("max_threshold", self.max_threshold, self.min_threshold, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Running means of confidence and probabilities, and a running label histogram."""
-        self.register_buffer("global_threshold", torch.tensor(1 / task.classes))
-        self.register_buffer("probs", torch.full((task.classes,), 1 / task.classes))
-        self.register_buffer("histogram", torch.full((task.classes,), 1 / task.classes))
+        self.global_threshold = nn.Buffer(torch.tensor(1 / task.classes))
+        self.probs = nn.Buffer(torch.full((task.classes,), 1 / task.classes))
+        self.histogram = nn.Buffer(torch.full((task.classes,), 1 / task.classes))
 
     def class_thresholds(self) -> Tensor:
         """The current threshold of each class."""

@@ -1,32 +1,28 @@
 """Mean Teacher (Tarvainen & Valpola, NeurIPS 2017): the average of past weights provides the target."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..models.classifier import frozen_statistics
 from ..types import Outputs, Step
+from ..utils.params import number
 from .pi_model import PiModel
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MeanTeacher(PiModel):
     """The Pi-Model with the averaged model as the teacher; its decay is the `ema_decay` of the trainer.
-
-    Args:
-        weight: factor of the unlabeled loss.
-        rampup_fraction: fraction of the run over which that factor rises from zero.
 
     References:
         Tarvainen and Valpola, Mean teachers are better role models: Weight-averaged consistency targets improve
         semi-supervised deep learning results, NeurIPS 2017.
     """
 
-    def __init__(self, *, weight: float = 50.0, rampup_fraction: float = 0.4) -> None:
-        super().__init__(weight=weight, rampup_fraction=rampup_fraction)
+    weight: float = number(50.0)
 
     @torch.no_grad()
     def target(self, step: Step) -> Tensor:

@@ -1,21 +1,21 @@
 """MixMatch (Berthelot et al., NeurIPS 2019): sharpened guesses from several views, and MixUp of all examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step
+from ..utils.params import number
 from .base import Algorithm
 from .ops import interleaved_forward, mixup, ramp, sharpen
 from .pi_model import squared_error
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MixMatch(Algorithm):
     """Average and sharpen the predictions for two weak views, mix labeled and unlabeled, compare by squared error.
 
@@ -34,14 +34,10 @@ class MixMatch(Algorithm):
     views = ("weak", "weak_2")
     unlabeled_ratio = 1
 
-    def __init__(
-        self, *, weight: float = 75.0, rampup_fraction: float = 1 / 64, temperature: float = 0.5, alpha: float = 0.75
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
-        self.temperature = check_range("temperature", temperature, 0.01, 100)
-        self.alpha = check_range("alpha", alpha)
+    weight: float = number(75.0)
+    rampup_fraction: float = number(1 / 64, 0, 1)
+    temperature: float = number(0.5, 0.01, 100)
+    alpha: float = number(0.75)
 
     @torch.no_grad()
     def guess(self, step: Step) -> Tensor:

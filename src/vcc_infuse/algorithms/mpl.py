@@ -1,21 +1,21 @@
 """Meta Pseudo Labels (Pham et al., CVPR 2021): a teacher is trained by how much its labels improve the student."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Outputs, PseudoLabels, Step, Task
+from ..utils.params import number
 from .base import Algorithm
 from .ops import labeled_loss, ramp, sharpen
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MPL(Algorithm):
     """The student learns only pseudo labels; the teacher learns from labels, consistency (UDA) and feedback.
 
@@ -42,23 +42,12 @@ class MPL(Algorithm):
         Pham et al., Meta Pseudo Labels, CVPR 2021.
     """
 
-    def __init__(
-        self,
-        *,
-        weight: float = 8.0,
-        rampup_fraction: float = 1 / 60,
-        threshold: float = 0.6,
-        temperature: float = 0.7,
-        smoothing: float = 0.15,
-        finetune_fraction: float = 0.01,
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.temperature = check_range("temperature", temperature, 0.01, 100)
-        self.smoothing = check_range("smoothing", smoothing, 0, 1)
-        self.finetune_fraction = check_range("finetune_fraction", finetune_fraction, 0, 1)
+    weight: float = number(8.0)
+    rampup_fraction: float = number(1 / 60, 0, 1)
+    threshold: float = number(0.6, 0, 1)
+    temperature: float = number(0.7, 0.01, 100)
+    smoothing: float = number(0.15, 0, 1)
+    finetune_fraction: float = number(0.01, 0, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """The teacher is a copy of the model."""
@@ -71,29 +60,23 @@ class MPL(Algorithm):
             (outputs,) = step.forward(batch.x)
             yield Losses(finetune=labeled_loss(outputs.logits, batch.y))
             return
-        weak, labeled, strong = self.teacher_outputs(step)
+        # One forward: the weak view must be normalized by the statistics that the labels were learned with. The running
+        # statistics of the teacher are never used.
+        images = [batch.views["weak"], batch.x, batch.views["strong"]]
+        with frozen_statistics(self.teacher):
+            weak, labeled, strong = self.teacher(torch.cat(images)).split([len(part) for part in images])
         pseudo = PseudoLabels(strong.logits.detach().argmax(1), torch.ones_like(batch.weights))
         before = student_loss(step)
         (student,) = step.forward(batch.views["strong"])
         yield Losses(pseudo, student=(batch.weights * self.smoothed(student, pseudo.targets)).mean())
         with frozen_statistics(step.model):
             feedback = before - student_loss(step)
+        rise = ramp((step.number + 1) / step.steps, self.rampup_fraction)  # from step one, as in the paper's code
         yield Losses(
             teacher_labeled=self.smoothed(labeled, batch.y).mean(),
-            teacher_consistency=self.consistency_weight(step) * self.consistency(weak, strong, batch.weights),
+            teacher_consistency=self.weight * rise * self.consistency(weak.detach(), strong, batch.weights),
             teacher_feedback=feedback * pseudo.loss(strong.logits, batch.weights),
         )
-
-    def teacher_outputs(self, step: Step) -> tuple[Outputs, Outputs, Outputs]:
-        """Outputs of the teacher for the weak view (without gradient), the labeled images and the strong view.
-
-        All three share one forward: the weak view must be normalized by the statistics that the labels were learned
-        with. The running statistics of the teacher are never used.
-        """
-        images = [step.batch.views["weak"], step.batch.x, step.batch.views["strong"]]
-        with frozen_statistics(self.teacher):
-            weak, labeled, strong = self.teacher(torch.cat(images)).split([len(part) for part in images])
-        return weak.detach(), labeled, strong
 
     def smoothed(self, outputs: Outputs, labels: Tensor) -> Tensor:
         """Cross entropy per example with smoothed labels."""
@@ -104,10 +87,6 @@ class MPL(Algorithm):
         probs = weak.logits.float().softmax(1)
         confident = (probs.amax(1) >= self.threshold).float()
         return PseudoLabels(sharpen(probs, self.temperature), confident).loss(strong.logits, weights)
-
-    def consistency_weight(self, step: Step) -> float:
-        """The factor of the consistency loss; steps count from one, as in the paper's code."""
-        return self.weight * ramp((step.number + 1) / step.steps, self.rampup_fraction)
 
 
 @torch.no_grad()

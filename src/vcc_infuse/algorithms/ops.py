@@ -1,15 +1,16 @@
-"""What several methods share: sharpening, MixUp, the labeled loss, schedules, repeated ids, projections."""
-
-from __future__ import annotations
+"""What several methods share: sharpening, MixUp, schedules, repeated ids, projections, distribution alignment."""
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models.classifier import frozen_statistics
-from ..types import Step
+from ..types import Step, identity_gather
+from ..utils.ring_buffer import RingBuffer
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
@@ -84,10 +85,7 @@ def full_precision(tensor: Tensor) -> torch.autocast:
 
 
 class Projection(nn.Module):
-    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions.
-
-    The hidden layer has `hidden_dim` units, as many as features if None.
-    """
+    """Two layers from the features of a model to unit vectors of `embedding_dim` dimensions."""
 
     def __init__(self, features: int, embedding_dim: int, hidden_dim: int | None = None) -> None:
         super().__init__()
@@ -95,7 +93,7 @@ class Projection(nn.Module):
         self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, embedding_dim))
 
     @classmethod
-    def of(cls, model: nn.Module, embedding_dim: int, hidden_dim: int | None = None) -> Projection:
+    def of(cls, model: nn.Module, embedding_dim: int, hidden_dim: int | None = None) -> Self:
         """A projection of the features that enter `model.head`."""
         return cls(head_of(model).in_features, embedding_dim, hidden_dim)
 
@@ -109,3 +107,55 @@ def similarity(rows: Tensor, others: Tensor, temperature: float) -> Tensor:
     """Cosine similarities of unit rows, divided by the temperature."""
     with full_precision(rows):
         return rows.float() @ others.float().T / temperature
+
+
+Gather = Callable[[Tensor], Tensor]
+
+
+def align(probs: Tensor, mean: Tensor, target: Tensor | float, eps: float = 1e-6) -> Tensor:
+    """Distribution alignment (Berthelot et al., ICLR 2020): multiply by target / mean, then normalize each row."""
+    scaled = probs * ((target + eps) / (mean + eps))
+    return scaled / scaled.sum(1, keepdim=True)
+
+
+class EMAAlignment(nn.Module):
+    """Aligns to `target` (uniform if None) by a moving average of batch means, which starts at that of the first batch.
+
+    The average is updated with a batch before that batch is aligned.
+    """
+
+    def __init__(self, classes: int, *, momentum: float = 0.999, target: Tensor | None = None) -> None:
+        super().__init__()
+        self.momentum = momentum
+        target = torch.full((classes,), 1 / classes) if target is None else target.float() / target.sum()
+        self.target = nn.Buffer(target)
+        self.mean = nn.Buffer(target.clone())  # the identity until the first batch
+        self.started = nn.Buffer(torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:
+        """Aligned probabilities; the average changes only in training mode."""
+        probs = probs.float()
+        if self.training:
+            batch = gather(probs).mean(0)
+            self.mean.copy_(torch.where(self.started, batch.lerp(self.mean, self.momentum), batch))
+            self.started.fill_(True)
+        return align(probs, self.mean, self.target)
+
+
+class QueueAlignment(nn.Module):
+    """Aligns to the uniform distribution by the mean of the last `size` batch means."""
+
+    def __init__(self, classes: int, size: int = 32) -> None:
+        super().__init__()
+        self.target = 1 / classes
+        self.means = RingBuffer(size, {"mean": ((classes,), torch.float32)})
+
+    @torch.no_grad()
+    def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:
+        """Aligned probabilities; in training mode the batch enters the queue first."""
+        probs = probs.float()
+        if self.training:
+            self.means.push(mean=gather(probs).mean(0, keepdim=True))
+        mean = self.means["mean"].sum(0) / self.means.filled.clamp(min=1)
+        return align(probs, mean, self.target)

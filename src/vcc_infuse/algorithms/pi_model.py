@@ -1,19 +1,19 @@
 """Pi-Model (Laine & Aila, ICLR 2017): two random views of an image should get the same prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Outputs, Step
+from ..utils.params import number
 from .base import Algorithm
 from .ops import labeled_loss, ramp
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PiModel(Algorithm):
     """Squared difference between the predictions for two weak views; the first is a fixed target.
 
@@ -28,10 +28,8 @@ class PiModel(Algorithm):
     views = ("weak", "weak_2")
     unlabeled_ratio = 1
 
-    def __init__(self, *, weight: float = 10.0, rampup_fraction: float = 0.4) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
+    weight: float = number(10.0)
+    rampup_fraction: float = number(0.4, 0, 1)
 
     @torch.no_grad()
     def target(self, step: Step) -> Tensor:

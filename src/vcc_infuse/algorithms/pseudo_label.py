@@ -1,22 +1,20 @@
 """PseudoLabel (Lee, ICML workshop 2013): train on the confident predictions of the network for the same view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ..errors import check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Step, WeakOutputs
+from ..utils.params import number
 from .fixmatch import FixMatch
 from .ops import labeled_loss, ramp
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PseudoLabel(FixMatch):
     """The rule of FixMatch with a single weak view; the unlabeled loss ramps up over the first part of the run.
 
     Args:
-        threshold: confidence that a pseudo label must reach.
-        weight: factor of the unlabeled loss.
         rampup_fraction: fraction of the run over which that factor rises from zero.
 
     References:
@@ -28,9 +26,7 @@ class PseudoLabel(FixMatch):
     lazy_strong = False
     unlabeled_ratio = 1
 
-    def __init__(self, *, threshold: float = 0.95, weight: float = 1.0, rampup_fraction: float = 0.4) -> None:
-        super().__init__(threshold=threshold, weight=weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
+    rampup_fraction: float = number(0.4, 0, 1)
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """One forward gives target and prediction; only labeled images update the BatchNorm statistics."""

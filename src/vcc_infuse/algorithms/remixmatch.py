@@ -1,23 +1,23 @@
 """ReMixMatch (Berthelot et al., ICLR 2020): MixMatch with aligned guesses, strong views and a rotation task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError, check_choice, check_range
+from ..errors import UserError
 from ..models.classifier import frozen_statistics
 from ..types import Losses, PseudoLabels, Step, Task
-from .alignment import EMAAlignment
-from .base import Algorithm
-from .ops import head_of, interleaved_forward, mixup, ramp, sharpen
+from ..utils.params import number
+from .mixmatch import MixMatch
+from .ops import EMAAlignment, head_of, interleaved_forward, mixup, ramp, sharpen
 
 
-class ReMixMatch(Algorithm):
+@dataclass(kw_only=True, eq=False, repr=False)
+class ReMixMatch(MixMatch):
     """The prediction for the weak view, aligned and sharpened, is the target of two strong views, mixed and unmixed.
 
     The paper uses eight strong views, and strong views of labeled images; here there are two, and weak ones.
@@ -28,8 +28,6 @@ class ReMixMatch(Algorithm):
         strong_weight: factor of the loss of the unmixed strong view.
         rotation_weight: factor of the loss of predicting by how many quarter turns the strong view was rotated.
         rampup_fraction: fraction of the run over which the first two factors rise from zero.
-        temperature: of the sharpening.
-        alpha: of MixUp's Beta distribution.
         momentum: of the mean guess that is aligned to `target` (the paper: the mean of the last 128 batches).
         target: class distribution that guesses are aligned to: that of the labels, or uniform.
 
@@ -38,30 +36,13 @@ class ReMixMatch(Algorithm):
         ICLR 2020.
     """
 
-    views = ("weak", "strong", "strong_2")
-    unlabeled_ratio = 1
+    views = ("weak", "strong", "strong_2")  # type: ignore[assignment]  # inferred as a pair in MixMatch
 
-    def __init__(
-        self,
-        *,
-        weight: float = 1.5,
-        strong_weight: float = 0.5,
-        rotation_weight: float = 0.5,
-        rampup_fraction: float = 1 / 64,
-        temperature: float = 0.5,
-        alpha: float = 0.75,
-        momentum: float = 0.992,
-        target: Literal["labeled", "uniform"] = "labeled",
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.strong_weight = check_range("strong_weight", strong_weight)
-        self.rotation_weight = check_range("rotation_weight", rotation_weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
-        self.temperature = check_range("temperature", temperature, 0.01, 100)
-        self.alpha = check_range("alpha", alpha)
-        self.momentum = check_range("momentum", momentum, 0, 1)
-        self.target = check_choice("target", target, ("labeled", "uniform"))
+    weight: float = number(1.5)
+    strong_weight: float = number(0.5)
+    rotation_weight: float = number(0.5)
+    momentum: float = number(0.992, 0, 1)
+    target: Literal["labeled", "uniform"] = "labeled"
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A head that classifies four rotations, and the running mean of the guesses."""
@@ -90,26 +71,18 @@ class ReMixMatch(Algorithm):
         mixed = PseudoLabels(targets[size:], batch.weights.repeat(3))
         rise = ramp(step.progress, self.rampup_fraction)
         pseudo = PseudoLabels(guess, torch.ones_like(batch.weights))
+        turns = torch.randint(4, (len(batch.weights),), device=batch.weights.device)
+        with frozen_statistics(step.model):
+            (strong,) = step.forward(views["strong"])
+            (turned,) = step.forward(rotate(views["strong"], turns))
+        rotation = PseudoLabels(turns, batch.weights).loss(self.rotation(turned.features))
         yield Losses(
             pseudo,
             labeled=F.cross_entropy(logits[:size].float(), targets[:size]),
             unlabeled=self.weight * rise * mixed.loss(logits[size:]),
-            **self.strong_losses(step, pseudo, rise),
+            strong=self.strong_weight * rise * pseudo.loss(strong.logits, batch.weights),
+            rotation=self.rotation_weight * rotation,
         )
-
-    def strong_losses(self, step: Step, pseudo: PseudoLabels, rise: float) -> dict[str, Tensor]:
-        """The losses of the unmixed strong view: pseudo label and rotation."""
-        images = step.batch.views["strong"]
-        weights = step.batch.weights
-        turns = torch.randint(4, (len(images),), device=images.device)
-        with frozen_statistics(step.model):
-            (strong,) = step.forward(images)
-            (turned,) = step.forward(rotate(images, turns))
-        rotation = PseudoLabels(turns, weights).loss(self.rotation(turned.features))
-        return {
-            "strong": self.strong_weight * rise * pseudo.loss(strong.logits, weights),
-            "rotation": self.rotation_weight * rotation,
-        }
 
 
 def rotate(images: Tensor, turns: Tensor) -> Tensor:

@@ -1,28 +1,26 @@
 """SimMatch (Zheng et al., CVPR 2022): pseudo labels and similarities to labeled images correct each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_integer, check_range
 from ..types import Calibrated, Losses, PseudoLabels, Step, Task
-from .alignment import QueueAlignment
-from .base import PseudoLabeling
-from .ops import Projection, epoch_steps, labeled_loss, last_occurrence, similarity
+from ..utils.params import integer, number
+from .fixmatch import FixMatch
+from .ops import Projection, QueueAlignment, epoch_steps, labeled_loss, last_occurrence, similarity
 
 
-class SimMatch(PseudoLabeling):
+@dataclass(kw_only=True, eq=False, repr=False)
+class SimMatch(FixMatch):
     """Targets mix class probabilities with the labels of similar images, and both views should have similar neighbors.
 
     Both parts start after `warmup_steps`, when every labeled image has been seen.
 
     Args:
-        threshold: minimum of the largest target probability for a pseudo label to count.
-        weight: factor of the unlabeled loss.
+        threshold: largest target probability from which a pseudo label counts.
         instance_weight: factor of the loss between the similarities of weak and strong views.
         smoothing: weight of the classifier in the target; the rest comes from the labels of similar images.
         temperature: of the similarities.
@@ -37,41 +35,22 @@ class SimMatch(PseudoLabeling):
     """
 
     lazy_strong = False  # similarities are learned from all rows
-    labeled_embeddings: Tensor
-    embedded_labels: Tensor
 
-    def __init__(
-        self,
-        *,
-        threshold: float = 0.95,
-        weight: float = 1.0,
-        instance_weight: float = 1.0,
-        smoothing: float = 0.9,
-        temperature: float = 0.1,
-        embedding_dim: int = 128,
-        embedding_momentum: float = 0.7,
-        queue_size: int = 32,
-        warmup_steps: int | None = None,
-        hidden_dim: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.weight = check_range("weight", weight)
-        self.instance_weight = check_range("instance_weight", instance_weight)
-        self.smoothing = check_range("smoothing", smoothing, 0, 1)
-        self.temperature = check_range("temperature", temperature, 1e-3)
-        self.embedding_dim = check_integer("embedding_dim", embedding_dim)
-        self.hidden_dim = None if hidden_dim is None else check_integer("hidden_dim", hidden_dim)
-        self.embedding_momentum = check_range("embedding_momentum", embedding_momentum, 0, 1)
-        self.queue_size = check_integer("queue_size", queue_size)
-        self.warmup_steps = None if warmup_steps is None else check_integer("warmup_steps", warmup_steps, 0)
+    instance_weight: float = number(1.0)
+    smoothing: float = number(0.9, 0, 1)
+    temperature: float = number(0.1, 0.001)
+    embedding_dim: int = integer(128)
+    embedding_momentum: float = number(0.7, 0, 1)
+    queue_size: int = integer(32)
+    warmup_steps: int | None = integer(None, 0)
+    hidden_dim: int | None = integer(None)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """A projection head, and the embedding and label (−1: not seen yet) of each labeled image."""
         self.projection = Projection.of(model, self.embedding_dim, self.hidden_dim)
         self.alignment = QueueAlignment(task.classes, self.queue_size)
-        self.register_buffer("labeled_embeddings", F.normalize(torch.randn(task.labeled, self.embedding_dim), dim=1))
-        self.register_buffer("embedded_labels", torch.full((task.labeled,), -1))
+        self.labeled_embeddings = nn.Buffer(F.normalize(torch.randn(task.labeled, self.embedding_dim), dim=1))
+        self.embedded_labels = nn.Buffer(torch.full((task.labeled,), -1))
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Soft targets, with weight 1 where the largest probability reaches the threshold."""
@@ -95,10 +74,6 @@ class SimMatch(PseudoLabeling):
             instance=self.instance_weight * self._started(step) * instance,
             calibration=calibrated.loss,
         )
-
-    def class_thresholds(self) -> float:
-        """One threshold for all classes."""
-        return self.threshold
 
     def _started(self, step: Step) -> bool:
         return step.number >= (epoch_steps(step.steps) if self.warmup_steps is None else self.warmup_steps)

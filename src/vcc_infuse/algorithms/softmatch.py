@@ -1,21 +1,21 @@
 """SoftMatch (Chen et al., ICLR 2023): the weight of a label falls as its confidence drops below the mean."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import check_range
 from ..types import Calibrated, PseudoLabels, Step, Task
-from .alignment import EMAAlignment
+from ..utils.params import number
 from .base import PseudoLabeling
+from .ops import EMAAlignment
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SoftMatch(PseudoLabeling):
     """Weights follow a Gaussian fitted to the aligned confidence, and are 1 above its mean.
 
     Args:
-        weight: factor of the unlabeled loss.
         sigmas: the standard deviation of the confidence is divided by this number.
         momentum: of the running mean and variance, and of the alignment.
         align: align probabilities to the uniform distribution before taking the confidence; labels stay unaligned.
@@ -25,30 +25,16 @@ class SoftMatch(PseudoLabeling):
         Chen et al., SoftMatch: Addressing the Quantity-Quality Trade-off in Semi-supervised Learning, ICLR 2023.
     """
 
-    mean: Tensor
-    variance: Tensor
-
-    def __init__(
-        self,
-        *,
-        weight: float = 1.0,
-        sigmas: float = 2.0,
-        momentum: float = 0.999,
-        align: bool = True,
-        per_class: bool = False,
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.sigmas = check_range("sigmas", sigmas, open_low=True)
-        self.momentum = check_range("momentum", momentum, 0, 1)
-        self.align = align
-        self.per_class = per_class
+    sigmas: float = number(2.0, open_low=True)
+    momentum: float = number(0.999, 0, 1)
+    align: bool = True
+    per_class: bool = False
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Running mean and variance of the confidence, overall or per class."""
         groups = task.classes if self.per_class else 1
-        self.register_buffer("mean", torch.full((groups,), 1 / task.classes))
-        self.register_buffer("variance", torch.ones(groups))
+        self.mean = nn.Buffer(torch.full((groups,), 1 / task.classes))
+        self.variance = nn.Buffer(torch.ones(groups))
         self.alignment = EMAAlignment(task.classes, momentum=self.momentum)
 
     @torch.no_grad()

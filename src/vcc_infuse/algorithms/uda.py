@@ -1,17 +1,16 @@
 """UDA (Xie et al., NeurIPS 2020): sharpened, confident predictions for weak views are the targets of strong views."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import check_choice, check_range
 from ..types import Calibrated, PseudoLabels, Step
-from .base import PseudoLabeling
+from ..utils.params import number
+from .fixmatch import FixMatch
 from .ops import sharpen
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -22,12 +21,11 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-class UDA(PseudoLabeling):
-    """Soft, sharpened targets above a threshold.
+@dataclass(kw_only=True, eq=False, repr=False)
+class UDA(FixMatch):
+    """FixMatch with soft, sharpened targets.
 
     Args:
-        threshold: confidence that a pseudo label must reach.
-        weight: factor of the unlabeled loss.
         temperature: of the sharpening; a value below 1 makes targets more confident.
         annealing: training signal annealing, the schedule by which labeled examples with a high probability of the
             true class are included; "none" always uses all of them.
@@ -36,23 +34,9 @@ class UDA(PseudoLabeling):
         Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020.
     """
 
-    def __init__(
-        self,
-        *,
-        threshold: float = 0.8,
-        weight: float = 1.0,
-        temperature: float = 0.4,
-        annealing: Literal["none", "linear", "exp", "log"] = "none",
-    ) -> None:
-        super().__init__()
-        self.threshold = check_range("threshold", threshold, 0, 1)
-        self.weight = check_range("weight", weight)
-        self.temperature = check_range("temperature", temperature, 1e-3)
-        self.annealing = check_choice("annealing", annealing, list(SCHEDULES))
-
-    def class_thresholds(self) -> float:
-        """One threshold for all classes."""
-        return self.threshold
+    threshold: float = number(0.8, 0, 1)
+    temperature: float = number(0.4, 0.001)
+    annealing: Literal["none", "linear", "exp", "log"] = "none"
 
     def pseudo_label(self, calibrated: Calibrated, step: Step) -> PseudoLabels:
         """Sharpened targets, with weight 1 from the threshold upward and 0 below."""

@@ -1,20 +1,20 @@
 """VAT (Miyato et al., TPAMI 2018): predictions should be stable under the perturbation that changes them most."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_integer, check_range
 from ..models.classifier import frozen_statistics
 from ..types import Losses, Outputs, Step
+from ..utils.params import integer, number
 from .base import Algorithm
 from .ops import labeled_loss, ramp
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class VAT(Algorithm):
     """Virtual adversarial training with entropy minimization.
 
@@ -35,23 +35,12 @@ class VAT(Algorithm):
     views = ("weak",)
     unlabeled_ratio = 1
 
-    def __init__(
-        self,
-        *,
-        weight: float = 1.0,
-        rampup_fraction: float = 0.4,
-        epsilon: float = 6.0,
-        xi: float = 0.01,
-        n_power_iterations: int = 1,
-        entropy: float = 0.06,
-    ) -> None:
-        super().__init__()
-        self.weight = check_range("weight", weight)
-        self.rampup_fraction = check_range("rampup_fraction", rampup_fraction, 0, 1)
-        self.epsilon = check_range("epsilon", epsilon)
-        self.xi = check_range("xi", xi, open_low=True)
-        self.n_power_iterations = check_integer("n_power_iterations", n_power_iterations)
-        self.entropy = check_range("entropy", entropy)
+    weight: float = number(1.0)
+    rampup_fraction: float = number(0.4, 0, 1)
+    epsilon: float = number(6.0)
+    xi: float = number(0.01, open_low=True)
+    n_power_iterations: int = integer(1)
+    entropy: float = number(0.06)
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """Labeled loss, adversarial divergence, entropy; only labeled images update the BatchNorm statistics."""

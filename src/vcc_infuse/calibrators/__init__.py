@@ -8,7 +8,5 @@ from .mmce import MMCE
 from .temperature import TemperatureScaling
 from .vcc import VCC, RobustVCC
 
-__all__ = [
-    "MMCE", "VCC", "Calibrator", "EnsembleTS", "Evidence", "HardViewTemperature", "RobustVCC", "Softmax",
-    "TemperatureScaling",
-]  # fmt: skip
+__all__ = ["MMCE", "VCC", "Calibrator", "EnsembleTS", "Evidence", "HardViewTemperature", "RobustVCC", "Softmax"]
+__all__ += ["TemperatureScaling"]

@@ -1,8 +1,7 @@
 """A calibrator estimates how much a pseudo label can be trusted. `Softmax`, the default, trusts the classifier."""
 
-from __future__ import annotations
-
-from typing import Any, ClassVar
+import warnings
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -135,3 +134,38 @@ def set_top_confidence(probs: Tensor, confidence: Tensor) -> Tensor:
     least = second / (1 + second) * (1 + 1e-5)
     confidence = torch.maximum(confidence[:, None], least).clamp(max=1)
     return (shares * (1 - confidence)).scatter(1, labels, confidence)
+
+
+class LabeledExamples(NamedTuple):
+    """Images, and labels that the network may get wrong.
+
+    Measured against its own argmax a network is always right, and every calibrator then asks for full confidence. Three
+    sources can contradict it: labeled images held out from training ("held_out"), strongly augmented labeled images
+    ("labeled_strong"), and the weak view's pseudo label for the strong view ("weak_strong").
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+def collect_examples(sources: tuple[str, ...], step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
+    """The examples of all `sources` together; None, with a warning, if the step has none.
+
+    `outputs` are those of the weak view.
+    """
+    batch = step.batch
+    parts = []
+    for source in sources:
+        view = "strong" if source == "weak_strong" else source
+        labels = {"held_out": batch.held_out_y, "labeled_strong": batch.y}.get(source)
+        if view not in batch.views:
+            continue
+        if source == "weak_strong":
+            rows = slice(len(batch.y))  # at most as many as the labeled batch has
+            parts.append(LabeledExamples(batch.rows(view, rows), outputs.logits[rows].argmax(1)))
+        elif labels is not None:
+            parts.append(LabeledExamples(batch.views[view], labels))
+    if not parts:
+        warnings.warn(f"labels={'+'.join(sources)}: the batch has none, so nothing is calibrated", stacklevel=2)
+        return None
+    return LabeledExamples(*(torch.cat(column) for column in zip(*parts, strict=True)))

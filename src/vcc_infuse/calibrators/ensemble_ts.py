@@ -3,13 +3,11 @@
 The mixture keeps the order of the classes. Its weights minimize the Brier score, a quadratic with a closed form.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..utils.device import to_float64
 from .temperature import TemperatureScaling
@@ -25,12 +23,10 @@ class EnsembleTS(TemperatureScaling):
         Zhang et al., Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration, ICML 2020.
     """
 
-    weights: Tensor
-
     def reset(self) -> None:
         """Start from the softmax."""
         super().reset()
-        self.register_buffer("weights", torch.tensor([1.0, 0.0, 0.0]))
+        self.weights = nn.Buffer(torch.tensor([1.0, 0.0, 0.0]))
 
     @torch.no_grad()
     def probs(self, logits: Tensor) -> Tensor:

@@ -13,19 +13,18 @@ detects overconfidence that is limited to unseen images. Only held-out labels do
 All outputs come from the EMA model, as at inference.
 """
 
-from __future__ import annotations
-
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import check_range
 from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
+from ..utils.params import number
 from ..utils.ring_buffer import RingBuffer
-from .base import Calibrator
+from .base import Calibrator, Softmax
 from .temperature import MIN_TEMPERATURE, derivatives
 
 VIEW = "labeled_strong"
@@ -45,12 +44,10 @@ def newton_step(inverse: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
 class RunningTemperature(nn.Module):
     """The inverse temperature of the last `size` examples, updated by Newton steps; 1 before any example."""
 
-    inverse: Tensor
-
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()
         self.memory = RingBuffer(size, dict.fromkeys(("logits", "targets"), ((classes,), torch.float32)))
-        self.register_buffer("inverse", torch.ones(()))
+        self.inverse = nn.Buffer(torch.ones(()))
 
     def observe(self, logits: Tensor, targets: Tensor) -> None:
         """Store examples and refit. An unfilled row is all zeros and has no effect on the temperature."""
@@ -94,7 +91,10 @@ class TemperatureEstimate(nn.Module):
     def observe(self, step: Step, rows: Tensor, unlabeled: Tensor) -> None:
         """Refit to the held-out examples, or to `rows` of the labeled ones and as many unlabeled ones."""
         if self.held_out is not None:
-            self._observe_held_out(self.held_out, step)
+            y = step.batch.held_out_y
+            assert y is not None, "held-out labels come with the view"
+            logits = step.ema(step.batch.views["held_out"]).logits.float()
+            self.held_out.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
             return
         # A method that never trains on strong views fails on them, whatever its confidence elsewhere.
         hard = step.batch.views[VIEW] if "strong" in step.batch.views else step.batch.x
@@ -103,72 +103,78 @@ class TemperatureEstimate(nn.Module):
         strong, weak, pool = outputs.logits.float().split([len(part) for part in parts])
         truth = F.one_hot(step.batch.y[rows], self.classes).float()
         self.strong.observe(step.gather(strong), step.gather(truth))
-        self._observe_mixed(step, outputs.features[len(strong) : len(strong) + len(weak)], truth)
-        correct = weak.argmax(1) == step.batch.y[rows]
-        confidence = pool.softmax(1).amax(1)
-        self.gap_memory.push(correct=step.gather(correct[: len(pool)]), confidence=step.gather(confidence))
-
-    def _observe_held_out(self, temperature: RunningTemperature, step: Step) -> None:
-        y = step.batch.held_out_y
-        assert y is not None, "held-out labels come with the view"
-        logits = step.ema(step.batch.views["held_out"]).logits.float()
-        temperature.observe(step.gather(logits), step.gather(F.one_hot(y, self.classes).float()))
-
-    def _observe_mixed(self, step: Step, features: Tensor, truth: Tensor) -> None:
-        """Refit to features of labeled images, each mixed with those of another."""
+        # Features of labeled images, each mixed with those of another.
+        features = outputs.features[len(strong) : len(strong) + len(weak)]
         partner = torch.randperm(len(truth), device=truth.device)
         weight = torch.rand(len(truth), 1, device=truth.device)
         mixed = step.ema.head(torch.lerp(features[partner], features, weight.to(features.dtype))).float()  # type: ignore[operator]
         self.mixed.observe(step.gather(mixed), step.gather(torch.lerp(truth[partner], truth, weight)))
+        correct = weak.argmax(1) == step.batch.y[rows]
+        confidence = pool.softmax(1).amax(1)
+        self.gap_memory.push(correct=step.gather(correct[: len(pool)]), confidence=step.gather(confidence))
 
     def forward(self, logits: Tensor) -> Tensor:
         """Logits at the learned temperature."""
         return logits * self.inverse
 
 
-class HardViewTemperature(Calibrator):
-    """Learns a temperature while training and applies it at inference only.
+@dataclass(kw_only=True, eq=False, repr=False)
+class LearnsTemperature(Calibrator):
+    """A calibrator that learns a temperature while training.
 
     Args:
-        sample_fraction: random fraction of each labeled batch from which it is learned.
         holdout_fraction: fraction of the labeled images kept out of training, at least one per class, from which the
-            temperature is learned. With 0 it is learned from strong views and mixtures of labeled images.
+            temperature is learned. With 0 it is learned from strong views and mixtures of labeled images, which a
+            network that has memorized them still gets right.
         memorization_gate: without held-out labels, weaken the temperature where accuracy on labeled images is close to
             confidence in unlabeled ones, which means that no labels are memorized; else apply it in full.
-
-    References:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017 (temperature scaling).
     """
 
-    def __init__(
-        self, *, sample_fraction: float = 0.25, holdout_fraction: float = 0.0, memorization_gate: bool = True
-    ) -> None:
-        super().__init__()
-        self.sample_fraction = check_range("sample_fraction", sample_fraction, 0.001, 1)
-        self.holdout_fraction = check_range("holdout_fraction", holdout_fraction, 0, 0.9)
-        self.memorization_gate = memorization_gate
-        self.labeled_views = () if holdout_fraction else ("strong",)
+    holdout_fraction: float = number(0.0, 0, 0.9)
+    memorization_gate: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.labeled_views = () if self.holdout_fraction else ("strong",)
 
     @property
     def held_out(self) -> float:
-        """The fraction of the labeled images to keep out of training."""
+        """`holdout_fraction`."""
         return self.holdout_fraction
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Start at the temperature 1."""
+        super().setup(model, task)
         self.temperature = TemperatureEstimate(
             task.classes, held_out=self.holdout_fraction > 0, memorization_gate=self.memorization_gate
         )
 
-    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
-        """The softmax; in training mode, after refitting the temperature."""
-        if self.training and ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:
-            rows = sample_rows(len(step.batch.y), self.sample_fraction, images.device)
-            self.temperature.observe(step, rows, images)
-        probs = outputs.logits.detach().float().softmax(1)
-        return Calibrated(probs, probs.amax(1))
+    def refit(self, step: Step, images: Tensor, fraction: float) -> None:
+        """Refit the temperature to a random fraction of the labeled batch, if it has what is needed."""
+        if ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:
+            self.temperature.observe(step, sample_rows(len(step.batch.y), fraction, images.device), images)
 
     @torch.no_grad()
     def predict(self, outputs: Outputs) -> Tensor:
         """The largest softmax probability at the learned temperature."""
         return to_float64(self.temperature(outputs.logits.float())).softmax(1).amax(1)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class HardViewTemperature(LearnsTemperature, Softmax):
+    """Learns a temperature while training and applies it at inference only.
+
+    Args:
+        sample_fraction: random fraction of each labeled batch from which it is learned.
+
+    References:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017 (temperature scaling).
+    """
+
+    sample_fraction: float = number(0.25, 0.001, 1)
+
+    def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
+        """The softmax; in training mode, after refitting the temperature."""
+        if self.training:
+            self.refit(step, images, self.sample_fraction)
+        return Softmax.forward(self, step, images, outputs)

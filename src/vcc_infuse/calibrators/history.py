@@ -1,7 +1,5 @@
 """The classifier's past predictions for each example of the pool."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -20,18 +18,9 @@ class Visit(NamedTuple):
 class History(nn.Module):
     """Half-precision class probabilities of each pool id, with the step of its last visit.
 
-    Args:
-        pool: number of examples.
-        classes: number of classes.
-        top_k: probabilities kept of each example, the largest; the rest is spread evenly. All if 0.
-        window: visits that the running mean averages.
-        max_age: steps after which a visit no longer counts.
+    The `top_k` largest are kept (all if 0), and the rest is spread evenly. The running mean averages `window` visits; a
+    visit no longer counts after `max_age` steps.
     """
-
-    values: Tensor
-    classes_kept: Tensor
-    stamp: Tensor
-    visits: Tensor
 
     def __init__(self, pool: int, classes: int, *, top_k: int = 0, window: int = 1, max_age: int = 2**31 - 1) -> None:
         super().__init__()
@@ -39,17 +28,21 @@ class History(nn.Module):
         self.window = window
         self.max_age = max_age
         self.top_k = top_k if 0 < top_k < classes else 0
-        self.register_buffer("values", torch.zeros(pool, self.top_k or classes, dtype=torch.float16))
+        self.values = nn.Buffer(torch.zeros(pool, self.top_k or classes, dtype=torch.float16))
         small = torch.int16 if classes <= 2**15 else torch.int32
-        self.register_buffer("classes_kept", torch.zeros(pool if self.top_k else 0, self.top_k, dtype=small))
-        self.register_buffer("stamp", torch.full((pool,), -1, dtype=torch.int32))
-        self.register_buffer("visits", torch.zeros(pool, dtype=torch.int16))
+        self.classes_kept = nn.Buffer(torch.zeros(pool if self.top_k else 0, self.top_k, dtype=small))
+        self.stamp = nn.Buffer(torch.full((pool,), -1, dtype=torch.int32))
+        self.visits = nn.Buffer(torch.zeros(pool, dtype=torch.int16))
 
     def read(self, ids: Tensor, now: int) -> Visit:
         """The past predictions for the examples `ids`, as of step `now`."""
         stamp = self.stamp[ids]
         known = (stamp >= 0) & (now - stamp <= self.max_age)
-        return Visit(self._dense(ids), known)
+        values = self.values[ids].float()
+        if not self.top_k:
+            return Visit(values, known)
+        rest = (1 - values.sum(1, keepdim=True)).clamp_min(0) / (self.classes - self.top_k)
+        return Visit(rest.repeat(1, self.classes).scatter(1, self.classes_kept[ids].long(), values), known)
 
     @torch.no_grad()
     def write(self, ids: Tensor, probs: Tensor, now: int) -> None:
@@ -57,19 +50,10 @@ class History(nn.Module):
         past = self.read(ids, now)
         visits = torch.where(past.known, self.visits[ids], 0).add(1).clamp(max=self.window)
         mean = torch.where(past.known[:, None], past.probs, probs)
-        self._store(ids, mean + (probs - mean) / visits[:, None])
+        mean = mean + (probs - mean) / visits[:, None]
+        if self.top_k:
+            mean, kept = mean.topk(self.top_k, 1)
+            self.classes_kept[ids] = kept.to(self.classes_kept.dtype)
+        self.values[ids] = mean.half()
         self.stamp[ids] = now
         self.visits[ids] = visits
-
-    def _dense(self, ids: Tensor) -> Tensor:
-        values = self.values[ids].float()
-        if not self.top_k:
-            return values
-        rest = (1 - values.sum(1, keepdim=True)).clamp_min(0) / (self.classes - self.top_k)
-        return rest.repeat(1, self.classes).scatter(1, self.classes_kept[ids].long(), values)
-
-    def _store(self, ids: Tensor, probs: Tensor) -> None:
-        if self.top_k:
-            probs, kept = probs.topk(self.top_k, 1)
-            self.classes_kept[ids] = kept.to(self.classes_kept.dtype)
-        self.values[ids] = probs.half()

@@ -4,28 +4,22 @@ The maximum mean calibration error compares confidence and correctness of every 
 changes the network, not the reported confidence, which remains the softmax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from ..errors import check_choice, check_range
 from ..models.classifier import frozen_statistics
 from ..types import Calibrated, Step, WeakOutputs, identity_gather
-from .base import Softmax
-from .label_sources import collect_examples
+from ..utils.params import number
+from .base import Softmax, collect_examples
 
 KERNEL_WIDTH = 0.4
 TINY = 1e-12
-SOURCES = {
-    "both": ("labeled_strong", "weak_strong"),
-    "labeled_strong": ("labeled_strong",),
-    "weak_strong": ("weak_strong",),
-}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MMCE(Softmax):
     """Adds the calibration error on strongly augmented images to the loss, with labels that the network may get wrong.
 
@@ -42,19 +36,14 @@ class MMCE(Softmax):
         Kumar et al., Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings, ICML 2018.
     """
 
-    def __init__(
-        self,
-        *,
-        labels: Literal["both", "labeled_strong", "weak_strong"] = "both",
-        weight: float = 4.0,
-        weighted: bool = True,
-    ) -> None:
-        super().__init__()
-        self.labels = check_choice("labels", labels, tuple(SOURCES))
-        self.weight = check_range("weight", weight)
-        self.weighted = weighted
-        self.labeled_views = () if labels == "weak_strong" else ("strong",)
-        self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
+    labels: Literal["both", "labeled_strong", "weak_strong"] = "both"
+    weight: float = number(4.0)
+    weighted: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.labeled_views = () if self.labels == "weak_strong" else ("strong",)
+        self.unlabeled_views = ("strong",) if self.labels == "weak_strong" else ()
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """Softmax confidence; during training, with the loss."""
@@ -62,7 +51,8 @@ class MMCE(Softmax):
         return super().forward(step, images, outputs)._replace(loss=loss)
 
     def _loss(self, step: Step, outputs: WeakOutputs) -> Tensor | None:
-        examples = collect_examples(SOURCES[self.labels], step, outputs)
+        sources = ("labeled_strong", "weak_strong") if self.labels == "both" else (self.labels,)
+        examples = collect_examples(sources, step, outputs)
         if examples is None:
             return None
         with frozen_statistics(step.model):

@@ -6,8 +6,6 @@ Matched to the reference of all classes together, the total is the same and ever
 class with low confidence is still selected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -23,12 +21,8 @@ _UNIT = 2.0**31
 class ScaleMatching(nn.Module):
     """Maps a score to the scale of the softmax confidence, by the last `size` examples.
 
-    Args:
-        match: "balanced" takes the scale of all classes together, "confidence" that of each class, "none" changes
-            nothing.
-        classes: number of classes.
-        size: examples remembered.
-        min_per_class: examples of a class that must be among them before its scores are changed.
+    `match` "balanced" takes the scale of all classes together, "confidence" that of each class, "none" changes nothing.
+    A class's scores are changed once there are `min_per_class` examples of it.
     """
 
     def __init__(self, match: str, *, classes: int, size: int, min_per_class: int) -> None:

@@ -1,4 +1,4 @@
-"""A calibrator in a training loop of the user's own: what `Calibrator.for_model` returns.
+"""A calibrator in a training loop of the user's own.
 
 Inside the library a calibrator receives a `Step` from the Trainer. `StandaloneCalibrator` builds that step from the
 tensors of another loop, averages the model, counts the updates and checks what it is given.
@@ -30,13 +30,6 @@ class StandaloneCalibrator(nn.Module):
 
     `state_dict()` is complete, so that a loop resumes where it stopped. For training in several processes use the
     Trainer.
-
-    Args:
-        calibrator: not set up yet.
-        model: the classifier that is trained; see `Calibrator.for_model`.
-        task: the sizes.
-        ema: the user's own averaged model, which is never updated here; None keeps one.
-        ema_decay: of the average kept here.
     """
 
     def __init__(
@@ -135,13 +128,15 @@ class StandaloneCalibrator(nn.Module):
 
     def _as_outputs(self, given: ModelOutputs) -> Outputs:
         if isinstance(given, Tensor):
-            recorded = (recorded_outputs(model, given) for model in (self._classifier[0], self.ema))
-            outputs = next((pair for pair in recorded if pair is not None), None)
-            if outputs is None:
+            wrapped = [model for model in (self._classifier[0], self.ema) if isinstance(model, WithFeatures)]
+            recorded = [model.recorder.last for model in wrapped if model.recorder.last is not None]
+            features = next((last.features for last in recorded if torch.equal(last.logits, given)), None)
+            if features is None:
                 raise UserError(
                     "outputs are logits without features, and not those of the model's last forward pass; call this "
                     "right after model(images), or pass (logits, features)"
                 )
+            outputs = Outputs(given, features)
         elif isinstance(given, tuple) and len(given) == 2:
             outputs = Outputs(*given)
         else:
@@ -235,14 +230,6 @@ class WithFeatures(nn.Module):
 def with_features(model: nn.Module, classes: int) -> nn.Module:
     """The model as it is if it is a `Classifier`; wrapped otherwise."""
     return model if isinstance(model, Classifier) else WithFeatures(model, classes)
-
-
-def recorded_outputs(model: nn.Module, logits: Tensor) -> Outputs | None:
-    """These logits with their features, if the last forward pass of a wrapped model returned them."""
-    last = model.recorder.last if isinstance(model, WithFeatures) else None
-    if last is None or last.logits.shape != logits.shape or not torch.equal(last.logits, logits):
-        return None
-    return Outputs(logits, last.features)
 
 
 @contextmanager

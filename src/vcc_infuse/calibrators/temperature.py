@@ -1,19 +1,17 @@
 """Temperature scaling (Guo et al., ICML 2017): one temperature, refitted at intervals while the network trains."""
 
-from __future__ import annotations
-
 import math
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import check_choice, check_integer, check_range
 from ..types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ..utils.device import to_float64
+from ..utils.params import integer, number
 from ..utils.ring_buffer import RingBuffer
-from .base import Calibrator
-from .label_sources import SOURCES, collect_examples
+from .base import Calibrator, collect_examples
 
 MIN_TEMPERATURE = 0.05
 MAX_TEMPERATURE = 20.0
@@ -68,6 +66,7 @@ def derivatives(inverse: Tensor | float, logits: Tensor, target_logits: Tensor) 
     return (mean - target_logits).mean(), (probs * (logits - mean[:, None]).square()).sum(1).mean()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TemperatureScaling(Calibrator):
     """Refits the temperature at intervals to outputs of the EMA model; labels never change.
 
@@ -88,34 +87,25 @@ class TemperatureScaling(Calibrator):
 
     follows_schedule = True
 
-    temperature: Tensor
-    at_bound: Tensor
+    labels: Literal["held_out", "labeled_strong", "weak_strong"] = "held_out"
+    holdout_fraction: float = number(0.1, 0.001, 0.9)
+    every: int | None = integer(None)
+    queue_size: int = integer(1024)
 
-    def __init__(
-        self,
-        *,
-        labels: Literal["held_out", "labeled_strong", "weak_strong"] = "held_out",
-        holdout_fraction: float = 0.1,
-        every: int | None = None,
-        queue_size: int = 1024,
-    ) -> None:
-        super().__init__()
-        self.labels = check_choice("labels", labels, SOURCES)
-        self.holdout_fraction = check_range("holdout_fraction", holdout_fraction, 0.001, 0.9)
-        self.every = None if every is None else check_integer("every", every)
-        self.queue_size = check_integer("queue_size", queue_size)
-        self.labeled_views = ("strong",) if labels == "labeled_strong" else ()
-        self.unlabeled_views = ("strong",) if labels == "weak_strong" else ()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.labeled_views = ("strong",) if self.labels == "labeled_strong" else ()
+        self.unlabeled_views = ("strong",) if self.labels == "weak_strong" else ()
         self.reset()
 
     def reset(self) -> None:
         """Start from the softmax."""
-        self.register_buffer("temperature", torch.ones(()))
-        self.register_buffer("at_bound", torch.zeros((), dtype=torch.bool))
+        self.temperature = nn.Buffer(torch.ones(()))
+        self.at_bound = nn.Buffer(torch.zeros((), dtype=torch.bool))
 
     @property
     def held_out(self) -> float:
-        """The fraction of the labeled images to keep out of training."""
+        """`holdout_fraction`, if that is where labels come from."""
         return self.holdout_fraction if self.labels == "held_out" else 0.0
 
     def setup(self, model: nn.Module, task: Task) -> None:
@@ -131,7 +121,10 @@ class TemperatureScaling(Calibrator):
         """The softmax at the fitted temperature; in training mode, after collecting labels and refitting if due."""
         if self.training:
             self._learn(step, outputs)
-        probs = _with_label_on_top(self.probs(outputs.logits).float(), outputs.logits.argmax(1))
+        probs = self.probs(outputs.logits).float()
+        # Where rounding made a tie, the classifier's label goes strictly on top.
+        top = torch.nextafter(probs.amax(1), torch.full_like(probs[:, 0], 2)).clamp(max=1)
+        probs = probs.scatter(1, outputs.logits.argmax(1, keepdim=True), top[:, None])
         return Calibrated(probs, probs.amax(1))
 
     @torch.no_grad()
@@ -160,9 +153,3 @@ class TemperatureScaling(Calibrator):
         filled = int(self.memory.filled) if steps_left <= 0 else 0
         if filled:
             self.fit(self.memory["logits"][:filled], self.memory["labels"][:filled])
-
-
-def _with_label_on_top(probs: Tensor, labels: Tensor) -> Tensor:
-    """`probs` with `labels` strictly on top where rounding made a tie."""
-    top = torch.nextafter(probs.amax(1), torch.full_like(probs[:, 0], 2)).clamp(max=1)
-    return probs.scatter(1, labels[:, None], top[:, None])

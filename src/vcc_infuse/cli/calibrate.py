@@ -16,93 +16,61 @@ from .. import metrics
 from ..calibrators import Softmax
 from ..calibrators.ensemble_ts import EnsembleTS
 from ..calibrators.temperature import TemperatureScaling
-from ..data.dataset import Dataset
 from ..errors import UserError
 from ..inference.evaluate import infer
 from ..inference.predictor import Predictor
 from ..runs.folder import RunFolder
 from ..utils.io import json_bytes
 from ..utils.manifest import publish
-from .finished_run import add_output, check_config, config_of, labels_as_test, load_like, measured_on, own_config
-from .parser import Parser, add_device, add_limits, integer, limits_of, one_of
-from .tables import two_columns
-from .trust import add_trust
+from .finished_run import add_common, add_measured, labeled_images, run_parser
+from .parser import one_of
+from .train import two_columns
 
 METHODS: dict[str, type[TemperatureScaling]] = {"TemperatureScaling": TemperatureScaling, "EnsembleTS": EnsembleTS}
 
 
 def read(argv: Sequence[str]) -> Namespace:
     """The options, checked before anything is loaded."""
-    parser = Parser("vcc-infuse calibrate", "Fit a calibrator to a run, on labeled images it was not trained on.")
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    parser.add_argument("--data", required=True, help="a named source, folder or zip with labeled images")
+    parser = run_parser("calibrate", "Fit a calibrator to a run, on labeled images it was not trained on.")
+    add_measured(parser, required=True, help="a named source, folder or zip with labeled images")
     parser.add_argument("--split", **one_of("test", "train"), default="test", help="which part of the data (test)")
-    parser.add_argument("--method", **one_of(*METHODS), default="TemperatureScaling",
-                        help="what to fit (TemperatureScaling)")  # fmt: skip
-    parser.add_argument("--label_file", help="table with the labels of the images in --data")
-    parser.add_argument("--root", help="folder with the files of a named source")
-    parser.add_argument("--cache", help="folder for decoded images")
-    parser.add_argument("--bins", type=integer(), default=15, help="bins of the calibration metrics (15)")
-    add_device(parser)
-    add_limits(parser)
-    add_trust(parser)
-    add_output(parser, "folder for the calibrated run; nothing is written if not given")
+    method = "TemperatureScaling"
+    parser.add_argument("--method", **one_of(*METHODS), default=method, help=f"what to fit ({method})")
     parser.add_argument("--in-place", action="store_true", help="replace the calibrator of the run itself")
-    parser.add_argument("--force", action="store_true", help="fit although data or config.yaml have changed")
+    add_common(parser, "folder for the calibrated run; nothing is written if not given")
     options = parser.read(argv)
     if options.output and options.in_place:
         raise UserError("--output and --in-place exclude each other; give one")
     if options.output:
-        check_folder(Path(options.output), Path(options.run), options.overwrite)
+        folder = Path(options.output)
+        if folder.resolve() == Path(options.run).resolve():
+            raise UserError(f"-o {folder} is the run itself; give another folder, or --in-place to change the run")
+        if folder.is_file():
+            raise UserError(f"-o {folder} is a file; give a folder")
+        # What a killed command left, under names that begin with a dot, is no obstacle.
+        used = folder.is_dir() and any(not file.name.startswith(".") for file in folder.iterdir())
+        if used and not options.overwrite:
+            raise UserError(f"-o {folder} exists already; give another folder, or add --overwrite")
     return options
-
-
-def check_folder(folder: Path, run: Path, overwrite: bool) -> None:
-    """Refuse a folder with files in it, unless it may be overwritten; what a killed command left is no obstacle."""
-    if folder.resolve() == run.resolve():
-        raise UserError(f"-o {folder} is the run itself; give another folder, or --in-place to change the run")
-    if folder.is_file():
-        raise UserError(f"-o {folder} is a file; give a folder")
-    if folder.is_dir() and not overwrite and any(not file.name.startswith(".") for file in folder.iterdir()):
-        raise UserError(f"-o {folder} exists already; give another folder, or add --overwrite")
 
 
 def run(argv: Sequence[str]) -> None:
     """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
     options = read(argv)
     predictor = Predictor.load(options.run, options.device, options.trust_code)
-    refuse_training_images(Path(options.run), options.data, options.split)
-    check_config(predictor, options.run, options.force)
-    own = options.split == "test" and bool(config_of(options.run, options.data))
-    dataset = load_like(
-        predictor, options.run, options.data, options.root, options.cache, options.label_file, limits_of(options)
-    )
+    dataset, examples = labeled_images(predictor, options, options.split)
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")
-    examples = measured_on(part_of(dataset, options.split), predictor, options.run, own, options.force)
     logits, before = infer(predictor.model, predictor.calibrator, examples.x, predictor.views, predictor.device)
     y = torch.from_numpy(np.asarray(examples.y))
     method = METHODS[options.method]
-    found = compare(method, logits, y, before, isinstance(predictor.calibrator, Softmax), options.bins)
+    figures = compare(method, logits, y, before, isinstance(predictor.calibrator, Softmax), options.bins)
     calibrator = method()
     calibrator.setup(predictor.model, predictor.task)
     predictor.calibrator = calibrator.to(predictor.device).eval().fit(logits, y)
-    print(table(found, calibrator))
+    print(table(figures, calibrator))
     target = options.run if options.in_place else options.output
-    store(predictor, found, Path(options.run), Path(target) if target else None)
-
-
-def refuse_training_images(run: Path, data: str, split: str) -> None:
-    """A model is too confident on the images it was trained on, so they cannot show how to calibrate it."""
-    if split == "train" and (run / "config.yaml").is_file() and own_config(run).get("data") == data:
-        raise UserError(
-            f"--split train: the run was trained on these images of {data}; give --split test or other data"
-        )
-
-
-def part_of(dataset: Dataset, split: str) -> Dataset:
-    """The dataset with the labeled examples of a split as its test set."""
-    return dataset if split == "test" else labels_as_test(dataset)
+    store(predictor, figures, Path(options.run), Path(target) if target else None)
 
 
 def halves(y: Tensor) -> list[Tensor]:
@@ -127,40 +95,42 @@ def compare(
     method: type[TemperatureScaling], logits: Tensor, y: Tensor, own: Tensor, plain: bool, bins: int
 ) -> dict[str, Any]:
     """NLL and ECE of the softmax and of the calibrator; the ECE of the run's own confidence unless it is `plain`."""
-    softmax, fitted = logits.double().softmax(1), cross_fit(method, logits, y)
+    softmax = logits.double().softmax(1)
+    fitted = cross_fit(method, logits, y)
     correct = softmax.argmax(1) == y
-    found = {"images": len(y), "error": metrics.error(softmax.argmax(1), y)}
+    figures = {"images": len(y), "error": metrics.error(softmax.argmax(1), y)}
     for name, probs in (("softmax", softmax), ("fitted", fitted)):
-        found[f"nll_{name}"] = metrics.nll(probs.clamp_min(1e-300).log(), y)
-        found[f"ece_{name}"] = metrics.ece(probs.amax(1), correct, bins)
-    return found if plain else {**found, "ece_own": metrics.ece(own, correct, bins)}
+        figures[f"nll_{name}"] = metrics.nll(probs.clamp_min(1e-300).log(), y)
+        figures[f"ece_{name}"] = metrics.ece(probs.amax(1), correct, bins)
+    return figures if plain else {**figures, "ece_own": metrics.ece(own, correct, bins)}
 
 
-def table(found: dict[str, Any], calibrator: TemperatureScaling) -> str:
+def table(figures: dict[str, Any], calibrator: TemperatureScaling) -> str:
     """The metrics before and after, and the fitted parameters."""
-    pairs = [("images", str(found["images"])), ("error (unchanged)", f"{100 * found['error']:.2f} %")]
-    pairs += [("temperature", f"{calibrator.temperature.item():.4f}")]
+    pairs = [
+        ("images", str(figures["images"])),
+        ("error (unchanged)", f"{100 * figures['error']:.2f} %"),
+        ("temperature", f"{calibrator.temperature.item():.4f}"),
+    ]
     if isinstance(calibrator, EnsembleTS):
         pairs += [("weights", " ".join(f"{w:.3f}" for w in calibrator.weights.tolist()))]
-    names = {"nll": "NLL", "ece": "ECE"}
-    for key, title in names.items():
-        pairs += [(f"{title}, softmax", f"{found[f'{key}_softmax']:.4f}")]
-        pairs += [(f"{title}, the run's calibrator", f"{found['ece_own']:.4f}")] if f"{key}_own" in found else []
-        pairs += [(f"{title}, fitted (cross-fitted)", f"{found[f'{key}_fitted']:.4f}")]
+    for key, title in (("nll", "NLL"), ("ece", "ECE")):
+        pairs += [(f"{title}, softmax", f"{figures[f'{key}_softmax']:.4f}")]
+        pairs += [(f"{title}, the run's calibrator", f"{figures['ece_own']:.4f}")] if f"{key}_own" in figures else []
+        pairs += [(f"{title}, fitted (cross-fitted)", f"{figures[f'{key}_fitted']:.4f}")]
     return two_columns(pairs)
 
 
-def store(predictor: Predictor, found: dict[str, Any], run: Path, folder: Path | None) -> None:
+def store(predictor: Predictor, figures: dict[str, Any], run: Path, folder: Path | None) -> None:
     """Write the calibrated run to `folder`, which may be the run itself; None writes nothing."""
     if predictor.calibrator.at_bound:
-        print(
-            "vcc-infuse: no temperature fits these labels (are all predictions right, or all wrong?)", file=sys.stderr
-        )
+        reason = "no temperature fits these labels (are all predictions right, or all wrong?)"
+        print(f"vcc-infuse: {reason}", file=sys.stderr)
     if folder is None:
         print("nothing written; -o DIR writes a calibrated copy of the run, --in-place changes the run")
         return
     copied = [run / name for name in ("config.yaml", "rows.npz") if folder != run]
     files = {path.name: path.read_bytes() for path in copied if path.is_file()}
     with RunFolder(folder).locked():
-        publish(folder, {**files, **predictor.files(), "calibration.json": json_bytes(found)})
+        publish(folder, {**files, **predictor.files(), "calibration.json": json_bytes(figures)})
     print(f"calibrated run: {folder}")

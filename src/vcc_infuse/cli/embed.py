@@ -25,7 +25,6 @@ with --preset frozen and the same options finds the bank in the cache and takes 
 continues where it was."""
 PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse embed ...` shares the work; --backend ray
 spreads it over the cluster of RAY_ADDRESS, or over the cores of this machine."""
-HOUR = 3600.0
 
 
 def run(argv: Sequence[str]) -> None:
@@ -42,21 +41,16 @@ def run(argv: Sequence[str]) -> None:
     state.wait_for_everyone()
     began = time.perf_counter()
     try:
-        build(bank, options, state)
+        if options.backend == "ray":
+            bank.build(run=over_ray(bank, options.workers))
+        else:
+            bank.build(rank=state.process_index, world=state.num_processes, progress=state.is_main_process)
     except KeyboardInterrupt as stop:
         raise Interrupted("interrupted; finished chunks are kept, and the same command continues", 2) from stop
     state.wait_for_everyone()
     if state.is_main_process:
         finish(bank, missing, time.perf_counter() - began)
     state.destroy_process_group()
-
-
-def build(bank: Bank, options: Namespace, state: PartialState) -> None:
-    """Embed what is missing, here or on a cluster."""
-    if options.backend == "ray":
-        bank.build(run=over_ray(bank, options.workers))
-    else:
-        bank.build(rank=state.process_index, world=state.num_processes, progress=state.is_main_process)
 
 
 def read(argv: Sequence[str]) -> Namespace:
@@ -102,9 +96,7 @@ def make_bank(options: Namespace) -> Bank:
     )  # fmt: skip
     dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
     network = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
-    config = BankConfig(
-        chosen["bank.weak"], chosen["bank.strong"], lazy=chosen["bank.lazy"], batch_size=chosen["bank.batch_size"]
-    )
+    config = BankConfig(**{name: chosen[f"bank.{name}"] for name in ("weak", "strong", "lazy", "batch_size")})
     data = SSLData(dataset, from_given_labels(dataset.train.y))
     with option_prefix("model"):
         encoder, _ = make_encoder(network, dataset.shape, seed=options.seed)
@@ -119,7 +111,7 @@ def announce(bank: Bank, missing: int, world: int) -> None:
         return
     seconds = missing * bank.seconds_per_view() / world
     print(f"{missing:,} views of {images:,} images to embed: about {duration(seconds)}", flush=True)
-    if seconds > HOUR:
+    if seconds > 3600:
         print("fewer views (--bank.weak, --bank.strong) or a smaller --model.input_size take less", file=sys.stderr)
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from ..errors import UserError
 from ..inference.export import FORMATS, export_model, largest_difference, path_format
 from ..inference.predictor import Predictor
-from .finished_run import add_output, check_output
-from .parser import Parser, add_device, one_of
-from .trust import add_trust
+from .finished_run import add_common, check_output, run_parser
+from .parser import one_of
 
 LARGE = 1e-3
 ABOUT = """Write a trained run as one file. It takes raw images (uint8, N×H×W×C, any size) or feature vectors, and
@@ -20,12 +19,9 @@ returns probabilities, label (a class number) and calibrated confidence. The cla
 
 def run(argv: Sequence[str]) -> int:
     """Write the file and compare it with the run; the status is 1 if they differ."""
-    parser = Parser("vcc-infuse export", ABOUT)
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    add_output(parser, "file to write, .onnx or .pt2 (RUN/model.onnx)")
+    parser = run_parser("export", ABOUT)
     parser.add_argument("--format", **one_of(*FORMATS), help="onnx, or torch for torch.export (by the file's name)")
-    add_device(parser)
-    add_trust(parser)
+    add_common(parser, "file to write, .onnx or .pt2 (RUN/model.onnx)", images=False)
     options = parser.read(argv)
     suffix = FORMATS[options.format or "onnx"]
     path = Path(options.output or Path(options.run) / f"model{suffix}")
@@ -35,8 +31,8 @@ def run(argv: Sequence[str]) -> int:
     check_output(str(path), options.overwrite, options.run)
     predictor = Predictor.load(options.run, options.device, options.trust_code)
     export_model(predictor, path)
-    found = largest_difference(predictor, path)
-    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, differs from the run by at most {found:.1e}")
-    if found > LARGE:
+    difference = largest_difference(predictor, path)
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, differs from the run by at most {difference:.1e}")
+    if difference > LARGE:
         print(f"vcc-infuse: {path} does not give the probabilities of the run; please report this", file=sys.stderr)
-    return int(found > LARGE)
+    return int(difference > LARGE)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import OptionError, UserError
-from ..utils.allocator import keep_freed_memory
+from ..utils.progress import phase
 from ..utils.suggest import did_you_mean
-from .trust import import_file, split_imports
 
 COMMANDS = {
     "train": "train a classifier and write a run folder",
@@ -29,13 +29,13 @@ COMMANDS = {
     "report": "write a web page about one run, or a comparison of several",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }
-MODULES = {"list": "registry"}  # a command is the module of its name, but for these
-SLOW_START = ("train", "embed")
 DISK = {
     (errno.ENOSPC, errno.EDQUOT): "free some space",
     (errno.EROFS, errno.EACCES, errno.EPERM): "make it writable or choose another place",
     (errno.EIO, errno.ESTALE, errno.ENODEV): "check the disk",
 }
+# torch says so in a RuntimeError, in words of its own for each device.
+MEMORY_REFUSED = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
 NEXT = {
     "train": "continue with --resume, or start again if there is no checkpoint yet",
     "embed": "run the command again; finished chunks are kept",
@@ -49,23 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: str) -> int:
-    """Run a command so that whatever goes wrong costs the user one line.
+    """Run a command so that whatever goes wrong costs the user one line, which begins with `prog`.
 
-    Args:
-        run: the command; it gets the words without `--debug` and `--import FILE`, which work with every command.
-        words: the words of the command line.
-        prog: how the command is called, which the line begins with.
-
-    Returns:
-        The exit status: 2 after a mistake, 128 + its number after a signal.
+    `run` gets the words without `--debug` and `--import FILE`, which work with every command. Returns the exit status:
+    2 after a mistake, 128 + its number after a signal.
     """
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    prepare_process()
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        words, files = split_imports(words)
-        for file in files:
-            import_file(file)
+        words = import_files(words)
         return run(words) or 0
     except SystemExit as leave:  # how argparse leaves after --help
         return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
@@ -79,11 +74,43 @@ def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: 
         return status
 
 
-def prepare_process() -> None:
-    """Settings of the process that every command needs."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-    if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
-        sys.stdout.reconfigure(errors="backslashreplace")
+def import_files(words: Sequence[str]) -> list[str]:
+    """Load the file of every `--import FILE`, which all commands take; returns the other words."""
+    rest: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name != "--import":
+            rest.append(word)
+            continue
+        value = value if equals else next(remaining, "")
+        if not value or value.startswith("--"):
+            raise UserError("--import needs the path of a Python file, such as my_method.py")
+        import_file(value)
+    return rest
+
+
+def import_file(name: str) -> None:
+    """Load a Python file as the module of its name, so that `my_file.MyMethod` is found. Its folder is not searched."""
+    path = Path(name).expanduser().resolve()
+    module_name = path.stem
+    if path.suffix != ".py" or not path.is_file():
+        raise UserError(f"--import {name} must be a Python file; a class of an installed package needs no --import")
+    loaded = sys.modules.get(module_name)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return
+    if loaded is not None or not module_name.isidentifier() or importlib.util.find_spec(module_name) is not None:
+        raise UserError(f"--import {name}: {module_name} is no name or that of another module; rename the file")
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as fault:
+        del sys.modules[module_name]
+        reason = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+        raise UserError(f"--import {name} cannot be run ({reason}); --debug shows where") from fault
 
 
 def dispatch(words: list[str]) -> int | None:
@@ -91,30 +118,24 @@ def dispatch(words: list[str]) -> int | None:
     for word in words:
         if "\0" in word:
             raise UserError(f"{word!r} holds a null character, which no name of a file can; remove it")
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if words[0] == "--version":
+    name = words[0] if words else "help"
+    if name in ("-h", "--help", "help", "--version"):
         from .. import __version__
 
-        print(f"vcc-infuse {__version__}")
+        print(f"vcc-infuse {__version__}" if name == "--version" else usage())
         return 0
-    name = words[0]
     if name not in COMMANDS:
         raise UserError(f"{name} is not a command{did_you_mean(name, COMMANDS)}; choose one of {', '.join(COMMANDS)}")
-    announce(words)
-    keep_freed_memory()
-    module = importlib.import_module(f".{MODULES.get(name, name)}", __package__)
-    status: int | None = module.run(words[1:])
-    return status
-
-
-def announce(words: list[str]) -> None:
-    """Say that something happens, before importing torch takes seconds."""
     line = " ".join(words).replace("=", " ")
     quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
-    if words[0] in SLOW_START and not quiet and "torch" not in sys.modules and is_first_process():
-        print(f"vcc-infuse {words[0]}: loading PyTorch", flush=True)
+    slow = name in ("train", "embed") and not quiet and "torch" not in sys.modules
+    with phase(f"vcc-infuse {name}: loading PyTorch", shown=slow):  # which takes seconds
+        from ..utils.device import keep_freed_memory
+
+        keep_freed_memory()
+        module = importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)
+    status: int | None = module.run(words[1:])
+    return status
 
 
 def is_first_process() -> bool:
@@ -124,8 +145,13 @@ def is_first_process() -> bool:
 
 def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[str, int] | None:
     """One line about what went wrong, and the exit status; None for a defect of this package."""
-    if isinstance(fault, UserError) or (isinstance(fault, OSError) and fault.errno is not None):
-        return one_line(fault, words), 2
+    if isinstance(fault, UserError):
+        return f"--{fault.option} {fault.problem}" if isinstance(fault, OptionError) else str(fault), 2
+    if isinstance(fault, OSError) and fault.errno is not None:
+        where = f": {fault.filename}" if fault.filename else ""
+        cure = next((text for numbers, text in DISK.items() if fault.errno in numbers), None)
+        again = NEXT.get(words[0] if words else "", "run the command again; it has left nothing half-written")
+        return f"{fault.strerror}{where}" + (f"; {cure}, then {again}" if cure else ""), 2
     if isinstance(fault, KeyboardInterrupt):
         begun = "; --resume RUN continues a run that has begun" if words[:1] == ["train"] else ""
         return f"interrupted{begun}", 130
@@ -136,64 +162,34 @@ def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[
 
     if isinstance(fault, Interrupted):
         return str(fault), 128 + fault.signal
-    if out_of_memory(fault):
+    refused = isinstance(fault, RuntimeError) and any(text in str(fault) for text in MEMORY_REFUSED)
+    if refused or isinstance(fault, MemoryError):
         return "there is not enough memory; a smaller --size, --batch_size or model needs less", 2
-    for cause in causes(fault):
-        if (frame := foreign_frame(cause, command)) is not None:
+    installed = (*sysconfig.get_paths().values(), sys.base_prefix, sys.prefix)
+    known = (str(Path(__file__).parents[1]), str(command), *installed, "<")
+    seen: list[BaseException] = []
+    cause: BaseException | None = fault
+    while cause is not None and cause not in seen:  # did it, or what it was raised from, pass through the user's code?
+        seen.append(cause)
+        frames = reversed(traceback.extract_tb(cause.__traceback__))
+        if (frame := next((frame for frame in frames if not frame.filename.startswith(known)), None)) is not None:
             problem = f"{frame.filename}, line {frame.lineno}: {in_words(cause)}"
             return f"{problem}; correct that file (--debug shows the traceback)", 2
-    return None
-
-
-def out_of_memory(fault: BaseException) -> bool:
-    """Whether memory was refused; torch says so in a RuntimeError, in words of its own for each device."""
-    words = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
-    return isinstance(fault, MemoryError) or (isinstance(fault, RuntimeError) and any(w in str(fault) for w in words))
-
-
-def foreign_frame(fault: BaseException, command: Path) -> traceback.FrameSummary | None:
-    """Where an exception passed through the user's own code: not this package, the command's or an installed one."""
-    ours = [
-        str(Path(__file__).parents[1]),
-        str(command),
-        *sysconfig.get_paths().values(),
-        sys.base_prefix,
-        sys.prefix,
-        "<",
-    ]
-    frames = traceback.extract_tb(fault.__traceback__)
-    return next((frame for frame in reversed(frames) if not frame.filename.startswith(tuple(ours))), None)
-
-
-def causes(fault: BaseException) -> Iterator[BaseException]:
-    """An exception and those it was raised from, or while handling."""
-    chain: list[BaseException] = []
-    cause: BaseException | None = fault
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def one_line(fault: UserError | OSError, words: Sequence[str]) -> str:
-    """What is wrong, as the user sees it."""
-    if isinstance(fault, OptionError):
-        return f"--{fault.option} {fault.problem}"
-    if isinstance(fault, UserError):
-        return str(fault)
-    where = f": {fault.filename}" if fault.filename else ""
-    cure = next((text for numbers, text in DISK.items() if fault.errno in numbers), None)
-    again = NEXT.get(words[0] if words else "", "run the command again; it has left nothing half-written")
-    return f"{fault.strerror}{where}" + (f"; {cure}, then {again}" if cure else "")
+    return None
 
 
 def usage() -> str:
     """The commands, one per line."""
-    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
-    head = "usage: vcc-infuse COMMAND [options]\n\nSemi-supervised image classification.\n"
-    tail = "\n`vcc-infuse COMMAND --help` lists the options of a command. --version prints the version.\n"
-    tail += "--import FILE.py loads classes of your own. --debug shows the traceback of an error."
-    return "\n".join([head, *lines, tail])
+    lines = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    return f"""usage: vcc-infuse COMMAND [options]
+
+Semi-supervised image classification.
+
+{lines}
+
+`vcc-infuse COMMAND --help` lists the options of a command. --version prints the version.
+--import FILE.py loads classes of your own. --debug shows the traceback of an error."""
 
 
 if __name__ == "__main__":

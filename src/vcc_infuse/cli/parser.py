@@ -43,7 +43,11 @@ COMMAND_LINE = {"config": str, "resume": str} | dict.fromkeys(("force", "dry_run
 EXAMPLES = {"algorithm": "FixMatch", "model": "SmallConv"}
 """For each part that cannot be left out, a class to choose."""
 NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
-LIMITS = ("image_mb", "file_mb", "depth")
+LIMITS = {
+    "image_mb": "skip images with more megabytes of pixels",
+    "file_mb": "skip larger files and entries of a zip",
+    "depth": "nested folders",
+}
 ALONE = object()
 """The value of an option that stands alone; for a switch it means true."""
 
@@ -52,14 +56,8 @@ ALONE = object()
 class TrainWords:
     """What the user asked `train` for.
 
-    Args:
-        options: only what the configuration file and the command line set, in the form of config.yaml: a part is
-            {"class_path": …, "init_args": {…}}, without a class path if the class is left to the preset.
-        resume: folder of the run to continue.
-        force: continue although options or data have changed.
-        dry_run: only say what would be done.
-        print_config: only print the configuration.
-        trust_code: import classes of other packages that a file names.
+    `options` holds only what the configuration file and the command line set, in the form of config.yaml: a part is
+    {"class_path": …, "init_args": {…}}, without a class path if the class is left to the preset.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -121,32 +119,26 @@ def nested(given: Mapping[Any, Any], options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def automatic_model(given: Any) -> str:
-    """The network that arguments without a class mean to the preset auto: the pretrained one, if it has them all."""
-    arguments = given.get("init_args", given) if isinstance(given, Mapping) else {}
-    return "vcc_infuse.Timm" if set(arguments) <= set(types_of(Timm)) else "vcc_infuse.SmallConv"
-
-
 class Reader:
     """Checks nested options against the types in signatures, and converts the values.
 
-    Args:
-        options: all options; the preset among them says which model arguments without a class belong to.
-        trust_code: whether a file may name classes of other packages.
-        typed: dotted names on the command line. A class that the user types needs no other sign of trust.
+    The preset among `options` says which model arguments without a class belong to. A class that the user types on the
+    command line (`typed`) needs no other sign of trust.
     """
 
     def __init__(self, options: Mapping[str, Any], *, trust_code: bool, typed: frozenset[str]) -> None:
         self.trust_code = trust_code
         self.typed = typed
         self.defaults = dict(DEFAULTS)
-        self.automatic = False
         preset = options.get("preset") or PRESETS[0]
-        if preset in PRESETS[1:]:
+        self.automatic = preset == PRESETS[0]
+        if self.automatic:  # the pretrained network, if it has all arguments
+            model = options.get("model")
+            arguments = model.get("init_args", model) if isinstance(model, Mapping) else {}
+            fits = set(arguments) <= set(types_of(Timm))
+            self.defaults["model"] = "vcc_infuse.Timm" if fits else "vcc_infuse.SmallConv"
+        elif preset in PRESETS:
             self.defaults["model"] = preset_options(preset, str(options.get("data")))["model"]["class_path"]
-        elif preset == PRESETS[0]:
-            self.defaults["model"] = automatic_model(options.get("model"))
-            self.automatic = True
 
     def group(self, parent: str, kinds: Mapping[str, Any], options: Any, owner: str = "") -> dict[str, Any]:
         """The options below `parent`, whose types are `kinds`; `owner` is the class that they are arguments of."""
@@ -173,9 +165,8 @@ class Reader:
         """A class, if one is named, and the arguments given to it."""
         arguments = (spec.get("init_args") or {}) if "class_path" in spec else spec.get("init_args", spec)
         if "class_path" not in spec and name not in self.defaults:
-            raise UserError(
-                f"--{name}.{next(iter(spec), '')} is an argument of a class; choose the class with --{name}"
-            )
+            argument = next(iter(spec), "")
+            raise UserError(f"--{name}.{argument} is an argument of a class; choose the class with --{name}")
         if other := [key for key in spec if arguments is not spec and key not in ("class_path", "init_args")]:
             raise unknown_option(f"--{name}.{other[0]}", [f"--{name}.class_path", f"--{name}.init_args"])
         chosen = spec.get("class_path", self.defaults.get(name))
@@ -238,12 +229,11 @@ def phrase(kind: Any) -> str:
     return NOUNS.get(kind, "a list" if get_args(kind) else "a plain value")
 
 
-def unknown_option(
-    word: str, known: Iterable[str], *, owner: str = "", listed_by: str = "vcc-infuse train --help_all"
-) -> UserError:
+def unknown_option(word: str, known: Iterable[str], *, owner: str = "", prog: str = "") -> UserError:
     """The error for a word that is no option of the command, or of the class `owner`; it suggests the nearest one."""
     of = f" of {owner}" if owner else ""
-    return UserError(f"{word} is not an option{of}{did_you_mean(word, known)}; `{listed_by}` lists all")
+    command = f"{prog} --help" if prog else "vcc-infuse train --help_all"
+    return UserError(f"{word} is not an option{of}{did_you_mean(word, known)}; `{command}` lists all")
 
 
 class Parser(argparse.ArgumentParser):
@@ -270,8 +260,22 @@ class Parser(argparse.ArgumentParser):
             name = (fault.argument_name or "").rpartition("/")[2]  # "-o/--output" is one option
             raise UserError(f"{name} {fault.message}") from fault
         if rest:
-            raise unknown_option(rest[0].partition("=")[0], self.known, listed_by=f"{self.prog} --help")
+            raise unknown_option(rest[0].partition("=")[0], self.known, prog=self.prog)
         return options
+
+
+def _reader(kind: str, parse: Callable[[str], Any], check: Callable[[Any], Any]) -> Callable[[str], Any]:
+    """Convert a word and check the value; argparse shows the text of an ArgumentTypeError after the option's name."""
+
+    def read(text: str) -> Any:
+        try:
+            return check(parse(text))
+        except OptionError as fault:
+            raise argparse.ArgumentTypeError(fault.problem) from fault
+        except ValueError as fault:
+            raise argparse.ArgumentTypeError(f"must be {kind}, got {text!r}") from fault
+
+    return read
 
 
 def integer(low: int = 1) -> Callable[[str], int]:
@@ -297,28 +301,11 @@ def add_device(parser: Parser) -> None:
 
 def add_limits(parser: Parser) -> None:
     """Add the options of every command that reads images."""
-    texts = ("skip images with more megabytes of pixels", "skip larger files and entries of a zip", "nested folders")
-    for name, text in zip(LIMITS, texts, strict=True):
-        default = getattr(Limits, name)
-        parser.add_argument(
-            f"--limits.{name}", type=integer(), default=default, metavar="N", help=f"{text} ({default})"
-        )
+    for name, text in LIMITS.items():
+        value = getattr(Limits, name)
+        parser.add_argument(f"--limits.{name}", type=integer(), default=value, metavar="N", help=f"{text} ({value})")
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
     """The values of these options."""
     return Limits(*(vars(options)[f"limits.{name}"] for name in LIMITS))
-
-
-def _reader(kind: str, parse: Callable[[str], Any], check: Callable[[Any], Any]) -> Callable[[str], Any]:
-    """Convert a word and check the value; argparse shows the text of an ArgumentTypeError after the option's name."""
-
-    def read(text: str) -> Any:
-        try:
-            return check(parse(text))
-        except OptionError as fault:
-            raise argparse.ArgumentTypeError(fault.problem) from fault
-        except ValueError as fault:
-            raise argparse.ArgumentTypeError(f"must be {kind}, got {text!r}") from fault
-
-    return read

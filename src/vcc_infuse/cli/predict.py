@@ -15,43 +15,32 @@ from tqdm.auto import tqdm
 
 from ..data.images.decode import SkippedImages
 from ..errors import UserError
-from ..inference.predictor import Prediction, Predictor
+from ..inference.predictor import Prediction
 from ..utils.io import table_cell
-from .finished_run import add_output, check_output, image_predictor, write_output
-from .parser import Parser, add_device, add_limits, integer, limits_of, number, one_of
-from .trust import add_trust
+from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
+from .parser import integer, limits_of, number, one_of
 
 
 def run(argv: Sequence[str]) -> int:
     """Write label, confidences and class probabilities of each image; the status is 1 if none can be read."""
-    parser = Parser("vcc-infuse predict", "Label images with a trained run.")
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    parser.add_argument(
-        "images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns such as '*.png'"
-    )
-    add_output(parser, "file to write, .csv or .jsonl; - is the screen", "-")
+    parser = run_parser("predict", "Label images with a trained run.")
+    parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns ('*.png')")
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
     parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
                         help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
     parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
-    add_device(parser)
-    add_limits(parser)
-    add_trust(parser)
+    add_common(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
-    writer = write_csv if kind == "csv" else write_jsonl
     paths = [path for pattern in options.images for path in expand(pattern)]
     check_output(options.output, options.overwrite, options.run, paths)
-    predictor, tally = image_predictor(options.run, options.device, options.trust_code), Tally()
-    # A single folder or zip: its images are named by their path below it.
-    found = predictor.stream(
-        paths if len(paths) > 1 else paths[0], options.batch_size, options.abstain, limits_of(options)
-    )
-    rows = tally.readable(found)
+    predictor = image_predictor(options)
+    source = paths if len(paths) > 1 else paths[0]  # images of a single folder or zip are named by their path below it
+    tally = Tally()
+    rows = tally.readable(predictor.stream(source, options.batch_size, options.abstain, limits_of(options)))
     first = next(rows, None)
     if first is not None:
-        every = chain([first], rows)
-        write_output(options.output, lambda handle: writer(every, predictor, handle))
+        write_output(options.output, lambda handle: write_rows(chain([first], rows), predictor.classes, kind, handle))
     return tally.report(options.abstain)
 
 
@@ -68,12 +57,14 @@ class Tally:
     """What became of the images: labeled, without a label, or skipped."""
 
     def __init__(self) -> None:
-        self.count, self.abstained, self.skipped = 0, 0, SkippedImages()
+        self.count = 0
+        self.abstained = 0
+        self.skipped = SkippedImages()
 
-    def readable(self, found: Iterator[Prediction]) -> Iterator[Prediction]:
+    def readable(self, rows: Iterator[Prediction]) -> Iterator[Prediction]:
         """The images that can be read, with a progress bar on a terminal."""
         with tqdm(unit="image", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
-            for row in found:
+            for row in rows:
                 bar.update()
                 if row.error:
                     self.skipped.add([row.name], {0: row.error})
@@ -92,23 +83,17 @@ class Tally:
         return 0 if self.count else 1
 
 
-def write_csv(found: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:
-    """The columns file, label, confidence, confidence_calibrated, then one per class."""
-    table, columns = csv.writer(handle), (table_cell(f"p_{name}") for name in predictor.classes)
-    table.writerow(["file", "label", "confidence", "confidence_calibrated", *columns])
-    for row in found:
-        numbers = (row.confidence, row.calibrated, *row.probs)
-        table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
-
-
-def write_jsonl(found: Iterator[Prediction], predictor: Predictor, handle: TextIO) -> None:
-    """One JSON object per line; a label that is left out is null."""
-    for row in found:
-        line = {
-            "file": row.name,
-            "label": row.label,
-            "confidence": row.confidence,
-            "confidence_calibrated": row.calibrated,
-            "probabilities": dict(zip(predictor.classes, row.probs, strict=True)),
-        }
-        handle.write(json.dumps(line, ensure_ascii=False) + "\n")
+def write_rows(rows: Iterator[Prediction], classes: Sequence[str], kind: str, handle: TextIO) -> None:
+    """Write file, label (empty or null where it is left out), both confidences and the probability of each class."""
+    names = ("file", "label", "confidence", "confidence_calibrated")
+    table = csv.writer(handle)
+    if kind == "csv":
+        table.writerow([*names, *(table_cell(f"p_{name}") for name in classes)])
+    for row in rows:
+        if kind == "csv":
+            numbers = (row.confidence, row.calibrated, *row.probs)
+            table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
+        else:
+            values = (row.name, row.label, row.confidence, row.calibrated, dict(zip(classes, row.probs, strict=True)))
+            line = dict(zip((*names, "probabilities"), values, strict=True))
+            handle.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -29,16 +29,13 @@ KINDS: list[tuple[str, ModuleType, type]] = [
 ]
 # Embedded is not abstract, but only a run on a bank makes one.
 ABSTRACT = (Algorithm, PseudoLabeling, Wrapper, Calibrator, Selector, Backbone, Embedded)
-METHODS_PAGE = (
-    "# Methods\n\nWritten by `vcc-infuse list --markdown`. Options are given as `--algorithm.threshold 0.9`.\n"
-)
+ABOUT = "Written by `vcc-infuse list --markdown`. Options are given as `--algorithm.threshold 0.9`."
 COLUMNS = "| name | idea and source | what it does | defaults |\n|---|---|---|---|"
 
 
 def choices(module: ModuleType, base: type) -> list[type]:
     """The classes of a package that a user can choose where a `base` is asked for."""
-    kinds = [getattr(module, name) for name in module.__all__]
-    return [kind for kind in kinds if _usable(kind, base)]
+    return [kind for name in module.__all__ if _usable(kind := getattr(module, name), base)]
 
 
 def class_names(base: type) -> list[str]:
@@ -75,36 +72,31 @@ def run(argv: Sequence[str]) -> None:
     if parser.read(argv).markdown:
         print(markdown(), end="")
         return
-    for title, module, base in KINDS:
-        section(title, {kind.__name__: first_paragraph(inspect.getdoc(kind)) for kind in choices(module, base)})
-    section("data sources", {**SOURCES, "PATH": "a folder or zip of class folders, or labeled/ unlabeled/ test/"})
-
-
-def section(title: str, lines: dict[str, str]) -> None:
-    """Print a heading and aligned lines."""
-    width = max(map(len, lines))
-    print(f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in lines.items()), "", sep="\n")
+    lists = {title: {kind.__name__: summary(kind) for kind in choices(module, base)} for title, module, base in KINDS}
+    lists["data sources"] = {**SOURCES, "PATH": "a folder or zip of class folders, or labeled/ unlabeled/ test/"}
+    for title, lines in lists.items():
+        width = max(map(len, lines))
+        print(f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in lines.items()), "", sep="\n")
 
 
 def markdown() -> str:
     """One table per kind."""
-    tables = [
-        "\n".join([f"## {title.capitalize()}\n", COLUMNS, *(f"| {' | '.join(row(kind))} |" for kind in kinds), ""])
-        for title, kinds in ((title, choices(module, base)) for title, module, base in KINDS)
-    ]
-    return "\n".join([METHODS_PAGE, *tables])
+    lines = ["# Methods\n", f"{ABOUT}\n"]
+    for title, module, base in KINDS:
+        rows = [f"| {' | '.join(row(kind))} |" for kind in choices(module, base)]
+        lines += [f"## {title.capitalize()}\n", COLUMNS, *rows, ""]
+    return "\n".join(lines)
 
 
 def row(kind: type) -> tuple[str, str, str, str]:
     """Name, first paragraph of the module, docstring of the class without its arguments, defaults."""
-    source = inspect.getmodule(kind)
-    idea = first_paragraph(source.__doc__ if source else None).replace("|", "\\|")
+    idea = summary(inspect.getmodule(kind)).replace("|", "\\|")
     text = (inspect.getdoc(kind) or "").split("Args:")[0]
     parameters = inspect.signature(kind).parameters.values()
     defaults = ", ".join(f"{p.name}={p.default!r}" for p in parameters if p.default is not p.empty)
     return f"`{kind.__name__}`", idea, " ".join(text.split()), f"`{defaults}`" if defaults else "–"
 
 
-def first_paragraph(text: str | None) -> str:
-    """The first paragraph of a docstring on one line."""
-    return " ".join((text or "").strip().split("\n\n")[0].split())
+def summary(documented: object) -> str:
+    """The first paragraph of the docstring of a class or module, on one line."""
+    return " ".join((inspect.getdoc(documented) or "").strip().split("\n\n")[0].split())

@@ -27,9 +27,8 @@ from ..selectors.infuse.robust import HARMLESS_DRAW, random_scores
 from ..selectors.ranking import QUOTAS, Scored, best, order
 from ..utils.io import table_cell
 from ..utils.seeding import preserve_mode_and_rng, seed_chunk
-from .finished_run import add_output, check_output, image_predictor, write_output
-from .parser import Parser, add_device, add_limits, integer, limits_of, number, one_of
-from .trust import add_trust
+from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
+from .parser import integer, limits_of, number, one_of
 
 # Fixed, because the random strong view of an image depends on its position in the chunk.
 CHUNK = 256
@@ -38,7 +37,7 @@ CHUNK = 256
 def run(argv: Sequence[str]) -> None:
     """Write path, score, pseudo label, confidence and whether it is kept, for each image of the pool."""
     options = read(argv)
-    predictor = image_predictor(options.run, options.device, options.trust_code)
+    predictor = image_predictor(options)
     if predictor.direction is None:
         remedy = "train with --selector INFUSE (--selector.keep 1 trains on every example)"
         raise UserError(f"{options.run} stores no influence direction, because it was trained without INFUSE; {remedy}")
@@ -46,7 +45,10 @@ def run(argv: Sequence[str]) -> None:
         names, table = scan(predictor, store, options.threshold)
     kept = np.zeros(len(names), dtype=bool)
     kept[chosen(table, options, len(predictor.classes))] = True
-    rows = best_first(table, kept) if options.kept_only else table
+    rows = table
+    if options.kept_only:
+        rows = table.take(np.flatnonzero(kept[table.ids]))
+        rows = rows.take(order(rows))
     write_output(options.output, lambda handle: write_rows(rows, kept, names, predictor.classes, handle))
     confident = f"{table.selected.sum()} reach confidence {options.threshold:g}"
     print(f"kept {kept.sum()} of {len(table.ids)} images; {confident}", file=sys.stderr)
@@ -54,10 +56,8 @@ def run(argv: Sequence[str]) -> None:
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """The options, checked before anything is loaded."""
-    parser = Parser(
-        "vcc-infuse select", "Rank a pool of images with a run trained with INFUSE, RobustINFUSE or AlignedINFUSE."
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    about = "Rank a pool of images with a run trained with INFUSE, RobustINFUSE or AlignedINFUSE."
+    parser = run_parser("select", about)
     parser.add_argument("--pool", required=True, help="a folder or zip of images")
     parser.add_argument("--keep", type=number(0, 1, open_low=True), default=0.1, help="fraction to keep (0.1)")
     parser.add_argument("--threshold", type=number(0, 1), default=0.95, help="confidence of a pseudo label (0.95)")
@@ -66,11 +66,8 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quota", **one_of(*QUOTAS), default="none",
                         help="divide the places among pseudo classes, so that none is left out (none)")  # fmt: skip
     parser.add_argument("--seed", type=integer(0), default=0, help="seed of the draw of drop_harmful (0)")
-    add_device(parser)
-    add_limits(parser)
-    add_trust(parser)
-    add_output(parser, "CSV file to write; - is the screen", "-")
     parser.add_argument("--kept-only", action="store_true", help="write only the kept images, best first")
+    add_common(parser, "CSV file to write; - is the screen", "-")
     options = parser.read(argv)
     check_output(options.output, options.overwrite, options.run, [options.pool])
     if Path(options.pool).is_file() and is_image(options.pool):
@@ -103,12 +100,6 @@ def chosen(table: Scored, options: argparse.Namespace, classes: int) -> np.ndarr
     return ids
 
 
-def best_first(table: Scored, kept: np.ndarray) -> Scored:
-    """The kept rows, best first."""
-    rows = table.take(np.flatnonzero(kept[table.ids]))
-    return rows.take(order(rows))
-
-
 @torch.no_grad()
 def score_images(predictor: Predictor, ids: np.ndarray, x: np.ndarray, threshold: float) -> Scored:
     """Label and confidence come from the plain image, the gradient from a strong view. Modules are in eval mode."""
@@ -130,6 +121,5 @@ def write_rows(table: Scored, kept: np.ndarray, names: Sequence[str], classes: S
     writer = csv.writer(handle)
     writer.writerow(["path", "score", "label", "confidence", "kept"])
     for place, score, _, confidence, label in zip(*table, strict=True):
-        path = table_cell(names[place])
-        name = table_cell(classes[label])
-        writer.writerow((path, f"{score:.9g}", name, f"{confidence:.9g}", int(kept[place])))
+        texts = (table_cell(names[place]), f"{score:.9g}", table_cell(classes[label]), f"{confidence:.9g}")
+        writer.writerow((*texts, int(kept[place])))

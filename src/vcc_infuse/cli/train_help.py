@@ -6,6 +6,7 @@ import argparse
 import inspect
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 from docstring_parser.google import parse
@@ -16,7 +17,7 @@ from ..run_config import PARTS
 from ..training.config import TrainConfig
 from ..training.presets import FINETUNE, FROZEN, SCRATCH
 from .parser import ALONE, DATA_OPTIONS, OPTIONS, phrase, types_of, unknown_option, without_none
-from .registry import class_names, find_class, first_paragraph
+from .registry import class_names, find_class, summary
 
 USAGE = """vcc-infuse train --data photos --out runs/photos
        vcc-infuse train --data cifar10 --labels 250 --algorithm FlexMatch
@@ -58,31 +59,27 @@ EVERYTHING = {
 }
 
 
-def help_text(words: Mapping[str, Any]) -> str | None:
-    """The help that the words ask for; None if they ask for none."""
+def help_text(words: Mapping[str, Any]) -> str:
+    """The help that the words ask for: some options, all, those of one class, or the classes to choose from."""
     if "help" in words:
         groups = {title: {name: text_of(name).split(". ")[0] for name in names} for title, names in COMMON.items()}
-        return page(USAGE, ABOUT, flags(groups), f"{CLASSES} --help_all lists all options.")
+        return page(USAGE, ABOUT, groups, f"{CLASSES} --help_all lists all options.")
     if "help_all" in words:
         groups = {title: {name: text_of(name) for name in names} for title, names in EVERYTHING.items()}
         groups["the bank of --preset frozen"] = arguments("bank", BankConfig)
-        return page(USAGE, ABOUT, flags(groups), f"{CLASSES} {PROCESSES}")
-    asked = next((name for name in words if name.endswith(".help")), None)
-    return None if asked is None else help_on(asked.removesuffix(".help"), words[asked])
-
-
-def help_on(option: str, name: Any) -> str:
-    """The options of one class, or the classes to choose from if none is named."""
+        return page(USAGE, ABOUT, groups, f"{CLASSES} {PROCESSES}")
+    asked = next(name for name in words if name.endswith(".help"))
+    option = asked.removesuffix(".help")
     base = PARTS.get(option.partition(".")[0])
     kind: Any = without_none(OPTIONS.get(option))
     if base is None and not is_dataclass(kind):
-        raise unknown_option(f"--{option}.help", [f"--{part}.help" for part in PARTS])
-    if base is not None and name is ALONE:
-        texts = {each: first_paragraph(inspect.getdoc(find_class(option, each, base))) for each in class_names(base)}
-        return page(f"vcc-infuse train --{option} CLASS", "", {"classes": texts})
-    chosen: type = find_class(option, str(name), base) if base is not None else kind
+        raise unknown_option(f"--{asked}", [f"--{part}.help" for part in PARTS])
+    if base is not None and words[asked] is ALONE:
+        texts = {name: summary(find_class(option, name, base)) for name in class_names(base)}
+        return page(f"vcc-infuse train --{option} CLASS", "", {"classes": texts}, prefix="")
+    chosen: type = find_class(option, str(words[asked]), base) if base is not None else kind
     title = f"vcc-infuse train --{option}{f' {chosen.__name__}' if base is not None else '.NAME VALUE'}"
-    return page(title, parse(chosen.__doc__ or "").description or "", flags({"options": arguments(option, chosen)}))
+    return page(title, parse(chosen.__doc__ or "").description or "", {"options": arguments(option, chosen)})
 
 
 def arguments(option: str, kind: type) -> dict[str, str]:
@@ -94,8 +91,8 @@ def arguments(option: str, kind: type) -> dict[str, str]:
 
 def descriptions(target: Any) -> dict[str, str]:
     """What the docstring of a function or of a class and its bases says about each argument."""
-    documented = reversed(inspect.getmro(target)) if isinstance(target, type) else [target]
-    parameters = [item for each in documented for item in parse(each.__doc__ or "").params]
+    sources = reversed(inspect.getmro(target)) if isinstance(target, type) else [target]
+    parameters = [item for source in sources for item in parse(source.__doc__ or "").params]
     return {item.arg_name: " ".join((item.description or "").split()) for item in parameters}
 
 
@@ -122,23 +119,12 @@ def with_default(parameter: inspect.Parameter, text: str) -> str:
     return text if default in (None, parameter.empty) or "default" in text else f"{text} ({default})"
 
 
-def flags(groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """The same groups with names as they are typed."""
-    return {title: {f"--{name}": text for name, text in lines.items()} for title, lines in groups.items()}
-
-
-def page(usage: str, about: str, groups: Mapping[str, Mapping[str, str]], end: str = "") -> str:
-    """A help page as argparse lays it out."""
-    parser = argparse.ArgumentParser(usage=usage, description=about, epilog=end, add_help=False, formatter_class=Layout)
+def page(usage: str, about: str, groups: Mapping[str, Mapping[str, str]], end: str = "", prefix: str = "--") -> str:
+    """A help page as argparse lays it out, with texts in a column of their own, which few names are too long for."""
+    layout = partial(argparse.HelpFormatter, max_help_position=26)
+    parser = argparse.ArgumentParser(usage=usage, description=about, epilog=end, add_help=False, formatter_class=layout)
     for title, lines in groups.items():
         group = parser.add_argument_group(title)
         for name, text in lines.items():
-            group.add_argument(name, metavar="" if name.startswith("-") else None, help=text.replace("%", "%%"))
+            group.add_argument(prefix + name, metavar="" if prefix else None, help=text.replace("%", "%%"))
     return parser.format_help().rstrip()
-
-
-class Layout(argparse.HelpFormatter):
-    """Texts in a column of their own, which few names are too long for."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26)

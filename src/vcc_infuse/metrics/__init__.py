@@ -5,6 +5,8 @@ Every function accepts torch tensors, NumPy arrays and lists, computes in float6
 
 from .calibration import Reliability, ace, ace_classwise, average_ce, classwise_ece, ece, mce, paper_preset, reliability
 from .classification import (
+    ClassQuality,
+    PseudoLabelQuality,
     TailGroups,
     auroc,
     balanced_error,
@@ -13,10 +15,11 @@ from .classification import (
     group_errors,
     nll,
     per_class_error,
+    pseudo_label_quality,
+    pseudo_label_quality_per_class,
     tail_groups,
     top_k_error,
 )
-from .pseudo import ClassQuality, PseudoLabelQuality, pseudo_label_quality, pseudo_label_quality_per_class
 
 __all__ = [
     "ClassQuality",

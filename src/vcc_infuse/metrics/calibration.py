@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import OptionError, UserError, check_choice, check_integer
-from ._inputs import Values, correctness, numbers, probs_and_truth, unit
+from .classification import Values, correctness, numbers, scores_and_truth, unit
 
 Bins = int | Tensor | np.ndarray | Sequence[float]
 Edges = Literal["width", "mass"]
@@ -71,22 +71,17 @@ def reliability(
     check_choice("closed", closed, get_args(Closed))
     if check_choice("edges", edges, get_args(Edges)) == "mass":
         return _equal_mass(confidence, right, bins)
-    bounds = _bounds(bins)
+    if isinstance(bins, int | np.integer):
+        # k/n is the double nearest to the decimal edge; a linspace is not always.
+        bounds = torch.arange(check_integer("bins", bins) + 1, dtype=torch.float64) / bins
+    else:
+        bounds = numbers("bins", bins)
+    if len(bounds) < 2 or (bounds.diff() <= 0).any():
+        raise UserError("bins as edges must be two or more increasing numbers, such as [0, 0.5, 1]")
     if confidence.min() < bounds[0] or confidence.max() > bounds[-1]:
         raise UserError(f"bins must cover every confidence, got edges [{bounds[0]:.6g}, {bounds[-1]:.6g}]; widen them")
     index = torch.searchsorted(bounds[1:-1].contiguous(), confidence, right=closed == "left")
     return _table(index, confidence, right, bounds)
-
-
-def _bounds(bins: Bins) -> Tensor:
-    if isinstance(bins, int | np.integer):
-        check_integer("bins", bins)
-        # k/n is the double nearest to the decimal edge; a linspace is not always.
-        return torch.arange(bins + 1, dtype=torch.float64) / bins
-    bounds = numbers("bins", bins)
-    if len(bounds) < 2 or (bounds.diff() <= 0).any():
-        raise UserError("bins as edges must be two or more increasing numbers, such as [0, 0.5, 1]")
-    return bounds
 
 
 def _equal_mass(confidence: Tensor, right: Tensor, bins: Bins) -> Reliability:
@@ -196,5 +191,5 @@ def _weighted(table: Reliability) -> float:
 
 
 def _one_vs_rest(probs: Values, y: Values) -> Iterator[tuple[Tensor, Tensor]]:
-    columns, truth = probs_and_truth("probs", probs, y)
+    columns, truth = scores_and_truth("probs", probs, y, probs=True)
     return ((column, truth == number) for number, column in enumerate(columns.unbind(1)))

@@ -1,18 +1,23 @@
-"""Classification errors, of all examples, per class and per group of classes; proper scores; AUROC.
+"""Classification errors, of all examples, per class and per group of classes; proper scores; AUROC; pseudo labels.
 
 Throughout, `pred`, `y`, `confidence` and `correct` have shape (examples,), `probs` and `logits` (examples, classes).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError, check_integer
-from ._inputs import Values, class_numbers, correctness, numbers, probs_and_truth, same_length
+
+Values = Tensor | np.ndarray | Sequence[Any]
+# A softmax or a mean of softmaxes in float32 can leave [0, 1] by a few rounding errors.
+ROUNDING = 1e-5
 
 
 class TailGroups(NamedTuple):
@@ -21,6 +26,21 @@ class TailGroups(NamedTuple):
     head: list[int]
     medium: list[int]
     tail: list[int]
+
+
+class PseudoLabelQuality(NamedTuple):
+    """The mean weight, and the weighted fraction of correct labels: NaN if no truth is known."""
+
+    coverage: float
+    precision: float
+
+
+class ClassQuality(NamedTuple):
+    """The examples of each pseudo class, their mean weight and their weighted precision, each of shape (classes,)."""
+
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not needed here
+    coverage: Tensor
+    precision: Tensor
 
 
 def error(pred: Values, y: Values) -> float:
@@ -41,7 +61,7 @@ def top_k_error(probs: Values, y: Values, k: int = 5) -> float:
     >>> top_k_error([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]], [1, 2], k=2)
     0.5
     """
-    scores, truth = _logits("probs", probs, y)
+    scores, truth = scores_and_truth("probs", probs, y)
     true_score = scores.gather(1, truth[:, None])
     earlier = torch.arange(scores.shape[1]) < truth[:, None]
     rank = ((scores > true_score) | ((scores == true_score) & earlier)).sum(1)
@@ -77,7 +97,7 @@ def nll(logits: Values, y: Values) -> float:
     >>> round(nll([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 4)  # log 2
     0.6931
     """
-    return float(F.cross_entropy(*_logits("logits", logits, y)))
+    return float(F.cross_entropy(*scores_and_truth("logits", logits, y)))
 
 
 def brier(probs: Values, y: Values) -> float:
@@ -88,7 +108,7 @@ def brier(probs: Values, y: Values) -> float:
     >>> brier([[0.5, 0.5], [1.0, 0.0]], [0, 0])
     0.25
     """
-    guess, truth = probs_and_truth("probs", probs, y)
+    guess, truth = scores_and_truth("probs", probs, y, probs=True)
     return float((guess - F.one_hot(truth, guess.shape[1])).square().sum(1).mean())
 
 
@@ -148,13 +168,47 @@ def group_errors(errors: Values, label_counts: Values) -> dict[str, float]:
     return {name: mean for name, mean in means.items() if mean == mean}
 
 
-def _logits(name: str, values: Values, y: Values) -> tuple[Tensor, Tensor]:
-    scores = numbers(name, values, 2)
-    truth = class_numbers("y", y, classes=scores.shape[1])
-    same_length(**{name: scores, "y": truth})
-    if (scores == torch.inf).any():
-        raise UserError(f"{name} must not hold +inf; the model has diverged")
-    return scores, truth
+def pseudo_label_quality(labels: Values, weights: Values, truth: Values) -> PseudoLabelQuality:
+    """Compare pseudo labels with the truth where it is known.
+
+    Args:
+        labels: pseudo labels, of shape (examples,).
+        weights: the weight of each in the loss, of shape (examples,); 0 is not used.
+        truth: the true classes, of shape (examples,); -1 is unknown.
+
+    >>> pseudo_label_quality(labels=[0, 1, 1, 2], weights=[1, 1, 0, 1], truth=[0, 0, 1, -1])
+    PseudoLabelQuality(coverage=0.75, precision=0.5)
+    """
+    pseudo, used, y = _checked(labels, weights, truth)
+    known = used * (y >= 0)
+    return PseudoLabelQuality(float(used.mean()), float((known * (pseudo == y)).sum() / known.sum()))
+
+
+def pseudo_label_quality_per_class(labels: Values, weights: Values, truth: Values, classes: int) -> ClassQuality:
+    """The same for each pseudo class; NaN where a class has no example of known truth.
+
+    >>> pseudo_label_quality_per_class([0, 1, 1], [1, 1, 0], [0, 0, 1], classes=2).precision.tolist()
+    [1.0, 0.0]
+    """
+    classes = check_integer("classes", classes)
+    pseudo, used, y = _checked(labels, weights, truth, classes)
+    known = used * (y >= 0)
+
+    def total(values: Tensor) -> Tensor:
+        return torch.bincount(pseudo, values, minlength=classes)
+
+    count = total(torch.ones_like(used))
+    return ClassQuality(count, total(used) / count, total(known * (pseudo == y)) / total(known))
+
+
+def _checked(labels: Values, weights: Values, truth: Values, classes: int | None = None) -> tuple[Tensor, ...]:
+    pseudo = class_numbers("labels", labels, classes=classes)
+    y = class_numbers("truth", truth, low=-1, classes=classes)
+    used = numbers("weights", weights)
+    same_length(labels=pseudo, weights=used, truth=y)
+    if (used < 0).any() or used.isinf().any():
+        raise UserError("weights must be finite and at least 0; 0 leaves an example out")
+    return pseudo, used, y
 
 
 def _wrong(pred: Values, y: Values, classes: int | None = None) -> tuple[Tensor, Tensor]:
@@ -162,3 +216,68 @@ def _wrong(pred: Values, y: Values, classes: int | None = None) -> tuple[Tensor,
     truth = class_numbers("y", y, classes=classes)
     same_length(pred=guess, y=truth)
     return truth, (guess != truth).double()
+
+
+def numbers(name: str, values: Values, ndim: int = 1) -> Tensor:
+    """`values` as a float64 tensor of `ndim` dimensions, not empty and without NaN."""
+    if not isinstance(values, Tensor):
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"{name} must hold numbers, got dtype {array.dtype}")
+        values = torch.from_numpy(array.astype(np.float64))
+    tensor = values.detach().to("cpu", torch.float64)
+    if tensor.ndim != ndim:
+        raise UserError(f"{name} must have {ndim} dimension(s), got shape {tuple(tensor.shape)}")
+    if tensor.numel() == 0:
+        raise UserError(f"{name} must not be empty; pass at least one example")
+    if tensor.isnan().any():
+        raise UserError(f"{name} must not hold NaN, got {int(tensor.isnan().sum())} of them; remove those examples")
+    return tensor
+
+
+def unit(name: str, values: Values, ndim: int = 1) -> Tensor:
+    """Numbers in [0, 1]; rounding errors are clamped."""
+    tensor = numbers(name, values, ndim)
+    low = float(tensor.min())
+    high = float(tensor.max())
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        raise UserError(f"{name} must lie in [0, 1], got values in [{low:.6g}, {high:.6g}]; apply a softmax to logits")
+    return tensor.clamp(0, 1)
+
+
+def class_numbers(name: str, values: Values, low: int = 0, classes: int | None = None) -> Tensor:
+    """Integers of at least `low` (and below `classes`)."""
+    tensor = numbers(name, values)
+    if (tensor != tensor.round()).any():
+        raise UserError(f"{name} must hold integers, the class numbers; got fractions")
+    if tensor.min() < low:
+        raise UserError(f"{name} must hold classes of at least {low}, got {tensor.min():.0f}")
+    if classes is not None and tensor.max() >= classes:
+        raise UserError(f"{name} must hold classes below {classes}, got {tensor.max():.0f}")
+    return tensor.long()
+
+
+def same_length(**named: Tensor) -> None:
+    """Check that all columns have one value per example."""
+    if len({len(tensor) for tensor in named.values()}) > 1:
+        sizes = ", ".join(f"{name} has {len(tensor)}" for name, tensor in named.items())
+        raise UserError(f"inputs must have the same length, but {sizes}")
+
+
+def scores_and_truth(name: str, values: Values, y: Values, *, probs: bool = False) -> tuple[Tensor, Tensor]:
+    """Scores (probabilities if `probs` is set) of shape (examples, classes), and true classes of shape (examples,)."""
+    scores = unit(name, values, 2) if probs else numbers(name, values, 2)
+    truth = class_numbers("y", y, classes=scores.shape[1])
+    same_length(**{name: scores, "y": truth})
+    if (scores == torch.inf).any():
+        raise UserError(f"{name} must not hold +inf; the model has diverged")
+    return scores, truth
+
+
+def correctness(confidence: Tensor, correct: Values) -> Tensor:
+    """Whether each prediction is correct, as 0.0 or 1.0."""
+    right = numbers("correct", correct)
+    if ((right != 0) & (right != 1)).any():
+        raise UserError("correct must hold only True and False (or 1 and 0); pass prediction == truth")
+    same_length(confidence=confidence, correct=right)
+    return right

@@ -1,7 +1,8 @@
 """The page: run folders in, one self-contained HTML file out.
 
-Jinja2 escapes every value, because class and file names come from outside and must stay text; a content security policy
-allows only the page's own scripts and styles.
+A headline (cards with the metrics of one run, or a table of several runs with the best values marked), then sections
+with charts of all runs and parts that belong to one run. Jinja2 escapes every value, because class and file names come
+from outside and must stay text; a content security policy allows only the page's own scripts and styles.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ import base64
 import functools
 import gzip
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError
 
 from ..errors import OptionError
 from ..utils.io import MALFORMED, nan_to_none, reading, write_text
-from .charts.chart import COLORS
-from .headline import cards, columns
-from .read import Run, read_runs
-from .sections import sections
+from .charts import calibration, training
+from .charts.calibration import COLORS, Chart
+from .charts.gallery import Strip, gallery
+from .read import UNKNOWN, Run, count, decimal, elapsed, known, percent, read_runs
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 CLEAR = "rgba(0,0,0,0)"
@@ -46,7 +48,17 @@ def write_report(folders: Sequence[str | Path], output: str | Path) -> Path:
     >>> write_report(["runs/a", "runs/b"], "comparison.html")  # doctest: +SKIP
     """
     path = Path(output)
-    text = safe_page(read_runs([Path(folder) for folder in folders]))
+    runs = read_runs([Path(folder) for folder in folders])
+    try:
+        text = page(runs)
+    except (*MALFORMED, UndefinedError):  # a changed file holds values that no chart can show: the error names its run
+        for run in runs:
+            with reading(run.name, "some of its metrics are not those of a run; restore its files from a copy"):
+                try:
+                    page([run])
+                except UndefinedError as fault:  # a template met a number where it expected a table
+                    raise TypeError(str(fault)) from fault
+        raise
     try:
         # A file name may hold bytes that are not UTF-8.
         write_text(path, text, errors="replace")
@@ -56,28 +68,17 @@ def write_report(folders: Sequence[str | Path], output: str | Path) -> Path:
     return path
 
 
-def safe_page(runs: Sequence[Run]) -> str:
-    """The page; if a changed file holds values that no chart can show, the error names its run."""
-    try:
-        return page(runs)
-    except (*MALFORMED, UndefinedError):
-        for run in runs:
-            with reading(run.name, "some of its metrics are not those of a run; restore its files from a copy"):
-                try:
-                    page([run])
-                except UndefinedError as fault:  # a template met a number where it expected a table
-                    raise TypeError(str(fault)) from fault
-        raise
-
-
 def page(runs: Sequence[Run]) -> str:
     """The page as text."""
     single = len(runs) == 1
+    style, script = ((files(__package__) / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     heading = runs[0].name if single else f"{len(runs)} runs compared"
     shown = sections(runs)
     charts = [chart for section in shown for chart in section.all_charts]
-    themes = {name: theme(*palette) for name, palette in PALETTES.items()}
-    data = {"charts": [{"data": chart.data, "layout": chart.layout} for chart in charts], "themes": themes}
+    data = {
+        "charts": [{"data": chart.data, "layout": chart.layout} for chart in charts],
+        "themes": {name: {"layout": theme(*palette)} for name, palette in PALETTES.items()},
+    }
     return render(
         "page.html",
         runs=runs,
@@ -90,21 +91,167 @@ def page(runs: Sequence[Run]) -> str:
         sections=shown,
         numbers={chart: number for number, chart in enumerate(charts)},
         data=nan_to_none(data),
-        style=asset("page.css") + "".join(f".c{i}{{--run:{color}}}" for i, color in enumerate(COLORS)),
-        script=asset("page.js"),
+        style=style + "".join(f".c{i}{{--run:{color}}}" for i, color in enumerate(COLORS)),
+        script=script,
         plotly=plotly_library(),
     )
 
 
-def asset(name: str) -> str:
-    """The text of a file in this folder."""
-    return (files(__package__) / name).read_text(encoding="utf-8")
+class Card(NamedTuple):
+    """One metric, with a detail in small print."""
+
+    name: str
+    value: str
+    detail: str
+
+
+class Column(NamedTuple):
+    """One metric of the table; `best` is 1 if the highest value is best, -1 if the lowest, 0 if neither."""
+
+    key: str
+    name: str
+    form: Callable[[Any], str]
+    best: int = -1
+
+    def text(self, run: Run) -> str:
+        """The cell of a run."""
+        return self.form(run.latest.get(self.key))
+
+    def is_best(self, run: Run, runs: Sequence[Run]) -> bool:
+        """Whether no other run is better and at least one is worse, among those measured on the same kind of images."""
+        rivals = [r for r in runs if self.key not in MEASURED or r.measured_on == run.measured_on]
+        values = [self.best * v for r in rivals if known(v := r.latest.get(self.key))]
+        value = run.latest.get(self.key)
+        return bool(self.best and known(value) and self.best * value == max(values) > min(values))
+
+
+MEASURED = ("error", "error_probe", "ece", "ece_calibrated", "nll")
+COLUMNS = (
+    Column("error", "error", lambda v: percent(v, 2)),
+    Column("error_probe", "linear probe", lambda v: percent(v, 2), 0),
+    Column("ece", "ECE softmax", decimal),
+    Column("ece_calibrated", "ECE calibrated", decimal),
+    Column("nll", "NLL", decimal),
+    Column("pseudo_label_precision", "precision", percent, 1),
+    Column("pseudo_label_coverage", "coverage", percent, 0),
+    Column("steps", "steps", count, 0),
+    Column("seconds_train", "training", elapsed),
+    Column("coreset_size", "core set", count, 0),
+)
+
+
+def columns(runs: Sequence[Run]) -> list[Column]:
+    """The columns for which a run has a value; also what was measured on, unless that is a test set everywhere."""
+    validated = any(run.measured_on == "validation" for run in runs)
+    first = [Column("evaluated_on", "measured on", lambda v: v or "test", 0)] if validated else []
+    return first + [column for column in COLUMNS if any(known(run.latest.get(column.key)) for run in runs)]
+
+
+def cards(run: Run) -> list[Card]:
+    """The most important metrics, without those that are unknown."""
+    metrics = run.latest
+    precision = metrics.get("pseudo_label_precision")
+    coverage = percent(metrics.get("pseudo_label_coverage"))
+    pseudo_card = Card("Pseudo labels used", coverage, "no hidden labels to check them")
+    if known(precision):
+        pseudo_card = Card("Pseudo labels right", percent(precision), f"coverage {coverage}")
+    errors = (metrics.get("ece"), metrics.get("ece_calibrated"))
+    calibration_card = Card("ECE", decimal(errors[0]), "softmax confidence")
+    if errors[0] != errors[1] and known(errors[1]):
+        short = [decimal(value).removeprefix("0") for value in errors]  # a card has little room
+        calibration_card = Card("ECE before → after", " → ".join(short), "softmax → calibrated")
+    images = f"at the end, on {count(metrics.get('evaluated_images'))} images"
+    seconds = metrics.get("seconds_train", metrics.get("seconds"))
+    shown = [
+        Card("Linear probe", percent(metrics.get("error_probe"), 2), "on the same features"),
+        Card(f"{run.measured_on.capitalize()} error", percent(metrics.get("error"), 2), images),
+        calibration_card,
+        pseudo_card,
+        Card("Steps", count(metrics.get("steps", metrics.get("step"))), f"{count(metrics.get('labels'))} labels"),
+        Card("Training time", elapsed(seconds), f"{count(metrics.get('images_per_second'))} images/s"),
+    ]
+    if run.selections:
+        line = run.selections[-1]
+        shown.append(Card("Core set", percent(line.get("kept_share")), f"{count(line.get('kept'))} images kept"))
+    return [Card(name, value, "" if UNKNOWN in detail else detail) for name, value, detail in shown if value != UNKNOWN]
+
+
+@dataclass
+class Part:
+    """What a section shows of one run."""
+
+    run: Run
+    charts: list[Chart] = field(default_factory=list)
+    text: str = ""
+    strips: list[Strip] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.charts or self.text or self.strips)
+
+
+@dataclass
+class Section:
+    """A title, charts of all runs together, and one part per run."""
+
+    key: str
+    title: str
+    charts: list[Chart]
+    parts: list[Part] = field(default_factory=list)
+    absent: str = ""
+    """Shown if the section is empty; an empty section without it is left out."""
+
+    @property
+    def all_charts(self) -> list[Chart]:
+        """The charts of all runs together, then those of each run."""
+        return [*self.charts, *(chart for part in self.parts for chart in part.charts)]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not self.charts and all(part.is_empty for part in self.parts)
+
+
+def sections(runs: Sequence[Run]) -> list[Section]:
+    """Every section that has something to show, or a sentence on why it has not."""
+    curves = (training.error_curve, training.loss_curves, training.ece_curves, training.pseudo_label_curves)
+    diagrams = (calibration.softmax_diagram, calibration.calibrated_diagram)
+    kept = (training.kept_bars, training.true_class_bars)
+    histograms = [Part(run, drawn(calibration.confidence_histogram(run))) for run in runs]
+    matrices = [Part(run, drawn(calibration.confusion_matrix(run))) for run in runs]
+    scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
+    images = [Part(run, strips=gallery(run)) for run in runs]
+    no_evaluation = "No evaluation was recorded yet."
+    no_predictions = "No predictions were kept: the run is unfinished, or older than this section."
+    no_images = "No images were kept: none was mistaken, the data are not images, or the run is unfinished."
+    candidates = [
+        Section("curves", "Error and losses", drawn(*(draw(runs) for draw in curves)), [], no_evaluation),
+        Section("calibration", "Calibration", drawn(*(draw(runs) for draw in diagrams)), histograms, no_evaluation),
+        per_class("pseudo", "Pseudo labels per class", runs, list(training.PER_CLASS)[:2]),
+        per_class("thresholds", "Thresholds per class", runs, ["threshold_per_class"]),
+        Section("confusion", "Confusion", [], matrices, no_predictions),
+        Section("coreset", "Core set", drawn(*(draw(runs) for draw in kept)), scores),
+        Section("gallery", "Images", [], images, no_images),
+    ]
+    return [section for section in candidates if section.absent or not section.is_empty]
+
+
+def per_class(key: str, title: str, runs: Sequence[Run], metrics: Sequence[str]) -> Section:
+    """A section on metrics per class, at the last evaluation and over time."""
+    parts = [Part(run, drawn(*(training.heatmap_over_time(run, metric) for metric in metrics))) for run in runs]
+    return Section(key, title, drawn(*(training.last_bars(runs, metric) for metric in metrics)), parts)
+
+
+def drawn(*charts: Chart | None) -> list[Chart]:
+    """The charts that have data."""
+    return [chart for chart in charts if chart is not None]
 
 
 def theme(text: str, grid: str, card: str, scale: Sequence[str]) -> dict[str, Any]:
-    """A Plotly template in the colors of a palette; the background is that of the page."""
+    """The layout of a Plotly template in the colors of a palette; the background is that of the page."""
     axis = dict(gridcolor=grid, linecolor=grid, zerolinecolor=grid, tickcolor=grid, title=dict(font=dict(size=12)))
-    layout = dict(
+    return dict(
         paper_bgcolor=CLEAR,
         plot_bgcolor=CLEAR,
         xaxis=axis,
@@ -115,7 +262,6 @@ def theme(text: str, grid: str, card: str, scale: Sequence[str]) -> dict[str, An
         legend=dict(bgcolor=CLEAR),
         modebar=dict(bgcolor=CLEAR, color="#8a93a3", activecolor=text),
     )
-    return {"layout": layout}
 
 
 @functools.cache
@@ -129,13 +275,9 @@ def plotly_library() -> dict[str, str]:
 @functools.cache
 def environment() -> Environment:
     """The templates under `report/templates`: every value is escaped, an unknown name is an error."""
-    templates = Environment(
-        loader=PackageLoader("vcc_infuse.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("vcc_infuse.report", "templates")
+    templates = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    templates.undefined = StrictUndefined
     # `tojson` also escapes <, > and &, so that no value can end the script element that it stands in.
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     templates.filters["policy_hash"] = policy_hash

@@ -1,22 +1,23 @@
-"""Run: everything that a report knows about one run, read from its folder."""
+"""Run: everything that a report knows about one run, read from its folder; numbers and names as the page shows them."""
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import UserError
 from ..utils.io import Columns, load_npz, read_json, read_jsonl, reading
 from ..utils.manifest import check
-from .format import known, percent
 
 LOGS = ("metrics.jsonl", "selections.jsonl")
 FILES = ("config.yaml", *LOGS, "summary.json", "model.json", "predictions.npz", "gallery.npz")
 Metrics = dict[str, Any]
 ANSWERS = ("truth", "predicted", "confidence", "calibrated")
+UNKNOWN = "–"
 
 
 @dataclass
@@ -55,10 +56,10 @@ class Run:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in the given order, each once, under distinct names."""
-    once = list({path.resolve(): path for path in paths}.values())
-    short = [path.resolve().name for path in once]
-    names = short if len(set(short)) == len(once) else [str(path) for path in once]
-    return [read_run(path, name, number) for number, (path, name) in enumerate(zip(once, names, strict=True))]
+    once = {path.resolve(): path for path in paths}
+    distinct = len({path.name for path in once}) == len(once)
+    names = [(path, full.name if distinct else str(path)) for full, path in once.items()]
+    return [read_run(path, name, number) for number, (path, name) in enumerate(names)]
 
 
 def read_run(path: Path, name: str, number: int = 0) -> Run:
@@ -68,44 +69,34 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
         raise UserError(f"{path} is not a run folder: it has no config.yaml; give the folder of a training run")
     check(path, FILES, required=False)
     with reading(path):
-        return _read(path, config, name, number)
-
-
-def _read(path: Path, config: Path, name: str, number: int) -> Run:
-    summary = read_json(path / "summary.json")
-    metrics, selections = (read_jsonl(path / name) for name in LOGS)
-    damage = [text for text in (metrics.complaint(Path(LOGS[0])), selections.complaint(Path(LOGS[1]))) if text]
-    for text in damage:  # the page says so, too, but it may be read much later
-        warnings.warn(f"{path}: {text}", stacklevel=2)
-    classes = class_names(summary or read_json(path / "model.json"), metrics.values)
-    return Run(
-        name=name,
-        number=number,
-        config=config.read_text(encoding="utf-8", errors="replace"),
-        metrics=metrics.values,
-        selections=selections.values,
-        summary=summary,
-        classes=classes,
-        predictions=read_predictions(path / "predictions.npz", len(classes)),
-        gallery=load_npz(path / "gallery.npz"),
-        warnings=[*damage, *probe_warning(summary or {}), *map(str, (summary or {}).get("warnings") or [])],
-    )
-
-
-def probe_warning(summary: Metrics) -> list[str]:
-    """A warning if the run ends with a higher error than the linear probe on its features."""
-    error = summary.get("error")
-    probe = summary.get("error_probe")
-    if not known(error) or not known(probe) or error <= probe:
-        return []
-    remedy = "try more labels, more steps, or the algorithm LinearProbe"
-    return [f"This run ends above its linear probe: error {percent(error, 2)}, probe {percent(probe, 2)}; {remedy}."]
+        summary = read_json(path / "summary.json")
+        metrics, selections = (read_jsonl(path / log) for log in LOGS)
+        notes = [text for text in (metrics.complaint(Path(LOGS[0])), selections.complaint(Path(LOGS[1]))) if text]
+        for text in notes:  # the page says so, too, but it may be read much later
+            warnings.warn(f"{path}: {text}", stacklevel=2)
+        error = (summary or {}).get("error")
+        probe = (summary or {}).get("error_probe")
+        if known(error) and known(probe) and error > probe:
+            ends = f"This run ends above its linear probe: error {percent(error, 2)}, probe {percent(probe, 2)}"
+            notes.append(f"{ends}; try more labels, more steps, or the algorithm LinearProbe.")
+        classes = class_names(summary or read_json(path / "model.json"), metrics.values)
+        return Run(
+            name=name,
+            number=number,
+            config=config.read_text(encoding="utf-8", errors="replace"),
+            metrics=metrics.values,
+            selections=selections.values,
+            summary=summary,
+            classes=classes,
+            predictions=read_predictions(path / "predictions.npz", len(classes)),
+            gallery=load_npz(path / "gallery.npz"),
+            warnings=[*notes, *map(str, (summary or {}).get("warnings") or [])],
+        )
 
 
 def read_predictions(path: Path, classes: int) -> Columns | None:
     """The answers on the test set: four columns of the same length, two of them class numbers."""
-    columns = load_npz(path)
-    if columns is None:
+    if (columns := load_npz(path)) is None:
         return None
     with reading(path):
         shapes = {columns[name].shape for name in ANSWERS}
@@ -125,3 +116,48 @@ def class_names(card: Metrics | None, metrics: list[Metrics]) -> tuple[str, ...]
         alike = len(set(names)) < len(names)
         return tuple(f"{name} ({i})" if alike else name for i, name in enumerate(names))
     return tuple(str(i) for i in range(len(metrics[-1].get("error_per_class") or []) if metrics else 0))
+
+
+def known(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number, neither missing nor NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def percent(value: Any, digits: int = 1) -> str:
+    """A fraction of 1 as percent."""
+    return f"{100 * value:.{digits}f} %" if known(value) else UNKNOWN
+
+
+def decimal(value: Any, digits: int = 3) -> str:
+    """A number with a fixed number of digits."""
+    return f"{value:.{digits}f}" if known(value) else UNKNOWN
+
+
+def count(value: Any) -> str:
+    """An integer with a thin space between thousands."""
+    return f"{round(value):,}".replace(",", "\u202f") if known(value) else UNKNOWN
+
+
+def elapsed(seconds: Any) -> str:
+    """Seconds, minutes or hours, whichever reads best."""
+    if not known(seconds):
+        return UNKNOWN
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def scaled(values: Sequence[Any], factor: float = 100.0) -> list[float | None]:
+    """Fractions as percent for a chart; an unknown value leaves a gap."""
+    return [factor * value if known(value) else None for value in values]
+
+
+def label(name: str, limit: int = 24) -> str:
+    """A name for a chart; a long one loses its middle, because similar names often differ at their ends.
+
+    Plotly interprets tags and entities in its labels, so that `<b>` must be written as `&lt;b&gt;`.
+    """
+    half = limit // 2
+    short = name if len(name) <= limit else f"{name[:half]}…{name[half + 1 - limit :]}"
+    return html.escape(short, quote=False)

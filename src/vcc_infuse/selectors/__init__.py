@@ -8,17 +8,5 @@ from .infuse import INFUSE, AlignedINFUSE, RobustINFUSE
 from .retrieve import RETRIEVE
 from .sampler import CoresetSampler
 
-__all__ = [
-    "EL2N",
-    "INFUSE",
-    "RETRIEVE",
-    "AlignedINFUSE",
-    "CoresetSampler",
-    "EarlyStop",
-    "FullShort",
-    "GradMatch",
-    "Random",
-    "RandomOnline",
-    "RobustINFUSE",
-    "Selector",
-]
+__all__ = ["EL2N", "INFUSE", "RETRIEVE", "AlignedINFUSE", "CoresetSampler", "EarlyStop", "FullShort", "GradMatch"]
+__all__ += ["Random", "RandomOnline", "RobustINFUSE", "Selector"]

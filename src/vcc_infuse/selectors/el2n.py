@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..utils.params import number
+from .base import ScoredSelector, example_columns
 from .pool import Pool
-from .scoring import ScoredSelector, example_columns
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -21,7 +22,7 @@ class EL2N(ScoredSelector):
         Paul, Ganguli, Dziugaite: Deep Learning on a Data Diet. NeurIPS 2021.
     """
 
-    score_momentum: float = 0.5
+    score_momentum: float = number(0.5, 0, 1, open_high=True)
 
     def score_pool(self, pool: Pool) -> dict[str, Tensor]:
         """The length of the error vector, which already contains the pseudo label's weight."""

@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import check_integer, check_range
 from ..types import Coreset
-from .base import Selector
-from .head_gradients import ExampleGradients, GroupGradients
-from .pool import Pool
+from ..utils.params import integer, number
+from .base import Selector, gradient_columns, random_groups, table
+from .pool import ExampleGradients, GroupGradients, Pool
 from .ranking import Selection, order, proportional
-from .scoring import gradient_columns, random_groups, table
 
 BLOCKS, FILL = 31, 32  # keys of random streams
 
@@ -32,14 +30,9 @@ class GradMatch(Selector):
         Killamsetty et al.: GRAD-MATCH: Gradient Matching based Data Subset Selection. ICML 2021.
     """
 
-    ridge: float = 0.5
+    ridge: float = number(0.5)
     granularity: Literal["class", "batch"] = "class"
-    block: int = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.ridge = check_range("ridge", self.ridge, 0)
-        self.block = check_integer("block", self.block, 2)
+    block: int = integer(1000, 2)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Match; fill the places that the pursuit leaves open with further examples of average weight."""
@@ -51,8 +44,7 @@ class GradMatch(Selector):
         rows = table(columns)
         ranked = order(rows)
         others = ranked[~np.isin(ranked, ids.numpy())]
-        coreset = filled(ids.numpy(), weights.numpy(), others, rows.selected, budget, pool.rng(FILL))
-        return Selection(coreset, rows)
+        return Selection(filled(ids.numpy(), weights.numpy(), others, rows.selected, budget, pool.rng(FILL)), rows)
 
     def _by_class(self, pool: Pool, columns: dict[str, Tensor], budget: int) -> tuple[Tensor, Tensor]:
         """Ids and weights, matched block by block."""
@@ -80,15 +72,11 @@ class GradMatch(Selector):
         index, weights = self._pursue(gram, gram @ atoms.counts, places)
         chosen = [groups[i] for i in index.tolist()]
         # The pursuit weighs the mean gradient of a batch, so each member gets an equal part of the weight.
-        shares = [
-            torch.full((len(g),), w / len(g), dtype=torch.float64)
-            for g, w in zip(chosen, weights.tolist(), strict=True)
-        ]
-        return torch.cat(chosen)[:budget], torch.cat(shares)[:budget]
+        sizes = torch.tensor([len(group) for group in chosen])
+        return torch.cat(chosen)[:budget], (weights / sizes).repeat_interleave(sizes)[:budget]
 
     def _pursue(self, gram: Tensor, target: Tensor, places: int) -> tuple[Tensor, Tensor]:
-        scale = float(gram.diagonal().mean())
-        return Pursuit(gram, target, places, self.ridge * scale).run()
+        return Pursuit(gram, target, places, self.ridge * float(gram.diagonal().mean())).run()
 
 
 def class_blocks(labels: Tensor, selected: Tensor, size: int, rng: np.random.Generator) -> list[Tensor]:
@@ -120,15 +108,9 @@ def filled(
 class Pursuit:
     """min ‖b − A x‖² + λ‖x‖² over x ≥ 0 with few positive entries, by orthogonal matching pursuit (Batch-OMP).
 
-    This is the active-set method of Lawson & Hanson (1974), stopped when enough atoms are active. Each round adds the
+    This is the active-set method of Lawson & Hanson (1974), stopped when `budget` atoms are active. Each round adds the
     atom most aligned with the residual and solves for all weights again; an atom whose weight would turn negative is
-    removed.
-
-    Args:
-        gram: AᵀA, `(atoms, atoms)`.
-        target: Aᵀb, `(atoms,)`.
-        budget: largest number of atoms.
-        ridge: λ.
+    removed. `gram` is AᵀA, `target` Aᵀb, `ridge` λ.
     """
 
     def __init__(self, gram: Tensor, target: Tensor, budget: int, ridge: float = 0.0) -> None:
@@ -169,15 +151,16 @@ class Pursuit:
             return False
         self.x = torch.cat([self.x, torch.zeros(1, dtype=torch.float64)])
         while len(self.x):
-            best = self._solve()
+            count = len(self.x)
+            right = self.target[self.index[:count]][:, None]
+            best = torch.cholesky_solve(right, self.factor[:count, :count])[:, 0]
             falling = best <= 0
             if not falling.any():
                 self.x = best
                 break
             ratio = torch.where(falling, self.x / (self.x - best).clamp(min=1e-300), torch.inf)
             self.x = self.x + ratio.min() * (best - self.x)
-            stay = ~falling | (ratio > ratio.min())
-            self._restrict(stay)
+            self._restrict(~falling | (ratio > ratio.min()))
         return atom in self.index[: len(self.x)].tolist()
 
     def _grow(self, atom: int) -> bool:
@@ -194,11 +177,6 @@ class Pursuit:
         self.index[count] = atom
         self.rows[count] = self.gram[atom]
         return True
-
-    def _solve(self) -> Tensor:
-        count = len(self.x)
-        right = self.target[self.index[:count]][:, None]
-        return torch.cholesky_solve(right, self.factor[:count, :count])[:, 0]
 
     def _restrict(self, stay: Tensor) -> None:
         """Remove atoms and factorize the rest."""

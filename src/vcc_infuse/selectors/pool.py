@@ -1,11 +1,13 @@
-"""Pool: the unlabeled pool as the algorithm would learn from it now: pseudo labels, weights, the student's outputs."""
+"""Pool: the unlabeled pool as the algorithm would learn from it now, and the gradients of its examples.
 
-from __future__ import annotations
+An example's gradient in a linear head is error ⊗ [feature; 1], so autograd is not needed. An error is weight · (softmax
+− target). Features h are extended to h̃ = [h; 1], which makes the bias one more column.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,16 +17,16 @@ from torch import Tensor, nn
 from ..algorithms import Algorithm, PseudoLabeling
 from ..calibrators import Calibrator
 from ..data.batches import Batches
-from ..types import Batch, Calibrated, Outputs, PseudoLabels, Step, Task, WeakOutputs, identity_gather
+from ..types import Batch, Outputs, PseudoLabels, Step, Task, WeakOutputs, identity_gather
 from ..utils.seeding import seed_chunk
 
 POOL, LABELED, SAMPLE = 1, 2, 3  # keys of random streams
 
 
 class PoolChunk(NamedTuple):
-    """Some rows of the pool. `outputs` belong to the view with gradient; they are zero where the weight is zero.
+    """Some rows of the pool, with class distributions as targets.
 
-    Shapes: `ids`, `labels`, `weights` and `confidence` are `(rows,)`, `targets` is `(rows, classes)`.
+    `outputs` belong to the view with gradient; they are zero where the weight is zero.
     """
 
     ids: Tensor
@@ -46,20 +48,8 @@ class Pool:
     """The unlabeled pool and the labeled set at one step of a run.
 
     Every chunk has its own seed and is computed by a single process, so the result does not depend on the number of
-    processes.
-
-    Args:
-        batches: what the run draws from; they know the images, the seed, the device and the processes.
-        model: the model that is trained.
-        ema: the model with averaged weights.
-        algorithm: makes the pseudo labels.
-        calibrator: says how far they are trusted.
-        task: the sizes of the run.
-        number: the step.
-        gather: collects a tensor from all processes along the first dimension.
-        autocast: context of the forward passes.
-        chunk: examples per forward pass.
-        trained: the model whose parameters say which of them are trained; `model` if None.
+    processes. `chunk` is the number of examples per forward pass; `trained` (`model` if None) says by its parameters
+    which of them are trained.
     """
 
     batches: Batches
@@ -93,7 +83,7 @@ class Pool:
         """A generator that depends on seed, step and purpose, not on process or device."""
         return np.random.default_rng([self.seed, self.number, purpose])
 
-    def using(self, weights: str) -> Pool:
+    def using(self, weights: str) -> Self:
         """The same pool, evaluated with the averaged weights if `weights` is "ema"."""
         return replace(self, model=self.ema, trained=self.model) if weights == "ema" else self
 
@@ -109,13 +99,9 @@ class Pool:
         return fixed if len(fixed) < len(parameters) else set()
 
     def scan(self, reduce: Callable[[PoolChunk], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """One pass over the pool.
+        """One pass over the pool: `reduce` maps a chunk to named columns with one row per example.
 
-        Args:
-            reduce: maps a chunk to named columns, each with one row per example of the chunk.
-
-        Returns:
-            The same columns with one row per pool id, on the CPU.
+        Returns the same columns with one row per pool id, on the CPU.
         """
         pieces = self._pieces(self.rng(POOL).permutation(self.size))
         columns: dict[str, Tensor] = {}
@@ -127,7 +113,11 @@ class Pool:
             for name, rows in reduce(chunk).items():
                 whole = columns.setdefault(name, torch.zeros(self.size, *rows.shape[1:], dtype=rows.dtype))
                 whole[chunk.ids.cpu()] = torch.zeros_like(rows, device="cpu") if idle else rows.detach().cpu()
-        return {name: self._sum_over_processes(whole) for name, whole in columns.items()}
+        if self.batches.world == 1:
+            return columns
+        # Each process filled its own rows and left zeros elsewhere, so the sum is exact.
+        everyone = {name: self.gather(whole[None].to(self.device)).cpu().sum(0) for name, whole in columns.items()}
+        return {name: total.to(columns[name].dtype) for name, total in everyone.items()}
 
     def sample(self, count: int) -> Iterator[PoolChunk]:
         """Random examples from the pool, the same in every process."""
@@ -189,21 +179,22 @@ class Pool:
         with self.autocast():
             return evaluate_chunk(step, self.algorithm)
 
-    def _sum_over_processes(self, whole: Tensor) -> Tensor:
-        """Each process filled its own rows and left zeros elsewhere, so the sum is exact."""
-        if self.batches.world == 1:
-            return whole
-        return self.gather(whole[None].to(self.device)).cpu().sum(0).to(whole.dtype)
-
 
 @torch.no_grad()
 def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
-    """Pseudo-label the step's unlabeled examples; calibrator and algorithm must be in eval mode."""
+    """Pseudo-label the step's unlabeled examples; calibrator and algorithm must be in eval mode.
+
+    A method without pseudo labels gets the most likely class of every example. The view that is trained on is the
+    strong one, or the last one that the method uses.
+    """
     views = step.batch.views
     weak: Outputs = step.model(views["weak"])
     calibrated = step.confidence(views["weak"], WeakOutputs(*weak))
-    pseudo = pseudo_labels(algorithm, calibrated, step)
-    images = views[student_view(algorithm)]
+    if isinstance(algorithm, PseudoLabeling):
+        pseudo = algorithm.pseudo_label(calibrated, step)
+    else:
+        pseudo = PseudoLabels(calibrated.labels, torch.ones_like(calibrated.confidence))
+    images = views["strong" if "strong" in algorithm.views else algorithm.views[-1]]
     outputs = Outputs(*(part.float() for part in weak))
     if images is not views["weak"]:
         outputs = _forward_where(step.model, images, pseudo.weights > 0, outputs)
@@ -219,18 +210,6 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
     )
 
 
-def pseudo_labels(algorithm: Algorithm, calibrated: Calibrated, step: Step) -> PseudoLabels:
-    """The algorithm's pseudo labels; for a method without any, the most likely class of every example."""
-    if isinstance(algorithm, PseudoLabeling):
-        return algorithm.pseudo_label(calibrated, step)
-    return PseudoLabels(calibrated.labels, torch.ones_like(calibrated.confidence))
-
-
-def student_view(algorithm: Algorithm) -> str:
-    """The view that is trained on: the strong one, or the last one that the method uses."""
-    return "strong" if "strong" in algorithm.views else algorithm.views[-1]
-
-
 def _forward_where(model: nn.Module, images: Tensor, wanted: Tensor, like: Outputs) -> Outputs:
     """Outputs of the wanted rows, zeros elsewhere: an example without weight has no gradient to compute."""
     outputs = Outputs(*(torch.zeros_like(part) for part in like))
@@ -242,3 +221,59 @@ def _forward_where(model: nn.Module, images: Tensor, wanted: Tensor, like: Outpu
 
 def _join(outputs: list[Outputs]) -> Outputs:
     return Outputs(*(torch.cat(part).float() for part in zip(*outputs, strict=True)))
+
+
+def augmented(features: Tensor) -> Tensor:
+    """[h; 1] for each row: `(rows, width)` becomes `(rows, width + 1)`."""
+    return F.pad(features, (0, 1), value=1.0)
+
+
+def mean_gradient(errors: Tensor, features: Tensor) -> Tensor:
+    """The head's gradient of the mean loss, `(classes, width + 1)`, from `(rows, classes)` and `(rows, width)`."""
+    return errors.T @ augmented(features) / len(errors)
+
+
+def alignment(direction: Tensor, errors: Tensor, features: Tensor) -> Tensor:
+    """Inner product of each example's gradient with `direction`, `(rows,)`."""
+    return (errors * (augmented(features) @ direction.T)).sum(1)
+
+
+class ExampleGradients(NamedTuple):
+    """One gradient per example, stored as its two factors: C + D numbers instead of C·D."""
+
+    errors: Tensor
+    features: Tensor
+
+    def against(self, direction: Tensor) -> Tensor:
+        """Inner product of each example's gradient with a direction."""
+        return alignment(direction, self.errors, self.features)
+
+    def total(self, rows: Tensor, factors: Tensor) -> Tensor:
+        """Weighted sum of some examples' gradients."""
+        return (self.errors[rows] * factors[:, None]).T @ augmented(self.features[rows])
+
+    def gram(self) -> Tensor:
+        """All inner products: (dᵢ·dⱼ)(hᵢ·hⱼ + 1)."""
+        return (self.errors @ self.errors.T) * (self.features @ self.features.T + 1)
+
+
+class GroupGradients:
+    """The mean gradient of each group of examples; examples without weight do not count in the mean."""
+
+    def __init__(self, errors: Tensor, features: Tensor, weights: Tensor, groups: list[Tensor]) -> None:
+        self.counts = torch.stack([weights[group].sum() for group in groups])
+        sums = [errors[group].T @ augmented(features[group]) for group in groups]
+        self.means = torch.stack(sums) / self.counts.clamp(min=1e-12)[:, None, None]
+
+    def against(self, direction: Tensor) -> Tensor:
+        """Inner product of each group's gradient with a direction."""
+        return self.means.flatten(1) @ direction.flatten()
+
+    def total(self, rows: Tensor, factors: Tensor) -> Tensor:
+        """Weighted sum of some groups' gradients."""
+        return torch.einsum("g,gcd->cd", factors, self.means[rows])
+
+    def gram(self) -> Tensor:
+        """All inner products."""
+        flat = self.means.flatten(1)
+        return flat @ flat.T

@@ -1,10 +1,8 @@
 """The order in which examples are kept: selected ones by score, then the rest by confidence; and class quotas."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,10 +15,7 @@ QUOTAS = ("none", "proportional", "equal")
 
 
 class Scored(NamedTuple):
-    """Columns of scored examples, each of shape `(rows,)`.
-
-    A higher score is kept first; `selected` marks the examples whose pseudo label has weight.
-    """
+    """Columns of scored examples; a higher score is kept first; `selected` are those whose pseudo label has weight."""
 
     ids: np.ndarray
     scores: np.ndarray
@@ -29,13 +24,13 @@ class Scored(NamedTuple):
     labels: np.ndarray
 
     @classmethod
-    def concat(cls, tables: Sequence[Scored]) -> Scored:
+    def concat(cls, tables: Sequence[Self]) -> Self:
         """Several tables one after the other."""
         return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
-    def take(self, rows: np.ndarray) -> Scored:
+    def take(self, rows: np.ndarray) -> Self:
         """The rows with these indices."""
-        return Scored(*(column[rows] for column in self))
+        return type(self)(*(column[rows] for column in self))
 
 
 def rows_to_state(rows: Scored) -> dict[str, Tensor]:
@@ -93,17 +88,12 @@ def best(rows: Scored, budget: int, quota: Quota, classes: int) -> np.ndarray:
     selected = rows.selected[ranked]
     counts = np.bincount(labels[selected], minlength=classes)
     places = (proportional if quota == "proportional" else equal)(counts, budget)
-    keep = selected & (_rank_in_class(labels) < places[labels])
-    return np.concatenate([ranked[keep], ranked[~keep]])[:budget]
-
-
-def _rank_in_class(labels: np.ndarray) -> np.ndarray:
-    """The number of earlier rows with the same label. Selected rows come first, so their rank counts no others."""
     by_class = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[by_class], labels[by_class])
-    rank = np.empty(len(labels), dtype=np.int64)
+    rank = np.empty(len(labels), dtype=np.int64)  # within the class; selected rows come first, so it counts no others
     rank[by_class] = np.arange(len(labels)) - starts
-    return rank
+    keep = selected & (rank < places[labels])
+    return np.concatenate([ranked[keep], ranked[~keep]])[:budget]
 
 
 @dataclass(frozen=True)
@@ -133,16 +123,7 @@ def describe_selection(
     truth: np.ndarray | None = None,
     bins: int = 20,
 ) -> dict[str, Any]:
-    """Statistics of one refresh, as numbers and lists.
-
-    Args:
-        selection: the core set, and the scores of the pool if there are any.
-        classes: number of classes.
-        pool_size: number of examples in the pool.
-        previous: the core set before, for the overlap.
-        truth: hidden labels of the pool, `(pool_size,)`, −1 where unknown.
-        bins: number of bins of the histogram of scores.
-    """
+    """Statistics of one refresh, as numbers and lists; `truth` are hidden labels of the pool, −1 where unknown."""
     kept = selection.coreset.ids.cpu().numpy()
     statistics: dict[str, Any] = {
         "kept": len(kept),

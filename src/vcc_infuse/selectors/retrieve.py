@@ -7,13 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import check_integer, check_range
 from ..types import Outputs
-from .base import Selector, uniform
-from .head_gradients import ExampleGradients, GroupGradients, augmented, mean_gradient
-from .pool import Pool
+from ..utils.params import integer, number
+from .base import Granularity, Selector, gradient_columns, random_groups, table, uniform
+from .pool import ExampleGradients, GroupGradients, Pool, augmented, mean_gradient
 from .ranking import Selection, order
-from .scoring import Granularity, gradient_columns, random_groups, table
 
 
 class Lookahead:
@@ -41,9 +39,9 @@ def greedy(
 ) -> list[int]:
     """Indices of atoms in the order they are picked, until their sizes reach `budget` or none is left."""
     left = min(budget, int(sizes.sum()))
-    free = torch.ones(len(atoms), dtype=torch.bool)
+    free = torch.ones(len(sizes), dtype=torch.bool)
     picked: list[int] = []
-    for rounds_left in range(min(rounds, len(atoms)), 0, -1):
+    for rounds_left in range(min(rounds, len(sizes)), 0, -1):
         if left <= 0:
             break
         gains = atoms.against(labeled.gradient()).masked_fill(~free, -math.inf)
@@ -76,14 +74,9 @@ class RETRIEVE(Selector):
         Killamsetty et al.: RETRIEVE: Coreset Selection for Efficient and Robust Semi-Supervised Learning. NeurIPS 2021.
     """
 
-    lr: float = 0.03
-    rounds: int = 15
+    lr: float = number(0.03)
+    rounds: int = integer(15)
     granularity: Granularity = "example"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.lr = check_range("lr", self.lr, 0)
-        self.rounds = check_integer("rounds", self.rounds, 1)
 
     def choose(self, pool: Pool, budget: int) -> Selection:
         """Score each example by how early it is picked."""

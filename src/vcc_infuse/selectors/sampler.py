@@ -1,7 +1,5 @@
 """CoresetSampler: a core set as the sampler of a `torch.utils.data.DataLoader`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +8,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ..errors import UserError, check_integer
-from .scoring import ScoredSelector, Scores
+from .base import ScoredSelector, Scores
 
 ORDER = 13  # key of a random stream
 
@@ -51,9 +49,7 @@ class CoresetSampler(Sampler[int]):
         self.pool_size = check_integer("pool_size", pool_size, 1)
         if isinstance(selector, ScoredSelector):
             if keep is not None:
-                raise UserError(
-                    f"keep {keep} is an option of the selector here: {type(selector).__name__}(keep={keep})"
-                )
+                raise UserError(f"keep {keep} is an option of the selector: {type(selector).__name__}(keep={keep})")
             self.rule = selector
             self.score: Callable[..., Scores] | None = getattr(selector, "score", None)
         else:
@@ -67,9 +63,7 @@ class CoresetSampler(Sampler[int]):
     def refresh(self, *args: Any, **kwargs: Any) -> None:
         """Choose a new core set by the scores that the selector returns for these arguments."""
         if self.score is None:
-            raise UserError(
-                "refresh needs a selector that scores arrays, such as INFUSE; give scores to update instead"
-            )
+            raise UserError("refresh needs a selector that scores arrays, such as INFUSE; or give scores to update")
         self.update(self.score(*args, **kwargs))
 
     def update(self, scores: Scores, *, labels: Scores | None = None, confidence: Scores | None = None) -> None:

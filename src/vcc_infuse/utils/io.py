@@ -67,10 +67,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def encoded(text: str, errors: str = "backslashreplace") -> bytes:
-    """Text as UTF-8; `errors` says what becomes of bytes of file names that are not UTF-8, as in `str.encode`.
-
-    The default writes the escapes that JSON reads back as the same bytes.
-    """
+    """Text as UTF-8; by default, bytes of file names that are not UTF-8 become escapes, which JSON reads back."""
     return text.encode("utf-8", errors)
 
 
@@ -120,20 +117,14 @@ def read_yaml(path: str | Path, option: str = "") -> dict[str, Any]:
         options = yaml.safe_load(text) if len(text) <= LARGEST_YAML else None
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as fault:
         raise UserError(f"{option}{path} cannot be read: {in_words(fault)}") from fault
-    if not isinstance(options, dict) or not _within(options, LARGEST_YAML // 100):
+    left = [options]
+    for _ in range(LARGEST_YAML // 100):  # aliases can make a few lines endless
+        if left:
+            node = left.pop()
+            left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    if left or not isinstance(options, dict):
         raise UserError(f"{option}{path} must hold options, one `name: value` per line, and not too many")
     return options
-
-
-def _within(tree: Any, most: int) -> bool:
-    """Whether nested lists and dicts hold at most so many values. Aliases in YAML can make a few lines endless."""
-    left = [tree]
-    for _ in range(most):
-        if not left:
-            return True
-        node = left.pop()
-        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return not left
 
 
 def jsonl_line(value: Any) -> str:
@@ -173,16 +164,13 @@ def read_jsonl(path: Path) -> Lines:
     for number, line in enumerate(path.read_bytes().split(b"\n") if path.is_file() else [], 1):
         try:
             if line.strip():
-                lines.values.append(_with_step(_parse(line, str(path))))
+                value = _parse(line, str(path))
+                if type(value.get("step")) is not int:
+                    raise UserError("a line has no step")
+                lines.values.append(value)
         except UserError:
             lines.damaged.append(number)
     return lines
-
-
-def _with_step(line: dict[str, Any]) -> dict[str, Any]:
-    if type(line.get("step")) is not int:
-        raise UserError("a line has no step")
-    return line
 
 
 def _parse(data: bytes, where: str) -> dict[str, Any]:

@@ -19,28 +19,18 @@ from ..errors import UserError
 from .io import write_json
 
 NAME = "manifest.json"
-BLOCK = 2**20
 Content = bytes | memoryview
 Entry = dict[str, Any]
+Names = Iterable[str]
 RESTORE = "restore it from a copy"
 
 
 def publish(
-    folder: Path,
-    files: Mapping[str, Content],
-    logs: Iterable[str] = (),
-    *,
-    existing: Iterable[str] = (),
-    dropped: Iterable[str] = (),
+    folder: Path, files: Mapping[str, Content], logs: Names = (), *, existing: Names = (), dropped: Names = ()
 ) -> None:
-    """Write files as one set and record their checksums.
+    """Write the new content of `files` as one set and record their checksums.
 
-    Args:
-        folder: the folder of the set.
-        files: the new content of each file.
-        logs: files that only grow; what they hold now is recorded.
-        existing: files that are recorded as they are.
-        dropped: files that are no longer recorded.
+    `logs` only grow: what they hold now is recorded. `existing` files are recorded as they are, `dropped` ones no more.
     """
     settle(folder)
     entries = {name: entry for name, entry in (_entries(folder) or {}).items() if name not in dropped}
@@ -74,10 +64,10 @@ def settle(folder: Path) -> None:
                 os.replace(staged, folder / name)
 
 
-def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
-    """Refuse files that are not as they were written; files that the manifest does not list pass unless they are links.
+def check(folder: Path, names: Names, *, required: bool = True) -> None:
+    """Refuse files that are not as they were written, and, if `required`, a folder without a manifest.
 
-    `required`: refuse a folder without a manifest.
+    Files that the manifest does not list pass, unless they are links.
     """
     settle(folder)
     entries = _entries(folder)
@@ -91,7 +81,7 @@ def check(folder: Path, names: Iterable[str], *, required: bool = True) -> None:
             raise UserError(f"{folder / name} {fault}; {RESTORE}")
 
 
-def check_links(folder: Path, names: Iterable[str]) -> None:
+def check_links(folder: Path, names: Names) -> None:
     """Refuse links, which could show a file from anywhere, unless the manifest knows what they lead to."""
     for path in (folder / name for name in names if (folder / name).is_symlink()):
         entry = (_entries(folder) or {}).get(path.name)
@@ -124,9 +114,10 @@ def _fault(path: Path, entry: Entry) -> str | None:
 
 
 def _digest(path: Path, length: int) -> str:
+    """The checksum of the first bytes of a file: a log may have grown since."""
     digest = hashlib.sha256()
     with open(path, "rb") as handle:
-        while length > 0 and (block := handle.read(min(BLOCK, length))):
+        while block := handle.read(min(2**20, length)):
             digest.update(block)
             length -= len(block)
     return digest.hexdigest()

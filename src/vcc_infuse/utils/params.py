@@ -1,24 +1,51 @@
-"""Options of a method as scikit-learn reads and sets them, from the signature of its constructor."""
+"""Options of a method: how a dataclass declares and checks them, and how scikit-learn reads and sets them."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any, Self
+import math
+from dataclasses import field, fields
+from functools import partial
+from typing import Any, Literal, Self, get_args, get_origin
 
-from ..errors import UserError
+from ..errors import NO_LIMIT, UserError, check_choice, check_integer, check_range
 from .suggest import did_you_mean
+
+
+def number(
+    default: float | None, low: float = 0, high: float = math.inf, *, open_low: bool = False, open_high: bool = False
+) -> Any:
+    """An option of a dataclass: a number that `check_range` accepts. None is allowed if it is the default."""
+    check = partial(check_range, low=low, high=high, open_low=open_low, open_high=open_high)
+    return field(default=default, metadata={"check": check})
+
+
+def integer(default: int | None, low: int = 1, high: int = NO_LIMIT) -> Any:
+    """An option of a dataclass: an integer from `low` to `high`. None is allowed if it is the default."""
+    return field(default=default, metadata={"check": partial(check_integer, low=low, high=high)})
 
 
 class HasOptions:
     """A class whose `__init__` stores every argument under its name, with scikit-learn's `get_params` and `set_params`.
 
+    A dataclass has its options checked: `number` and `integer` by their limits, a `Literal` by its choices.
+
     >>> from vcc_infuse import FixMatch
     >>> FixMatch(threshold=0.9).get_params()
-    {'threshold': 0.9, 'weight': 1.0}
+    {'weight': 1.0, 'threshold': 0.9}
     >>> FixMatch().set_params(threshold=0.5)
-    FixMatch(threshold=0.5, weight=1.0)
+    FixMatch(weight=1.0, threshold=0.5)
     """
+
+    def __post_init__(self) -> None:
+        super().__init__()  # a dataclass does not call that of nn.Module
+        for option in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, option.name)
+            if get_origin(option.type) is Literal:
+                check_choice(option.name, value, get_args(option.type))
+            elif "check" in option.metadata and not (value is None and option.default is None):
+                setattr(self, option.name, option.metadata["check"](option.name, value))
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -54,7 +81,9 @@ class HasOptions:
             if not isinstance(params[name], HasOptions):
                 raise UserError(f"{name} of {type(self).__name__} is {params[name]!r}, which has no options to set")
             params[name] = copy.deepcopy(params[name]).set_params(**changes)
-        type(self).__init__(self, **params)
+        changed = type(self)(**params)
+        vars(self).clear()
+        vars(self).update(vars(changed))
         return self
 
     def extra_repr(self) -> str:

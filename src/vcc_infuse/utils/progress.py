@@ -34,6 +34,7 @@ class Phase:
         self.text = text
         self.shown = shown and os.environ.get("RANK", "0") == "0"
         self.began = self.last_line = time.monotonic()
+        self.done = threading.Event()
         self.write(f"{text}\n")
 
     def write(self, text: str) -> None:
@@ -50,9 +51,9 @@ class Phase:
             elapsed = duration(now - self.began)
             self.write(f"{ERASE}  {elapsed}\r" if terminal else f"{self.text}: {elapsed}\n")
 
-    def watch(self, done: threading.Event) -> None:
+    def watch(self) -> None:
         """Look at the clock until the phase is done."""
-        while not done.wait(TICK):
+        while not self.done.wait(TICK):
             self.tick()
 
 
@@ -61,38 +62,27 @@ _open: list[Phase | Progress] = []  # the innermost last: it alone speaks
 
 @contextmanager
 def phase(text: str, *, shown: bool = True) -> Iterator[Phase]:
-    """Say what is going on, at once and again every three seconds until it is done; only on the first process.
+    """Say what is going on ("reading photos"), at once and again every three seconds; only on the first process.
 
     A `Progress` or another phase inside silences it meanwhile.
-
-    Args:
-        text: what is going on, such as "reading photos".
-        shown: False to say nothing.
     """
     running = Phase(text, shown)
     depth = len(_open)
     _open.append(running)
-    done = threading.Event()
-    threading.Thread(target=running.watch, args=(done,), name=f"phase: {text}", daemon=True).start()
+    threading.Thread(target=running.watch, name=f"phase: {text}", daemon=True).start()
     try:
         yield running
     finally:
-        done.set()
+        running.done.set()
         del _open[depth:]
         running.write(ERASE if sys.stdout.isatty() else "")
 
 
 class Progress:
-    """Counts things that are being done; threads may share it.
+    """Counts things that are being done, such as "embedding" of `total` "views", of which `start` were done before.
 
-    Where there is no terminal, the first line comes after three seconds, then one every half minute.
-
-    Args:
-        doing: what is being done, such as "embedding".
-        total: how many things there are, with those done before.
-        unit: what they are, such as "views".
-        shown: False to say nothing.
-        start: how many were done before.
+    Threads may share it. Where there is no terminal, the first line comes after three seconds, then one every half
+    minute.
     """
 
     def __init__(self, doing: str, total: int, unit: str, shown: bool = True, start: int = 0) -> None:
@@ -122,10 +112,16 @@ class Progress:
         with self.lock:
             self.count += count
             if notes := list(notes):
-                self.bar.set_postfix_str(fitting(notes, self.room()), refresh=False)
+                taken = FIXED + len(self.doing) + 2 * len(str(self.total)) + BAR
+                room = shutil.get_terminal_size().columns - taken
+                self.bar.set_postfix_str(fitting(notes, room), refresh=False)
             self.bar.update(count)
             if self.line_due():
-                self.say(self.line(notes), sys.stderr)
+                rate = (self.count - self.start) / max(time.monotonic() - self.began, 1e-9)
+                rest = self.total - self.count
+                left = [f"{duration(rest / rate)} left"] if rate and rest > 0 else []
+                done = f"{self.doing}: {self.count:,} of {self.total:,} {self.unit}"
+                self.say(", ".join([done, f"{rate:,.3g} per second", *left, *notes]), sys.stderr)
 
     def line_due(self) -> bool:
         """Whether there is no terminal and it is time for a line."""
@@ -138,17 +134,6 @@ class Progress:
             self.bar.write(line)
         elif self.shown:
             print(line, file=stream or sys.stdout, flush=True)
-
-    def line(self, notes: Iterable[str] = ()) -> str:
-        """The progress in words: how much is done, how fast, and how long the rest takes."""
-        rate = (self.count - self.start) / max(time.monotonic() - self.began, 1e-9)
-        left = [f"{duration((self.total - self.count) / rate)} left"] if rate and self.count < self.total else []
-        done = f"{self.doing}: {self.count:,} of {self.total:,} {self.unit}"
-        return ", ".join([done, f"{rate:,.3g} per second", *left, *notes])
-
-    def room(self) -> int:
-        """Columns for notes beside a bar that can still be read."""
-        return shutil.get_terminal_size().columns - FIXED - len(self.doing) - 2 * len(str(self.total)) - BAR
 
     def close(self) -> None:
         """Leave the bar as it is."""

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+has_accelerator = cache(torch.accelerator.is_available)
+
 
 @contextmanager
 def preserve_mode_and_rng(*modules: nn.Module, device: torch.device | str = "cpu") -> Iterator[None]:
@@ -46,12 +48,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 def seed_torch(seed: int) -> None:
     """`torch.manual_seed`, without the millisecond that it spends on GPUs that are not there."""
-    if _has_accelerator():
+    if has_accelerator():
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-@cache
-def _has_accelerator() -> bool:
-    return torch.accelerator.is_available()

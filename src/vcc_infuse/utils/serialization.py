@@ -19,15 +19,17 @@ T = TypeVar("T")
 Trust = bool | Collection[str]
 """Whether classes of other packages may be imported: all, none, or those of these import paths."""
 PACKAGE = __name__.partition(".")[0]
-MISMATCH = "loading state_dict"  # in torch's message if tensors are missing or have another shape
 
 
 def to_config(thing: object) -> dict[str, Any]:
     """The class path and constructor arguments of an object whose `__init__` stores each argument under its name."""
-    kind = type(thing)
-    names = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
-    arguments = {name: _plain(getattr(thing, name)) for name in names if hasattr(thing, name)}
-    return {"class_path": class_path(kind), "init_args": arguments}
+    arguments: dict[str, Any] = {}
+    for name in inspect.signature(type(thing).__init__).parameters:
+        if name != "self" and hasattr(thing, name):
+            value = getattr(thing, name)
+            plain = list(value) if isinstance(value, tuple) else value
+            arguments[name] = to_config(value) if isinstance(value, nn.Module) else plain
+    return {"class_path": class_path(type(thing)), "init_args": arguments}
 
 
 def from_config(config: dict[str, Any], base: type[T], trust_code: Trust = False) -> T:
@@ -68,11 +70,8 @@ def check_trusted(path: object, trust_code: Trust, where: str = "") -> None:
 
 def class_path(kind: type) -> str:
     """`vcc_infuse.<Class>` for a public class, so that files do not depend on private modules."""
-    if kind.__module__.startswith(f"{PACKAGE}."):
-        public = getattr(importlib.import_module(PACKAGE), kind.__name__, None)
-        if public is kind:
-            return f"{PACKAGE}.{kind.__name__}"
-    return f"{kind.__module__}.{kind.__qualname__}"
+    is_public = getattr(importlib.import_module(PACKAGE), kind.__name__, None) is kind
+    return f"{PACKAGE}.{kind.__name__}" if is_public else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def load_state(part: Any, state: dict[str, Any], error_message: str) -> None:
@@ -80,12 +79,6 @@ def load_state(part: Any, state: dict[str, Any], error_message: str) -> None:
     try:
         part.load_state_dict(state)
     except RuntimeError as fault:
-        if MISMATCH not in str(fault):
+        if "loading state_dict" not in str(fault):  # torch's words if tensors are missing or have another shape
             raise
         raise UserError(error_message) from fault
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, nn.Module):
-        return to_config(value)
-    return list(value) if isinstance(value, tuple) else value

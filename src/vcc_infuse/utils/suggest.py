@@ -13,11 +13,8 @@ NEAR = 0.65  # dgo and dog have a similarity of 0.67, plastic and glass one of 0
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean …?` with the nearest known words; empty if none is near.
 
-    Example:
-        >>> did_you_mean("--stps", ["--steps", "--seed"])
-        '; did you mean --steps?'
-        >>> did_you_mean("plastic", ["glass", "metal"])
-        ''
+    >>> did_you_mean("--stps", ["--steps", "--seed"])
+    '; did you mean --steps?'
     """
     return _phrase(_nearest(word, list(known)))
 
@@ -28,9 +25,8 @@ def did_you_mean_path(path: str, known: Iterable[str] = ()) -> str:
     hidden = Path(path).name.startswith(".")
     files = folder.iterdir() if folder.is_dir() else ()
     siblings = [file.name for file in files if hidden or not file.name.startswith(".")]
-    return _phrase(
-        [*(str(folder / name) for name in _nearest(Path(path).name, siblings)), *_nearest(path, list(known))]
-    )
+    beside = [str(folder / name) for name in _nearest(Path(path).name, siblings)]
+    return _phrase([*beside, *_nearest(path, list(known))])
 
 
 def _nearest(word: str, known: list[str]) -> list[str]:

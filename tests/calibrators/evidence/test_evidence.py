@@ -8,8 +8,7 @@ from tests.helpers.tiny import buffers, same
 from torch import nn
 
 from vcc_infuse.calibrators import Calibrator, Evidence
-from vcc_infuse.calibrators.evidence.logistic import LogisticModel
-from vcc_infuse.calibrators.evidence.risk_control import class_thresholds
+from vcc_infuse.calibrators.evidence.logistic import LogisticModel, class_thresholds
 from vcc_infuse.errors import OptionError
 from vcc_infuse.metrics import auroc, ece
 from vcc_infuse.models import Classifier

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from vcc_infuse.calibrators.evidence.fold_heads import THRESHOLD, FoldHeads
+from vcc_infuse.calibrators.evidence.out_of_fold import THRESHOLD, FoldHeads
 from vcc_infuse.types import identity_gather
 
 

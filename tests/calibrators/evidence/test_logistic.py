@@ -15,9 +15,10 @@ from vcc_infuse.calibrators.evidence.logistic import (
     WEIGHT_SD,
     LogisticModel,
     NormalScores,
+    class_thresholds,
     cross_fitted,
+    risk_threshold,
 )
-from vcc_infuse.calibrators.evidence.risk_control import class_thresholds, risk_threshold
 
 
 def rows(weights, count=300, classes=3, seed=0):

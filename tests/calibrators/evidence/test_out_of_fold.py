@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from vcc_infuse.calibrators import Evidence
-from vcc_infuse.calibrators.evidence.fold_heads import FoldHeads
 from vcc_infuse.calibrators.evidence.neighbors import FeatureMemory
-from vcc_infuse.calibrators.evidence.out_of_fold import RECENT, OutOfFoldRows
+from vcc_infuse.calibrators.evidence.out_of_fold import RECENT, FoldHeads, OutOfFoldRows
 from vcc_infuse.calibrators.history import History
 from vcc_infuse.models import Classifier
 from vcc_infuse.types import Batch, Step, Task

@@ -109,13 +109,13 @@ def test_predict_is_the_reconstruction():
 @torch.no_grad()
 def test_without_a_network_the_target_selects_and_the_softmax_predicts():
     world = World(VCC(reconstruct="none", min_per_class=2)).warm_up()
-    memory = world.vcc.score_memory
+    vcc = world.vcc
     step = world.step(50)
     outputs = step.forward_weak(step.batch.views["weak"])
     out = step.confidence(step.batch.views["weak"], outputs)
-    slots = (memory.memory.cursor - SIZE + torch.arange(SIZE)) % memory.memory.size
-    newest = type(memory.queue())(*(column[slots] for column in memory.queue()))
-    assert torch.equal(out.confidence, memory.target(newest))
+    slots = (vcc.queue.cursor - SIZE + torch.arange(SIZE)) % vcc.queue.size
+    newest = type(vcc.queued())(*(column[slots] for column in vcc.queued()))
+    assert torch.equal(out.confidence, vcc.target(newest))
     softmax = outputs.logits.softmax(1).amax(1)
     assert (out.confidence - softmax).abs().mean() > 0.01
     torch.testing.assert_close(world.vcc.eval().predict(outputs), softmax)
@@ -125,7 +125,7 @@ def test_without_a_network_the_target_selects_and_the_softmax_predicts():
 def test_the_whole_batch_is_scored():
     world = World(VCC())
     world.run(world.step(0))
-    assert world.vcc.score_memory.memory.pushed == SIZE
+    assert world.vcc.queue.pushed == SIZE
 
 
 def test_weight_scales_the_loss():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vcc_infuse.calibrators.vcc.fusion import Rows, fuse, normalize_scores, target_confidence
+from vcc_infuse.calibrators.vcc.scores import Rows, fuse, normalize_scores, target_confidence
 from vcc_infuse.utils.device import class_counts
 
 

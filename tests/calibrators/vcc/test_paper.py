@@ -125,7 +125,7 @@ def test_scores_target_reconstruction_and_loss_are_those_of_the_paper(fusion, jo
         assert ((kept == 0) | kept.isclose(torch.tensor(1 / 0.7))).all()
         rows, probs, features = paper.scores(world, step, kept)
         targets = paper.targets(rows)
-        memory = vcc.score_memory.memory
+        memory = vcc.queue
         newest = memory["scores"][(memory.cursor - SIZE + torch.arange(SIZE)) % memory.size].numpy()
         expected = np.array([[math.nan if s is None else s for s in row[:3]] for row in rows])
         np.testing.assert_allclose(newest, expected, rtol=2e-3, atol=2e-4)
@@ -156,8 +156,8 @@ def test_joint_gradient_reaches_the_network_and_is_that_of_the_loss(monkeypatch)
     noise = torch.randn(SIZE, 16)
     monkeypatch.setattr(torch, "randn_like", lambda tensor: noise)
     seen = []
-    target = world.vcc.score_memory.target
-    monkeypatch.setattr(world.vcc.score_memory, "target", lambda rows: seen.append(target(rows)) or seen[-1])
+    target = world.vcc.target
+    monkeypatch.setattr(world.vcc, "target", lambda rows: seen.append(target(rows)) or seen[-1])
     step = world.step(50)
     modules = torch.nn.ModuleList([world.model, world.vcc.network])
     modules.zero_grad()

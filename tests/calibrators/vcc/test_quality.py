@@ -2,7 +2,7 @@ import torch
 
 from vcc_infuse import FixMatch, SmallConv, SSLData, Trainer
 from vcc_infuse.calibrators.vcc import VCC
-from vcc_infuse.calibrators.vcc.fusion import Rows, target_confidence
+from vcc_infuse.calibrators.vcc.scores import Rows, target_confidence
 from vcc_infuse.data.split import balanced
 from vcc_infuse.data.ssl_data import load
 from vcc_infuse.metrics import auroc
@@ -16,10 +16,10 @@ class RecordingVCC(VCC):
     def forward(self, step, images, outputs):
         out = super().forward(step, images, outputs)
         if self.training and step.number >= 40:
-            memory, queue = self.score_memory.memory, self.score_memory.queue()
+            memory, queue = self.queue, self.queued()
             slots = (memory.cursor - len(images) + torch.arange(len(images))) % memory.size
             rows = Rows(*(column[slots] for column in queue))
-            classes = self.score_memory.history.classes + 1
+            classes = self.history.classes + 1
             both = [
                 target_confidence(rows, queue, classes, fusion=fusion, min_per_class=16)
                 for fusion in ("corrected", "printed")

@@ -28,7 +28,7 @@ def test_view_score_crosses_the_heads_of_model_and_ema(evaluated):
     expected, uncrossed = (
         F.kl_div(q.clamp_min(1e-7).log(), p, reduction="none").sum(1) for p, q in (crossed, straight)
     )
-    scores = world.vcc.score_memory.memory["scores"].squeeze(1)
+    scores = world.vcc.queue["scores"].squeeze(1)
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-3)
     assert (expected - uncrossed).abs().max() > 0.1, "the case cannot tell them apart"
 
@@ -67,7 +67,7 @@ def test_identical_networks_have_a_view_score_of_zero(regime, calibrator):
         step.model(step.batch.views["weak"])
     step.ema.load_state_dict(step.model.state_dict())
     list(algorithm.losses(step))
-    memory = step.calibrate.score_memory.memory
+    memory = step.calibrate.queue
     assert memory.filled > 0
     assert memory["scores"].abs().max() < 1e-6
 
@@ -98,7 +98,7 @@ def test_first_visit_has_no_temporal_score_but_the_second_has():
     world = World(VCC(scores=("temporal",), queue_size=SIZE))
     for number, missing in ((0, True), (1, False)):
         world.run(world.step(number, torch.arange(SIZE)))
-        assert bool(world.vcc.score_memory.memory["scores"].isnan().all()) == missing
+        assert bool(world.vcc.queue["scores"].isnan().all()) == missing
 
 
 @pytest.mark.parametrize("kind", [VCC, RobustVCC])
@@ -114,8 +114,8 @@ def test_gathered_memories_are_identical_on_two_processes(kind):
 
     one, other = two_processes(work)
     part = 2 * SIZE if kind is VCC else SIZE // 2
-    assert one["score_memory.memory.pushed"] == 5 * part
+    assert one["queue.pushed"] == 5 * part
     assert one.keys() == other.keys()
     for name in one:
         assert torch.equal(one[name].nan_to_num(-1), other[name].nan_to_num(-1)), name
-    assert (one["score_memory.history.stamp"] >= 0).sum() == min(pool, 2 * SIZE + 4)
+    assert (one["history.stamp"] >= 0).sum() == min(pool, 2 * SIZE + 4)

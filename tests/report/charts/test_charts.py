@@ -8,9 +8,9 @@ import pytest
 from sklearn.metrics import confusion_matrix
 from tests.helpers.folders import NASTY, make_run
 
-from vcc_infuse.report.charts import calibration, classes, training
+from vcc_infuse.report.charts import calibration, training
+from vcc_infuse.report.page import sections
 from vcc_infuse.report.read import Run, read_run, read_runs
-from vcc_infuse.report.sections import sections
 
 
 def lines_of(folder, name="metrics.jsonl"):
@@ -64,13 +64,12 @@ def test_confusion_agrees_with_scikit_learn(folder):
     run = read_run(folder, "one")
     stored = np.load(folder / "predictions.npz")
     expected = confusion_matrix(stored["truth"], stored["predicted"])
-    assert (classes.confusion_counts(run) == expected).all()
-    (trace,) = classes.confusion_matrix(run).data
+    (trace,) = calibration.confusion_matrix(run).data
     assert [[int(cell or 0) for cell in row] for row in trace["text"]] == expected.tolist()
     assert trace["customdata"] == expected.tolist()
     share = 100 * confusion_matrix(stored["truth"], stored["predicted"], normalize="true")
     assert np.allclose(trace["z"], share, rtol=0, atol=0.005001)
-    assert f"{np.trace(expected)} of {expected.sum()} predictions are correct" in classes.confusion_matrix(run).alt
+    assert f"{np.trace(expected)} of {expected.sum()} predictions are correct" in calibration.confusion_matrix(run).alt
 
 
 def test_histograms_count_correct_and_wrong(folder):
@@ -103,11 +102,11 @@ def test_score_histogram(folder):
 
 def test_thresholds_and_pseudo_labels_per_class(folder):
     last = lines_of(folder)[-1]
-    (bars,) = classes.last_bars([read_run(folder, "one")], "threshold_per_class").data
+    (bars,) = training.last_bars([read_run(folder, "one")], "threshold_per_class").data
     assert bars["y"] == pytest.approx([100 * v for v in last["threshold_per_class"]])
-    (bars,) = classes.last_bars([read_run(folder, "one")], "pseudo_label_precision_per_class").data
+    (bars,) = training.last_bars([read_run(folder, "one")], "pseudo_label_precision_per_class").data
     assert bars["x"] == list(range(1, 10)), "a class without pseudo labels has no precision"
-    (heat,) = classes.heatmap_over_time(read_run(folder, "one"), "threshold_per_class").data
+    (heat,) = training.heatmap_over_time(read_run(folder, "one"), "threshold_per_class").data
     assert np.allclose(np.array(heat["z"])[:, -1], bars_of(last["threshold_per_class"]), rtol=0, atol=0.005001)
 
 
@@ -140,7 +139,7 @@ def test_plotly_accepts_every_chart(tmp_path, options):
 def test_runs_with_different_classes_share_one_axis(tmp_path):
     names = (["cat", "dog"], ["dog", "cow", "hen"], [f"c{i}" for i in range(4)])
     runs = read_runs([make_run(tmp_path / str(i), classes=c, seed=i) for i, c in enumerate(names)])
-    chart = classes.last_bars(runs, "threshold_per_class")
+    chart = training.last_bars(runs, "threshold_per_class")
     assert chart.layout["xaxis"]["ticktext"] == ["cat", "dog", "cow", "hen", "c0", "c1", "c2", "c3"]
     assert [trace["x"] for trace in chart.data] == [[0, 1], [1, 2, 3], [4, 5, 6, 7]]
     assert len({trace["marker"]["color"] for trace in chart.data}) == 3

@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from vcc_infuse.selectors import INFUSE
+from vcc_infuse.selectors.base import example_columns
 from vcc_infuse.selectors.infuse.infuse import MIXUP
-from vcc_infuse.selectors.scoring import example_columns
 
 CLASSES, ROWS, DRAWS = 10, 25, 2
 

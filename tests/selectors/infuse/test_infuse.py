@@ -14,9 +14,9 @@ from vcc_infuse.algorithms import FixMatch
 from vcc_infuse.errors import OptionError, UserError
 from vcc_infuse.models import Classifier
 from vcc_infuse.selectors import INFUSE, AlignedINFUSE, RobustINFUSE
+from vcc_infuse.selectors.base import example_columns, random_groups
 from vcc_infuse.selectors.infuse.influence import GaussNewton, influence, support_direction
 from vcc_infuse.selectors.infuse.infuse import MIXUP
-from vcc_infuse.selectors.scoring import example_columns, random_groups
 
 
 def support_loss(pool, draws, model=None, views=1):

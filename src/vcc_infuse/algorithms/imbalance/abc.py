@@ -1,7 +1,5 @@
 """ABC (Lee et al., NeurIPS 2021): an auxiliary balanced classifier, a second head trained on balanced classes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +17,6 @@ class ABC(Wrapper):
     The second strong view of the paper is left out. A calibrator applies to the head of the base.
 
     Args:
-        base: the method that trains the backbone; FixMatch by default.
         threshold: confidence of the balanced head that its own pseudo labels must reach.
         head_weight: factor of the losses of the balanced head.
         soft: use the prediction for the weak view as a soft target, as in the paper, instead of a hard label.
@@ -31,7 +28,6 @@ class ABC(Wrapper):
 
     needs_strong = True
     lazy_strong = False  # the balanced head selects rows of its own
-    keep_rates: Tensor
 
     def __init__(
         self,
@@ -56,7 +52,7 @@ class ABC(Wrapper):
         model.add_module("balanced", balanced.to(head.weight.device))
         counts = task.label_counts.float().cpu()
         rarest = counts[counts > 0].min()
-        self.register_buffer("keep_rates", rarest / counts.clamp(min=rarest))
+        self.keep_rates = nn.Buffer(rarest / counts.clamp(min=rarest))
 
     def classifier(self, model: nn.Module) -> nn.Module:
         """The averaged backbone with the averaged balanced head."""

@@ -5,8 +5,6 @@ calibrator gives them. Its scale becomes that of the softmax confidence of all c
 many are selected as by the softmax, and equally large shares of all classes, however little confidence a class gets.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
@@ -22,7 +20,6 @@ class Balance(Wrapper):
     """Matches the confidence of each pseudo class to the pooled softmax confidence of recent examples.
 
     Args:
-        base: the method whose pseudo labels are balanced; FixMatch by default.
         queue_size: recent examples that define the scales; 128 per class by default.
         min_per_class: examples of a class that must be among them before its confidence is changed.
         warmup_fraction: fraction of the run in which nothing is changed.

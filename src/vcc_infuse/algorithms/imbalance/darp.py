@@ -5,8 +5,6 @@ class sizes. The weights wₙ = 1/entropy(Qₙ) keep confident rows close to the
 is Xₙ = softmax(log Qₙ − hₙ·ν), so that only ν, one number per class, is unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -26,7 +24,6 @@ class DARP(Wrapper):
     """Late in the run, labels come from the refined distributions; confidence and mask stay those of the base.
 
     Args:
-        base: the method whose labels are refined; FixMatch by default.
         alpha: each class keeps this multiple of its expected size as candidates.
         every: steps between refinements.
         start_fraction: fraction of the run after which they start.
@@ -36,11 +33,6 @@ class DARP(Wrapper):
         Kim et al., Distribution Aligning Refinery of Pseudo-label for Imbalanced Semi-supervised Learning, NeurIPS
         2020.
     """
-
-    probs: Tensor
-    seen: Tensor
-    refined: Tensor
-    expected: Tensor
 
     def __init__(
         self,
@@ -55,7 +47,11 @@ class DARP(Wrapper):
         self.alpha = check_range("alpha", alpha, 1)
         self.every = check_integer("every", every)
         self.start_fraction = check_range("start_fraction", start_fraction, 0, 1)
-        self.class_frequencies = None if class_frequencies is None else check_frequencies(class_frequencies)
+        self.class_frequencies = class_frequencies
+        if class_frequencies is not None:
+            self.class_frequencies = [check_range("class_frequencies", value) for value in class_frequencies]
+            if sum(self.class_frequencies) == 0:
+                raise OptionError("class_frequencies", self.class_frequencies, "must have at least one number above 0")
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Latest and refined (zero: none yet) probabilities of each pool example; expected class frequencies."""
@@ -65,23 +61,25 @@ class DARP(Wrapper):
             raise OptionError("class_frequencies", given, f"must have {task.classes} numbers, one per class")
         # A class without labels should be rare, not impossible.
         counts = task.label_counts.float().clamp(min=0.5) if given is None else torch.tensor(given)
-        self.register_buffer("expected", (counts / counts.sum()).clamp(min=1e-6))
-        self.register_buffer("probs", torch.zeros(task.pool, task.classes))
-        self.register_buffer("seen", torch.zeros(task.pool, dtype=torch.bool))
-        self.register_buffer("refined", torch.zeros(task.pool, task.classes))
+        self.expected = nn.Buffer((counts / counts.sum()).clamp(min=1e-6))
+        self.probs = nn.Buffer(torch.zeros(task.pool, task.classes))
+        self.seen = nn.Buffer(torch.zeros(task.pool, dtype=torch.bool))
+        self.refined = nn.Buffer(torch.zeros(task.pool, task.classes))
 
     def on_coreset_change(self, ids: Tensor) -> None:
         """Forget examples outside the core set, whose probabilities would become stale."""
         super().on_coreset_change(ids)
         self.seen.copy_(torch.zeros_like(self.seen).index_copy(0, ids, self.seen[ids]))
-        self.refined *= self.seen[:, None]
+        self.refined.mul_(self.seen[:, None])
 
     @torch.no_grad()
     def correct(self, calibrated: Calibrated, step: Step) -> Calibrated:
         """Refined probabilities with the given confidence."""
         probs = calibrated.probs.float()
         if self.training:
-            self._remember(step.gather(step.batch.pool_ids), step.gather(probs))
+            ids = step.gather(step.batch.pool_ids)
+            self.probs[ids] = step.gather(probs)[last_occurrence(ids)]
+            self.seen[ids] = True
         if step.progress < self.start_fraction:
             return calibrated
         if self.training and step.number % self.every == 0:
@@ -89,22 +87,10 @@ class DARP(Wrapper):
         refined = self.refined[step.batch.pool_ids]
         return calibrated._replace(probs=refined.where(refined.sum(1, keepdim=True) > 0, probs))
 
-    def _remember(self, ids: Tensor, probs: Tensor) -> None:
-        self.probs[ids] = probs[last_occurrence(ids)]
-        self.seen[ids] = True
-
     def _refine(self) -> None:
         probs = self.probs[self.seen]
         totals = self.expected / self.expected.sum() * len(probs)
         self.refined[self.seen] = transport(prune(probs, totals, self.alpha), totals)
-
-
-def check_frequencies(values: Sequence[float]) -> list[float]:
-    """Finite numbers of at least zero, not all of them zero."""
-    frequencies = [check_range("class_frequencies", value) for value in values]
-    if sum(frequencies) == 0:
-        raise OptionError("class_frequencies", frequencies, "must have at least one number above 0")
-    return frequencies
 
 
 def prune(probs: Tensor, totals: Tensor, alpha: float) -> Tensor:

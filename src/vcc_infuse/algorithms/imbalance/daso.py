@@ -1,7 +1,5 @@
 """DASO (Oh et al., CVPR 2022): blend the pseudo label of the classifier with that of the nearest class prototype."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +17,6 @@ class DASO(Wrapper):
     """The more often a class is predicted, the more its pseudo labels rely on prototypes, which ignore frequency.
 
     Args:
-        base: the method whose pseudo labels are blended; FixMatch by default.
         align_weight: factor of the loss between the prototype similarities of the weak and the strong view.
         temperature: of the similarity to prototypes.
         dist_temperature: flattens the frequency of predictions (0.3 for CIFAR-100, for STL-10 and for a pool whose
@@ -35,8 +32,6 @@ class DASO(Wrapper):
 
     needs_strong = True
     lazy_strong = False  # all rows are aligned with the prototypes
-    current_counts: Tensor
-    counts: Tensor
 
     def __init__(
         self,
@@ -61,8 +56,8 @@ class DASO(Wrapper):
         """Labeled features per class; prediction counts of the current period, and of the last complete one."""
         super().setup(model, task)
         self.class_queue = ClassMemory(task.classes, self.memory, head_of(model).in_features)
-        self.register_buffer("current_counts", torch.zeros(task.classes))
-        self.register_buffer("counts", torch.zeros(task.classes))
+        self.current_counts = nn.Buffer(torch.zeros(task.classes))
+        self.counts = nn.Buffer(torch.zeros(task.classes))
 
     def warmup_steps(self, step: Step) -> int:
         """Steps in which the base is used alone."""
@@ -89,7 +84,7 @@ class DASO(Wrapper):
             probs = calibrated.probs.float().lerp(self.prototype_logits(calibrated.features).softmax(1), weight)
             calibrated = calibrated._replace(probs=probs, confidence=probs.amax(1))
         if self.training:
-            self.current_counts += class_counts(step.gather(calibrated.labels), len(self.current_counts))
+            self.current_counts.add_(class_counts(step.gather(calibrated.labels), len(self.current_counts)))
         return calibrated
 
     def wrapper_losses(self, step: WrappedStep) -> dict[str, Tensor]:

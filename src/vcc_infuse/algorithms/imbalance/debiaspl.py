@@ -1,7 +1,5 @@
 """DebiasPL (Wang et al., CVPR 2022): remove the average bias of the predictions from each pseudo label."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +13,6 @@ class DebiasPL(Wrapper):
     """Subtract the log of the running mean prediction from the weak logits, and add it to the strong ones as a margin.
 
     Args:
-        base: the method whose pseudo labels are corrected; FixMatch by default.
         strength: factor of the log of the mean prediction.
         momentum: of the running mean.
 
@@ -24,7 +21,6 @@ class DebiasPL(Wrapper):
     """
 
     needs_strong = True
-    mean: Tensor
 
     def __init__(self, base: PseudoLabeling | None = None, *, strength: float = 0.5, momentum: float = 0.999) -> None:
         super().__init__(base)
@@ -34,7 +30,7 @@ class DebiasPL(Wrapper):
     def setup(self, model: nn.Module, task: Task) -> None:
         """The mean prediction per class, initially uniform."""
         super().setup(model, task)
-        self.register_buffer("mean", torch.full((task.classes,), 1 / task.classes))
+        self.mean = nn.Buffer(torch.full((task.classes,), 1 / task.classes))
 
     def margin(self) -> Tensor:
         """The part of each logit that is due to the frequency of its class.

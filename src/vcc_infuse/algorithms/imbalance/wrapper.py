@@ -1,10 +1,8 @@
 """A wrapper surrounds a pseudo-labeling method: it corrects the inputs of that method and may add losses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -29,12 +27,11 @@ class Wrapper(PseudoLabeling):
         self.base = FixMatch() if base is None else base
         name = type(self).__name__
         given = type(self.base).__name__
+        reply = f"but {given} has none; choose one such as FixMatch"
         if not isinstance(self.base, PseudoLabeling):
-            raise UserError(
-                f"{name} needs a base with pseudo labels, but {given} has none; choose one such as FixMatch"
-            )
+            raise UserError(f"{name} needs a base with pseudo labels, {reply}")
         if self.needs_strong and "strong" not in self.base.views:
-            raise UserError(f"{name} needs a base with strong views, but {given} has none; choose one such as FixMatch")
+            raise UserError(f"{name} needs a base with strong views, {reply}")
         self.views = self.base.views
         self.unlabeled_ratio = self.base.unlabeled_ratio
         self.weight = self.base.weight
@@ -64,7 +61,7 @@ class Wrapper(PseudoLabeling):
         """What to add to the logits of strong views, as of the start of the step; nothing if None."""
         return None
 
-    def wrapper_losses(self, step: WrappedStep) -> dict[str, Tensor]:
+    def wrapper_losses(self, step: "WrappedStep") -> dict[str, Tensor]:
         """Losses to add to those of the base method, from the outputs of this step."""
         return {}
 
@@ -96,7 +93,7 @@ class WrappedStep(Step):
     outputs: list[Outputs] = field(kw_only=True, default_factory=list)
 
     @classmethod
-    def of(cls, step: Step, wrapper: Wrapper) -> WrappedStep:
+    def of(cls, step: Step, wrapper: Wrapper) -> Self:
         """Wrap `step` for the base of `wrapper`."""
         # The margin now: `correct` may change what it depends on before the strong views are computed.
         values = {f.name: getattr(step, f.name) for f in fields(Step)}

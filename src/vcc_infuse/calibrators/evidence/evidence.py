@@ -7,25 +7,23 @@ counts is learned from labeled images, each judged by a head that was not shown 
 that a label is right, during training and at inference.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice, check_integer, check_range
+from ...errors import check_choice
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
+from ...utils.params import integer, number
 from ..base import Calibrator, set_top_confidence
 from ..history import DENSE_CLASSES, History, Visit
 from ..scale_matching import ScaleMatching
-from .fold_heads import FoldHeads
-from .logistic import LogisticModel, NormalScores, cross_fitted
+from .logistic import LogisticModel, NormalScores, class_thresholds, cross_fitted
 from .neighbors import FeatureMemory, mean_over, support_of
-from .out_of_fold import OutOfFoldRows
-from .risk_control import class_thresholds
+from .out_of_fold import FoldHeads, OutOfFoldRows
 
 MAX_AGE_PASSES = 4
 SCORES = ("neighbors", "visits", "witness")
@@ -34,6 +32,7 @@ FIT_EVERY = 5  # learning steps between two fits
 TINY = 1e-6
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Evidence(Calibrator):
     """Orders pseudo labels by the probability that they are right; the softmax confidence decides how many count.
 
@@ -61,37 +60,22 @@ class Evidence(Calibrator):
 
     follows_schedule = True
     learns_from_labeled = True
-    thresholds: Tensor
 
-    def __init__(
-        self,
-        *,
-        scores: Sequence[str] = ("neighbors", "witness"),
-        match: Literal["balanced", "confidence", "none"] = "balanced",
-        max_label_error: float | None = None,
-        weigh: bool = False,
-        neighbors: int = 10,
-        code_size: int = 64,
-        refreshes: int = 2,
-        folds: int = 4,
-        every: int = 2,
-        min_per_class: int = 16,
-        warmup_fraction: float = 0.1,
-    ) -> None:
-        super().__init__()
-        self.scores = tuple(check_choice("scores", score, SCORES) for score in scores)
-        self.match = check_choice("match", match, ("balanced", "confidence", "none"))
-        self.max_label_error = max_label_error
-        if max_label_error is not None:
-            check_range("max_label_error", max_label_error, 0, 1, open_low=True, open_high=True)
-        self.weigh = weigh
-        self.neighbors = check_integer("neighbors", neighbors)
-        self.code_size = check_integer("code_size", code_size)
-        self.refreshes = check_integer("refreshes", refreshes)
-        self.folds = check_integer("folds", folds, 2)
-        self.every = check_integer("every", every)
-        self.min_per_class = check_integer("min_per_class", min_per_class)
-        self.warmup_fraction = check_range("warmup_fraction", warmup_fraction, 0, 1)
+    scores: Sequence[str] = ("neighbors", "witness")
+    match: Literal["balanced", "confidence", "none"] = "balanced"
+    max_label_error: float | None = number(None, 0, 1, open_low=True, open_high=True)
+    weigh: bool = False
+    neighbors: int = integer(10)
+    code_size: int = integer(64)
+    refreshes: int = integer(2)
+    folds: int = integer(4, 2)
+    every: int = integer(2)
+    min_per_class: int = integer(16)
+    warmup_fraction: float = number(0.1, 0, 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the memories, the heads and the model that weighs the evidence."""
@@ -121,7 +105,7 @@ class Evidence(Calibrator):
             self.out_of_fold = OutOfFoldRows(self.scores, heads, witness if "witness" in self.scores else None, past)
         self.logistic = LogisticModel(columns, classes)
         self.scale = ScaleMatching(self.match, classes=classes, size=128 * classes, min_per_class=self.min_per_class)
-        self.register_buffer("thresholds", torch.full((classes,), torch.inf))
+        self.thresholds = nn.Buffer(torch.full((classes,), torch.inf))
         first = min(one_pass, math.ceil(task.steps / 4))
         self.refresh_steps = {first + i * (task.steps - first) // self.refreshes for i in range(self.refreshes)}
 
@@ -136,12 +120,20 @@ class Evidence(Calibrator):
             score = self.probability(support, labels)
             if self.training:
                 self.scale.observe(step.gather, score=score, confidence=confidence, labels=labels)
-                self._remember(step, probs, features)
+                ids = step.gather(step.batch.pool_ids)
+                self.history.write(ids, step.gather(probs), step.number)
+                self.memory.write(ids, step.gather(features))
+                if step.number in self.refresh_steps:
+                    self.memory.find_neighbors()
                 if step.number % self.every == 0:
                     loss = self._learn(step, features, support)
         if step.progress < self.warmup_fraction and self.max_label_error is None:
             return Calibrated(probs, confidence, loss)
-        probs = set_top_confidence(probs, self._selection(score, confidence, labels))
+        if self.max_label_error is None:
+            selection = self.scale(score, confidence, labels)
+        else:
+            selection = (score > self.thresholds[labels]).float()
+        probs = set_top_confidence(probs, selection)
         return Calibrated(probs, probs.amax(1), loss, self._weights(score, labels) if self.weigh else None)
 
     @torch.no_grad()
@@ -178,12 +170,6 @@ class Evidence(Calibrator):
         mean = probs if heads is None else heads(features).softmax(2).mean(1)
         return Visit(mean, torch.full_like(probs[:, 0], heads is not None, dtype=torch.bool))
 
-    def _selection(self, score: Tensor, confidence: Tensor, labels: Tensor) -> Tensor:
-        if self.max_label_error is not None:
-            return (score > self.thresholds[labels]).float()
-        matched: Tensor = self.scale(score, confidence, labels)
-        return matched
-
     def _weights(self, score: Tensor, labels: Tensor) -> Tensor:
         """Each probability relative to the mean of its class, shrunk to the overall mean if little is known."""
         memory = self.scale.memory
@@ -194,14 +180,6 @@ class Evidence(Calibrator):
         overall = total.sum() / count.sum().clamp_min(1)
         few = self.min_per_class
         return score / ((total + few * overall) / (count + few)).clamp_min(TINY)[labels]
-
-    def _remember(self, step: Step, probs: Tensor, features: Tensor) -> None:
-        """Store the predictions and the features of the batch, and find neighbors if it is time."""
-        ids = step.gather(step.batch.pool_ids)
-        self.history.write(ids, step.gather(probs), step.number)
-        self.memory.write(ids, step.gather(features))
-        if step.number in self.refresh_steps:
-            self.memory.find_neighbors()
 
     def _learn(self, step: Step, features: Tensor, support: Tensor) -> Tensor | None:
         """Refit what is due and return the loss of the heads."""

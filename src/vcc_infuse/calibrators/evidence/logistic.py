@@ -1,10 +1,8 @@
-"""The probability that a label is right, given several pieces of evidence: a monotone logistic model.
+"""The probability that a label is right, given several pieces of evidence, and thresholds on it with a guarantee.
 
 More evidence never lowers the probability: weights are not negative. Few labels decide little, so the weights are drawn
 to equal shares, and the offset of each class to the common one.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
@@ -28,17 +26,12 @@ class NormalScores(nn.Module):
     comparable, and keep probabilities near 1 apart.
     """
 
-    values: Tensor
-    ordered: Tensor
-    known: Tensor
-    cursor: Tensor
-
     def __init__(self, columns: int) -> None:
         super().__init__()
-        self.register_buffer("values", torch.full((columns, REMEMBERED), torch.nan))
-        self.register_buffer("ordered", torch.full((columns, REMEMBERED), torch.inf))
-        self.register_buffer("known", torch.zeros(columns, 1))
-        self.register_buffer("cursor", torch.tensor(0))
+        self.values = nn.Buffer(torch.full((columns, REMEMBERED), torch.nan))
+        self.ordered = nn.Buffer(torch.full((columns, REMEMBERED), torch.inf))
+        self.known = nn.Buffer(torch.zeros(columns, 1))
+        self.cursor = nn.Buffer(torch.tensor(0))
 
     @torch.no_grad()
     def observe(self, probs: Tensor) -> None:
@@ -64,15 +57,11 @@ class NormalScores(nn.Module):
 class LogisticModel(nn.Module):
     """σ(weights · evidence + bias + offset of the label's class)."""
 
-    weights: Tensor
-    bias: Tensor
-    offsets: Tensor
-
     def __init__(self, evidence: int, classes: int) -> None:
         super().__init__()
-        self.register_buffer("weights", torch.full((evidence,), WEIGHT / evidence))
-        self.register_buffer("bias", torch.tensor(BIAS))
-        self.register_buffer("offsets", torch.zeros(classes))
+        self.weights = nn.Buffer(torch.full((evidence,), WEIGHT / evidence))
+        self.bias = nn.Buffer(torch.tensor(BIAS))
+        self.offsets = nn.Buffer(torch.zeros(classes))
 
     def forward(self, evidence: Tensor, labels: Tensor) -> Tensor:
         """The probability that each label is right."""
@@ -86,7 +75,11 @@ class LogisticModel(nn.Module):
         weights, bias, offsets = (to_float64(part) for part in (self.weights, self.bias, self.offsets))
         for _ in range(rounds):
             weights, bias = _common_step(x, y, weights, bias, offsets[labels])
-            offsets = _class_step(x @ weights + bias, y, labels, offsets)
+            # One Newton step on the offset of each class.
+            probs = (x @ weights + bias + offsets[labels]).sigmoid()
+            slope = (offsets / CLASS_SD**2).index_add(0, labels, probs - y)
+            curvature = torch.full_like(offsets, CLASS_SD**-2).index_add(0, labels, probs * (1 - probs))
+            offsets = offsets - (slope / curvature).clamp(-1, 1)
         self.weights.copy_(weights)
         self.bias.copy_(bias)
         self.offsets.copy_(offsets)
@@ -121,9 +114,27 @@ def _common_step(x: Tensor, y: Tensor, weights: Tensor, bias: Tensor, offset: Te
     return at[:-1].clamp_min(0), at[-1]
 
 
-def _class_step(common: Tensor, y: Tensor, labels: Tensor, offsets: Tensor) -> Tensor:
-    """One Newton step on the offset of each class."""
-    probs = (common + offsets[labels]).sigmoid()
-    slope = (offsets / CLASS_SD**2).index_add(0, labels, probs - y)
-    curvature = torch.full_like(offsets, CLASS_SD**-2).index_add(0, labels, probs * (1 - probs))
-    return offsets - (slope / curvature).clamp(-1, 1)
+def risk_threshold(scores: Tensor, right: Tensor, max_error: float) -> Tensor:
+    """The lowest threshold at which at most `max_error` of the pool is expected to be trusted and wrong, or infinity.
+
+    Conformal risk control (Angelopoulos et al., ICLR 2024) on out-of-fold predictions: the loss of an example is 1 if
+    its score is above the threshold and its label wrong. Where (losses + 1)/(examples + 1) ≤ α, the expected loss is at
+    most α on a further example from the distribution of the labeled ones.
+    """
+    allowed = int(max_error * (len(scores) + 1) + 1e-9) - 1
+    if allowed < 0:
+        return scores.new_tensor(torch.inf)
+    wrong = scores[~right].sort(descending=True).values
+    return wrong[allowed] if allowed < len(wrong) else scores.new_tensor(-torch.inf)
+
+
+def class_thresholds(scores: Tensor, labels: Tensor, right: Tensor, *, classes: int, max_error: float) -> Tensor:
+    """A threshold for each class with enough labels for a guarantee of its own; one for all others together."""
+    enough = torch.bincount(labels, minlength=classes) + 1 >= 2 / max_error
+    thresholds = scores.new_empty(classes)
+    rest = ~enough[labels]
+    thresholds[~enough] = risk_threshold(scores[rest], right[rest], max_error)
+    for label in enough.nonzero()[:, 0].tolist():
+        members = labels == label
+        thresholds[label] = risk_threshold(scores[members], right[members], max_error)
+    return thresholds

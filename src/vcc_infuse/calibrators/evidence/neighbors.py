@@ -1,7 +1,5 @@
 """Which examples of the pool look alike: a short code of each example's features, and its nearest neighbors by it."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,21 +14,7 @@ class FeatureMemory(nn.Module):
 
     A code is the position in the directions of largest variance of the first batch, scaled to unit length and averaged
     over visits with a factor of 1/2, so that it follows a network that learns. No example is its own neighbor.
-
-    Args:
-        pool: examples of the pool.
-        labeled: labeled images.
-        width: features of each.
-        code_size: numbers kept of them.
-        neighbors: nearest examples of each.
     """
-
-    basis: Tensor
-    center: Tensor
-    codes: Tensor
-    seen: Tensor
-    nearest: Tensor
-    found: Tensor
 
     def __init__(self, pool: int, *, labeled: int, width: int, code_size: int, neighbors: int) -> None:
         super().__init__()
@@ -38,12 +22,12 @@ class FeatureMemory(nn.Module):
         self.neighbors = neighbors
         self.based = False
         size = min(code_size, width)
-        self.register_buffer("basis", torch.zeros(width, size))
-        self.register_buffer("center", torch.zeros(width))
-        self.register_buffer("codes", torch.zeros(pool + labeled, size, dtype=torch.float16))
-        self.register_buffer("seen", torch.zeros(pool + labeled, dtype=torch.bool))
-        self.register_buffer("nearest", torch.zeros(pool + labeled, neighbors, dtype=torch.int32))
-        self.register_buffer("found", torch.zeros(pool + labeled, dtype=torch.bool))
+        self.basis = nn.Buffer(torch.zeros(width, size))
+        self.center = nn.Buffer(torch.zeros(width))
+        self.codes = nn.Buffer(torch.zeros(pool + labeled, size, dtype=torch.float16))
+        self.seen = nn.Buffer(torch.zeros(pool + labeled, dtype=torch.bool))
+        self.nearest = nn.Buffer(torch.zeros(pool + labeled, neighbors, dtype=torch.int32))
+        self.found = nn.Buffer(torch.zeros(pool + labeled, dtype=torch.bool))
 
     @torch.no_grad()
     def write(self, ids: Tensor, features: Tensor) -> None:
@@ -51,16 +35,13 @@ class FeatureMemory(nn.Module):
         if not self.based:  # checked once per process, because the check makes a GPU wait
             self.based = True
             if not self.basis.any():
-                self._choose_basis(features)
+                self.center.copy_(features.mean(0))
+                directions = torch.linalg.svd(features - self.center, full_matrices=False).Vh[: self.basis.shape[1]]
+                self.basis[:, : len(directions)] = directions.T
         codes = F.normalize((features - self.center) @ self.basis)
         before = self.codes[ids].float()
         self.codes[ids] = torch.where(self.seen[ids][:, None], (before + codes) / 2, codes).half()
         self.seen[ids] = True
-
-    def _choose_basis(self, features: Tensor) -> None:
-        self.center.copy_(features.mean(0))
-        directions = torch.linalg.svd(features - self.center, full_matrices=False).Vh[: self.basis.shape[1]]
-        self.basis[:, : len(directions)] = directions.T
 
     @torch.no_grad()
     def find_neighbors(self) -> None:

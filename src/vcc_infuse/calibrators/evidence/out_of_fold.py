@@ -1,15 +1,74 @@
 """Predictions for labeled images by heads that were not shown their labels, from which the weights are learned."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...types import Step
 from ..history import History, Visit
-from .fold_heads import FoldHeads
 from .logistic import NormalScores
 from .neighbors import FeatureMemory, support_of
+
+THRESHOLD = 0.95  # of the pseudo labels that a head learns from
+
+
+class FoldHeads(nn.Module):
+    """One linear head per fold of the labels, trained on those of all other folds and on its own confident predictions.
+
+    A classifier is right on the labels it was trained on, which proves nothing; these heads are unbiased on their fold.
+    If the network is trained too, its features have seen all labels, and only the last layer is out of fold. A label's
+    fold is decided when it is first seen, in turns within its class.
+    """
+
+    def __init__(self, classes: int, width: int, *, labeled: int, folds: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.folds = folds
+        self.linear = nn.Linear(width, folds * classes)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.fold = nn.Buffer(torch.full((labeled,), -1))
+        self.counts = nn.Buffer(torch.zeros(classes, dtype=torch.long))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (batch, folds, classes) of features (batch, width)."""
+        logits: Tensor = self.linear(features)
+        return logits.view(len(features), self.folds, self.classes)
+
+    @torch.no_grad()
+    def assign(self, ids: Tensor, y: Tensor) -> None:
+        """Decide the folds of labels that have none yet."""
+        for row in (self.fold[ids] < 0).nonzero()[:, 0].tolist():
+            if self.fold[ids[row]] < 0:  # an image can be twice in a batch
+                self.fold[ids[row]] = self.counts[y[row]] % self.folds
+                self.counts[y[row]] += 1
+
+    def loss(
+        self, labeled: Tensor, y: Tensor, gather: Callable[[Tensor], Tensor], ids: Tensor, weak: Tensor, strong: Tensor
+    ) -> Tensor:
+        """Cross entropy of the labels outside the fold, and of strong views with a head's own pseudo labels.
+
+        The inputs are features; `weak` and `strong` are of the same pool rows. Means are over whole batches, so that
+        several processes can average them.
+        """
+        self.assign(gather(ids), gather(y))
+        logits = self(torch.cat([labeled, strong]))
+        shown = self.fold[ids][:, None] != torch.arange(self.folds, device=ids.device)
+        supervised = cross_entropy(logits[: len(y)], y[:, None].expand(-1, self.folds)) * shown
+        with torch.no_grad():
+            confidence, pseudo = self(weak).softmax(2).max(2)
+        consistent = cross_entropy(logits[len(y) :], pseudo) * (confidence >= THRESHOLD)
+        share = self.folds / (self.folds - 1)  # of the labels, one fold is hidden
+        total: Tensor = share * supervised.sum() / max(1, len(y)) + consistent.sum() / max(1, len(pseudo))
+        return total
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of each row and head."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none").view(targets.shape)
+
 
 FEW = 64  # pool rows of a batch among which the heads' probabilities are ranked
 RECENT = 16  # batches of labels that count: a head's older predictions date from when it knew less
@@ -18,21 +77,11 @@ RECENT = 16  # batches of labels that count: a head's older predictions date fro
 class OutOfFoldRows(nn.Module):
     """The last out-of-fold prediction for each labeled image: its evidence, its label, and whether that was right.
 
-    Args:
-        scores: the kinds of evidence, as in Evidence.
-        heads: one per fold.
-        witness: heads of the same folds that never see pseudo labels.
-        past: the heads' last predictions for the pool and, behind it, for the labeled images: for each example one
-            distribution over pairs of head and class.
+    The witness has heads of the same folds that never see pseudo labels. `past` holds the heads' last predictions for
+    the pool and, behind it, the labeled images: for each example one distribution over pairs of head and class.
     """
 
-    evidence: Tensor
-    labels: Tensor
-    right: Tensor
-    batch: Tensor
-    batches: Tensor
-
-    def __init__(self, scores: tuple[str, ...], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
+    def __init__(self, scores: Sequence[str], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
         super().__init__()
         self.scores = scores
         self.heads = heads
@@ -41,11 +90,11 @@ class OutOfFoldRows(nn.Module):
         labeled = len(heads.fold)
         columns = 1 + len(scores)
         self.ranks = NormalScores(columns)
-        self.register_buffer("evidence", torch.zeros(labeled, columns))
-        self.register_buffer("labels", torch.full((labeled,), -1))
-        self.register_buffer("right", torch.zeros(labeled, dtype=torch.bool))
-        self.register_buffer("batch", torch.full((labeled,), -RECENT))
-        self.register_buffer("batches", torch.tensor(0))
+        self.evidence = nn.Buffer(torch.zeros(labeled, columns))
+        self.labels = nn.Buffer(torch.full((labeled,), -1))
+        self.right = nn.Buffer(torch.zeros(labeled, dtype=torch.bool))
+        self.batch = nn.Buffer(torch.full((labeled,), -RECENT))
+        self.batches = nn.Buffer(torch.tensor(0))
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Ranked evidence, predicted labels, whether they are right, and the folds."""
@@ -88,16 +137,14 @@ class OutOfFoldRows(nn.Module):
         rows, folds, classes = probs.shape
         visits = []
         for score in self.scores:
-            joint = self._joint_prediction(score, features, memory, places, now)
+            # A distribution over pairs of head and class for each row.
+            if score == "neighbors":
+                joint = memory.mean_prediction(places, self.past, now)
+            elif score == "visits" or self.witness is None:
+                joint = self.past.read(places, now)
+            else:
+                witness = self.witness(features).softmax(2).flatten(1) / folds
+                joint = Visit(witness, torch.ones_like(places, dtype=torch.bool))
             known = joint.known[:, None].expand(rows, folds).flatten()
             visits.append(Visit((joint.probs * folds).view(-1, classes), known))
         return support_of(probs.reshape(-1, classes), *visits).view(rows, folds, -1)
-
-    def _joint_prediction(self, score: str, features: Tensor, memory: FeatureMemory, places: Tensor, now: int) -> Visit:
-        """One piece of evidence: a distribution over pairs of head and class for each row."""
-        if score == "neighbors":
-            return memory.mean_prediction(places, self.past, now)
-        if score == "visits" or self.witness is None:
-            return self.past.read(places, now)
-        probs = self.witness(features).softmax(2).flatten(1) / self.heads.folds
-        return Visit(probs, torch.ones_like(places, dtype=torch.bool))

@@ -3,8 +3,6 @@
 The VAE of VCC (encoder q(z | c, x), decoder p(r | c, x, z), standard normal prior), or an MLP: the decoder without z.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import cast
 
@@ -35,12 +33,8 @@ def layers(inputs: int, outputs: int) -> nn.Sequential:
 class Reconstruction(nn.Module):
     """Maps class probabilities (batch, classes) and features (batch, width) to the confidence (batch,).
 
-    Args:
-        classes: number of classes.
-        features: their width.
-        output: "scalar", or "distribution": one logit per class, of which that of the label is read.
-        latent_dim: size of the VAE's z; 0 makes it an MLP.
-        residual: start at the softmax confidence and learn a correction; else start at a constant.
+    Its `output` is a "scalar", or a "distribution": one logit per class, of which that of the label is read. With
+    `latent_dim` 0 it is an MLP. With `residual` it starts at the softmax confidence, else at a constant.
     """
 
     def __init__(
@@ -55,31 +49,27 @@ class Reconstruction(nn.Module):
 
     def confidence(self, probs: Tensor, features: Tensor) -> Tensor:
         """Reconstructed confidence in the classifier's label, with z at the prior's mean."""
-        return self._confidence(probs, self._first_layer(self._inputs(probs, features)))
+        return self._confidence(probs, self._first_layer(probs, features)[1])
 
     def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
         """Loss of the target, which is one confidence (batch,) or one distribution (batch, classes) per row."""
-        inputs = self._inputs(probs, features)
-        return self._loss(probs, inputs, self._first_layer(inputs), target)
+        return self._loss(probs, *self._first_layer(probs, features), target)
 
     def learn(self, probs: Tensor, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """`confidence`, without gradient, and `loss`; they share the first layer, which is most of the work."""
-        inputs = self._inputs(probs, features)
-        hidden = self._first_layer(inputs)
+        inputs, hidden = self._first_layer(probs, features)
         with torch.no_grad():
             confidence = self._confidence(probs, hidden)
         return confidence, self._loss(probs, inputs, hidden, target)
 
-    def _inputs(self, probs: Tensor, features: Tensor) -> Tensor:
-        return torch.cat([probs, self.normalize(features.float())], 1)
-
-    def _first_layer(self, inputs: Tensor) -> Tensor:
-        """The decoder's first layer at z = 0. The share of z is added later.
+    def _first_layer(self, probs: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs, and the decoder's first layer at z = 0. The share of z is added later.
 
         Only z has a gradient; in one product with the other inputs, theirs would be computed as well, in vain.
         """
+        inputs = torch.cat([probs, self.normalize(features.float())], 1)
         first = cast(nn.Linear, self.decoder[0])
-        return F.linear(inputs, first.weight[:, : inputs.shape[1]], first.bias)
+        return inputs, F.linear(inputs, first.weight[:, : inputs.shape[1]], first.bias)
 
     def _logits(self, probs: Tensor, hidden: Tensor) -> Tensor:
         change: Tensor = self.decoder[1:](hidden)

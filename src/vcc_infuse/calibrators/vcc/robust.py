@@ -17,17 +17,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice, check_range
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
-from ...utils.device import to_float64
+from ...utils.params import number
 from ..base import set_top_confidence
-from ..hard_view_temperature import VIEW, TemperatureEstimate, sample_rows
+from ..hard_view_temperature import LearnsTemperature, sample_rows
 from ..scale_matching import ScaleMatching
 from .vcc import VCC
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class RobustVCC(VCC):
+class RobustVCC(LearnsTemperature, VCC):
     """VCC whose order within each pseudo class decides what is selected, and the softmax confidence how much.
 
     Args:
@@ -41,45 +40,21 @@ class RobustVCC(VCC):
         min_per_class: examples of a class in the queue before its confidence is changed.
         target_fraction: random fraction of each batch on which the target is computed and learned.
         warmup_fraction: fraction of the run in which the softmax confidence still selects.
-        holdout_fraction: fraction of the labeled images kept out of training, at least one per class, from which the
-            temperature is learned. With 0 it is learned from harder versions of labeled images, which a network that
-            has memorized them still gets right.
-        memorization_gate: without held-out labels, weaken the temperature where accuracy on labeled images is close to
-            confidence in unlabeled ones, which means that no labels are memorized; else apply it in full.
     """
 
     follows_schedule = True
 
     joint: bool = field(default=False, init=False)
     residual: bool = True
-    weight: float = 1.0
+    weight: float = number(1.0)
     match: Literal["balanced", "confidence", "none"] = "balanced"
     inference: Literal["temperature", "reconstruction"] = "temperature"
-    target_fraction: float = 0.25
-    warmup_fraction: float = 0.1
-    holdout_fraction: float = 0.0
-    memorization_gate: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("match", self.match, ("balanced", "confidence", "none"))
-        check_choice("inference", self.inference, ("temperature", "reconstruction"))
-        check_range("target_fraction", self.target_fraction, 0.001, 1)
-        check_range("warmup_fraction", self.warmup_fraction, 0, 1)
-        check_range("holdout_fraction", self.holdout_fraction, 0, 0.9)
-        self.labeled_views = () if self.holdout_fraction else ("strong",)
-
-    @property
-    def held_out(self) -> float:
-        """The fraction of the labeled images to keep out of training."""
-        return self.holdout_fraction
+    target_fraction: float = number(0.25, 0.001, 1)
+    warmup_fraction: float = number(0.1, 0, 1)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the history, the queues, the temperature and the network."""
         super().setup(model, task)
-        self.temperature = TemperatureEstimate(
-            task.classes, held_out=self.holdout_fraction > 0, memorization_gate=self.memorization_gate
-        )
         self.scale = ScaleMatching(
             self.match, classes=task.classes, size=self.queue_length(task), min_per_class=self.min_per_class
         )
@@ -100,7 +75,7 @@ class RobustVCC(VCC):
     def predict(self, outputs: Outputs) -> Tensor:
         """Confidence in the predicted class at inference, with z at the prior's mean."""
         if self.inference == "temperature":
-            return to_float64(self.temperature(outputs.logits.float())).softmax(1).amax(1)
+            return super().predict(outputs)
         probs = outputs.logits.float().softmax(1)
         return set_top_confidence(probs, self.reconstructed(probs, outputs.features)).amax(1)
 
@@ -109,11 +84,10 @@ class RobustVCC(VCC):
     ) -> tuple[Tensor, Tensor | None]:
         """Refit the temperature, store a part of the batch, and compute the network's loss on it."""
         fraction = 1.0 if self.network is None else self.target_fraction
-        if ("held_out" if self.holdout_fraction else VIEW) in step.batch.views:
-            self.temperature.observe(step, sample_rows(len(step.batch.y), fraction, images.device), images)
+        self.refit(step, images, fraction)
         rows = sample_rows(len(score), fraction, images.device)
-        scored = self.score_memory.observe(step, images, outputs, rows)
-        target = self.score_memory.target(scored)
+        scored = self.observe(step, images, outputs, rows)
+        target = self.target(scored)
         score = target if self.network is None else score
         self.scale.observe(step.gather, score=score[rows], confidence=scored.confidence, labels=scored.labels)
         chosen = Outputs(outputs.logits[rows], outputs.features[rows]).detach()

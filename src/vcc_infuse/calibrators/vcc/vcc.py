@@ -3,18 +3,20 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice, check_integer, check_range
+from ...errors import check_choice
+from ...models.classifier import borrowed_statistics
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
+from ...utils.params import integer, number
+from ...utils.ring_buffer import RingBuffer
 from ..base import Calibrator, set_top_confidence
 from ..history import DENSE_CLASSES, History
-from .fusion import Fusion
 from .reconstruction import Reconstruction
-from .score_memory import ScoreMemory
+from .scores import Fusion, Head, Rows, ensemble_score, target_confidence, temporal_score, view_score
 
 SCORES = ("ensemble", "temporal", "view")
 
@@ -52,52 +54,33 @@ class VCC(Calibrator):
     output: Literal["scalar", "distribution"] = "scalar"
     joint: bool = False
     residual: bool = False
-    mc_samples: int = 8
-    dropout: float = 0.3
-    window: int = 1
-    max_age_passes: float = 4.0
-    top_k: int = 8
-    queue_size: int | None = None
-    min_per_class: int = 16
-    latent_dim: int = 16
-    weight: float = 2.0
+    mc_samples: int = integer(8)
+    dropout: float = number(0.3, 0, 0.99)
+    window: int = integer(1, 1, 1000)
+    max_age_passes: float = number(4.0, 0, 1e9)
+    top_k: int = integer(8, 0)
+    queue_size: int | None = integer(None)
+    min_per_class: int = integer(16)
+    latent_dim: int = integer(16)
+    weight: float = number(2.0)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
-        check_choice("reconstruct", self.reconstruct, ("vae", "mlp", "none"))
-        check_choice("fusion", self.fusion, ("corrected", "printed"))
-        check_choice("output", self.output, ("scalar", "distribution"))
-        check_range("dropout", self.dropout, 0, 0.99)
-        check_integer("window", self.window, 1, 1000)
-        check_range("max_age_passes", self.max_age_passes, 0, 1e9)
-        check_integer("top_k", self.top_k, 0)
-        for name in ("mc_samples", "min_per_class", "latent_dim"):
-            check_integer(name, getattr(self, name))
-        if self.queue_size is not None:
-            check_integer("queue_size", self.queue_size)
-        check_range("weight", self.weight)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the history, the queue and the network."""
         head: Any = model.head
         one_pass = math.ceil(task.pool / task.unlabeled_batch_size)
-        history = History(
+        self.history = History(
             task.pool,
             task.classes,
             top_k=self.top_k if task.classes > DENSE_CLASSES else 0,
             window=self.window,
             max_age=math.ceil(self.max_age_passes * one_pass),
         )
-        self.score_memory = ScoreMemory(
-            history,
-            scores=self.scores,
-            queue_size=self.queue_length(task),
-            mc_samples=self.mc_samples,
-            dropout=self.dropout,
-            fusion=self.fusion,
-            min_per_class=self.min_per_class,
-        )
+        columns = {"scores": ((len(self.scores),), torch.float32), "confidence": ((), torch.float32)}
+        self.queue = RingBuffer(self.queue_length(task), {**columns, "labels": ((), torch.long)})
         self.network: Reconstruction | None = None
         if self.reconstruct != "none":
             latent_dim = self.latent_dim if self.reconstruct == "vae" else 0
@@ -114,7 +97,7 @@ class VCC(Calibrator):
         probs = outputs.logits.detach().float().softmax(1)
         loss = None
         if self.training:
-            target = self.score_memory.target(self.score_memory.observe(step, images, outputs))
+            target = self.target(self.observe(step, images, outputs))
             confidence, loss = self._learn(step, images, outputs, target)
         else:
             confidence = self.reconstructed(probs, outputs.features.detach())
@@ -124,6 +107,45 @@ class VCC(Calibrator):
     def predict(self, outputs: Outputs) -> Tensor:
         """r, with z at the prior's mean; the softmax confidence without a network."""
         return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)
+
+    @torch.no_grad()
+    def observe(self, step: Step, images: Tensor, outputs: WeakOutputs, rows: Tensor | slice = slice(None)) -> Rows:
+        """Score the examples `rows` of a batch and add them to the queue; add the whole batch to the history."""
+        probs = outputs.logits.detach().float().softmax(1)
+        columns = [self._score(name, step, images, outputs, probs, rows)[:, None] for name in self.scores]
+        scores = torch.cat([probs.new_empty(len(probs[rows]), 0), *columns], 1)
+        scored = Rows(scores, *probs[rows].max(1))
+        self.history.write(step.gather(step.batch.pool_ids), step.gather(probs), step.number)
+        self.queue.push(**{name: step.gather(column) for name, column in scored._asdict().items()})
+        return scored
+
+    def target(self, rows: Rows) -> Tensor:
+        """The target confidence r̃ of scored examples."""
+        classes = self.history.classes + 1
+        return target_confidence(rows, self.queued(), classes, fusion=self.fusion, min_per_class=self.min_per_class)
+
+    def queued(self) -> Rows:
+        """The queue; rows not yet filled have no scores and an extra class of their own."""
+        valid = self.queue.valid
+        scores = torch.where(valid[:, None], self.queue["scores"], torch.nan)
+        labels = torch.where(valid, self.queue["labels"], self.history.classes)
+        return Rows(scores, self.queue["confidence"], labels)
+
+    def _score(
+        self, name: str, step: Step, images: Tensor, outputs: WeakOutputs, probs: Tensor, rows: Tensor | slice
+    ) -> Tensor:
+        head: Any = step.model.head
+        if name == "ensemble":
+            return ensemble_score(outputs.features[rows], head, mc_samples=self.mc_samples, dropout=self.dropout)
+        if name == "temporal":
+            return temporal_score(probs[rows], *self.history.read(step.batch.pool_ids[rows], step.number))
+        if outputs.at_inference:
+            features = outputs.features[rows]
+        else:
+            # The EMA uses running statistics as of the last step. Under others, two identical networks would disagree.
+            with borrowed_statistics(step.model, step.ema):
+                features = step.forward_eval(images[rows]).features
+        return view_score(features, step.ema(images[rows]).features, head, cast(Head, step.ema.head))
 
     @torch.no_grad()
     def reconstructed(self, probs: Tensor, features: Tensor) -> Tensor:

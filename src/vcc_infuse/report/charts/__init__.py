@@ -1,1 +1,1 @@
-"""The charts of the report, one subject per file."""
+"""The charts of the report: of the predictions, of the training, and images."""

@@ -1,18 +1,60 @@
-"""Charts of the confidence: reliability diagrams before and after calibration, and histograms."""
+"""Charts of the predictions: reliability diagrams before and after calibration, histograms, the confusion matrix.
+
+`Chart` and the layout that all charts share come first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..format import count, decimal, known, label, percent, scaled
-from ..read import Metrics, Run
-from .chart import CORRECT, WRONG, Chart, Trace, axis, color, layout
+from ..read import Metrics, Run, count, decimal, known, label, percent, scaled
 
+COLORS = ("#3b82f6", "#f0701a", "#10a37f", "#a463f2", "#e0457b", "#0ea5b7", "#b58900", "#7c8798", "#84a300", "#c2410c")
+Trace = dict[str, Any]
 BINS = 20
 PANELS = (("confidence", "softmax", ""), ("calibrated", "calibrated", "2"))
+READABLE = 20  # classes with a number in each cell of the confusion matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """A figure and its words. In a trace, `meta.run` is its run; `meta.steps` and `meta.seconds` are its two x axes."""
+
+    title: str
+    alt: str
+    data: list[Trace]
+    layout: dict[str, Any]
+    note: str = ""
+    height: int = 300
+
+
+def color(number: int) -> str:
+    """The color of a run, or of a line if there is only one run."""
+    return COLORS[number % len(COLORS)]
+
+
+def layout(x: str = "", y: str = "", **rest: Any) -> dict[str, Any]:
+    """The layout shared by all charts. Text and grid colors come from the page, which follows light and dark mode."""
+    shared = dict(margin=dict(l=8, r=12, t=8, b=8), hovermode="closest", showlegend=True, dragmode="zoom",
+                  legend=dict(orientation="h", x=0, y=1.02, yanchor="bottom"), barmode="group", bargap=0.2)  # fmt: skip
+    return {**shared, "xaxis": axis(x), "yaxis": axis(y), **rest}
+
+
+def axis(title: str = "", **rest: Any) -> dict[str, Any]:
+    """One axis."""
+    named = dict(title=dict(text=title, standoff=8)) if title else {}
+    return dict(**named, automargin=True, **rest)
+
+
+def class_axis(classes: Sequence[str], title: str = "", most: int = 26, **rest: Any) -> dict[str, Any]:
+    """An axis of class numbers labeled with class names; if there are very many classes, only some are labeled."""
+    shown = range(0, len(classes), -(-len(classes) // most) or 1)
+    return axis(title, tickmode="array", tickvals=list(shown), ticktext=[label(classes[i], 14) for i in shown],
+                range=[-0.5, len(classes) - 0.5], **rest)  # fmt: skip
 
 
 def softmax_diagram(runs: Sequence[Run]) -> Chart | None:
@@ -23,9 +65,8 @@ def softmax_diagram(runs: Sequence[Run]) -> Chart | None:
 
 def calibrated_diagram(runs: Sequence[Run]) -> Chart | None:
     """The diagram of the calibrated confidence; none if no run has a calibrator, because it would be the same."""
-    if not any(map(is_calibrated, runs)):
-        return None
-    return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated")
+    differs = any(map(is_calibrated, runs))
+    return diagram(runs, "After calibration", "reliability_calibrated", "ece_calibrated") if differs else None
 
 
 def is_calibrated(run: Run) -> bool:
@@ -46,12 +87,11 @@ def diagram(runs: Sequence[Run], title: str, key: str, ece: str) -> Chart | None
         yaxis2=axis("predictions", domain=[0, 0.24]), showlegend=False,
     )  # fmt: skip
     shape["yaxis"]["range"] = [0, 104]
-    summary = "; ".join(
-        f"{run.name}: ECE {decimal(run.latest.get(ece))}, {fullest_bin(run.latest[key])}" for run in drawn
-    )
-    note = " · ".join(f"{run.name}: ECE {decimal(run.latest.get(ece))}" for run in drawn)
-    alt = f"Reliability diagram, {title.lower()}. {summary}."
-    return Chart(title, alt, data, shape, note.split(": ", 1)[1] if len(runs) == 1 else note, height=360)
+    errors = [f"ECE {decimal(run.latest.get(ece))}" for run in drawn]
+    named = [f"{run.name}: {text}" for run, text in zip(drawn, errors, strict=True)]
+    bins = [f"{text}, {fullest_bin(run.latest[key])}" for run, text in zip(drawn, named, strict=True)]
+    alt = f"Reliability diagram, {title.lower()}. {'; '.join(bins)}."
+    return Chart(title, alt, data, shape, errors[0] if len(runs) == 1 else " · ".join(named), height=360)
 
 
 def diagram_traces(run: Run, table: Metrics, single: bool) -> list[Trace]:
@@ -101,8 +141,11 @@ def confidence_histogram(run: Run) -> Chart | None:
         xaxis2=axis("calibrated, %", domain=[0.55, 1], range=[0, 100], anchor="y2"),
         yaxis2=axis(anchor="x2", matches="y", showticklabels=False), barmode="overlay", bargap=0.05,
     )  # fmt: skip
-    columns = [(word, run.predictions[column]) for column, word, _ in PANELS]
-    means = [f"{word}: {mean(values[correct])} correct, {mean(values[~correct])} wrong" for word, values in columns]
+    means = []
+    for column, word, _ in PANELS:
+        parts = [run.predictions[column][members] for members in (correct, ~correct)]
+        texts = [percent(float(part.mean())) if len(part) else "none" for part in parts]
+        means.append(f"{word}: {texts[0]} correct, {texts[1]} wrong")
     numbers = f"{int(correct.sum())} correct and {int((~correct).sum())} wrong predictions"
     alt = f"Confidence of {numbers} of {run.name}. Mean confidence, {'; '.join(means)}."
     return Chart("Confidence of correct and wrong predictions", alt, data, shape, f"{numbers}; each adds up to 100 %.")
@@ -115,11 +158,37 @@ def histogram_bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: 
     return dict(
         type="bar", x=(50 * (edges[1:] + edges[:-1])).tolist(), y=share.tolist(), customdata=counts.tolist(),
         name=word, legendgroup=word, showlegend=not suffix, xaxis=f"x{suffix}", yaxis=f"y{suffix}", opacity=0.65,
-        marker=dict(color=CORRECT if word == "correct" else WRONG), meta=dict(run=run.number),
+        marker=dict(color=COLORS[int(word == "wrong")]), meta=dict(run=run.number),
         hovertemplate=f"%{{customdata}} {word} predictions, %{{y:.1f}} % of them<extra></extra>",
     )  # fmt: skip
 
 
-def mean(confidence: np.ndarray) -> str:
-    """A mean confidence in words."""
-    return percent(float(confidence.mean())) if len(confidence) else "none"
+def confusion_matrix(run: Run) -> Chart | None:
+    """Counts per true class (row) and predicted class (column), colored by the share of the true class."""
+    if run.predictions is None or not len(run.predictions["truth"]):
+        return None
+    size = len(run.classes)
+    pairs = run.predictions["truth"].astype(np.int64) * size + run.predictions["predicted"]
+    counts = np.bincount(pairs, minlength=size**2).reshape(size, size)
+    share = np.round(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), 2)
+    gap = int(len(run.classes) <= READABLE)
+    full = [label(name, 60) for name in run.classes]
+    trace: Trace = dict(
+        type="heatmap", x=full, y=full, z=share.tolist(), customdata=counts.tolist(), zmin=0, zmax=100,
+        xgap=gap, ygap=gap, coloraxis="coloraxis", meta=dict(run=run.number),
+        hovertemplate="%{y} predicted as %{x}: %{customdata} (%{z:.1f} % of the class)<extra></extra>",
+    )  # fmt: skip
+    if gap:
+        cells = [[str(n) if n else "" for n in row] for row in counts.tolist()]
+        trace |= dict(text=cells, texttemplate="%{text}")
+    columns = class_axis(run.classes, "predicted", type="category")
+    rows = class_axis(run.classes, "true class", type="category") | dict(range=[size - 0.5, -0.5])
+    shade = dict(showscale=False, cmin=0, cmax=100)
+    shape = layout(xaxis=columns, yaxis=rows, showlegend=False, coloraxis=shade)
+    off = counts - np.diag(np.diag(counts))
+    worst = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None)[:3]]
+    confused = [f"{run.classes[a]} predicted as {run.classes[b]} {off[a, b]} times" for a, b in worst if off[a, b]]
+    most = f" Most confused: {', '.join(confused)}." if confused else ""
+    right = f"{np.trace(counts)} of {counts.sum()} predictions are correct"
+    alt = f"Confusion matrix of {run.name} on {run.measured_on} images: {right}.{most}"
+    return Chart("Confusion matrix", alt, [trace], shape, height=440)

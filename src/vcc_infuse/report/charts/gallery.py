@@ -6,12 +6,10 @@ import base64
 import io
 from typing import NamedTuple
 
-import numpy as np
 from PIL import Image
 
 from ...utils.io import Columns
-from ..format import name_of, percent
-from ..read import Run
+from ..read import UNKNOWN, Run, percent
 
 PARTS = {
     "helpful": ("Most helpful", "highest scores of the selector"),
@@ -54,8 +52,8 @@ def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
     """One image with its labels and its score or confidence."""
     name = str(kept[f"{part}_names"][i])
     truth, label = (int(kept[f"{part}_{column}"][i]) for column in ("truth", "label"))
-    label_name = name_of(run.classes, label)
-    true_name = name_of(run.classes, truth)
+    names = dict(enumerate(run.classes))  # a run may not name its classes; -1 is unknown
+    label_name, true_name = (names.get(number, UNKNOWN if number < 0 else str(number)) for number in (label, truth))
     if part == "mistakes":
         value = percent(float(kept["mistakes_confidence"][i]))
         word = "predicted"
@@ -65,13 +63,9 @@ def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
     place = f"{PARTS[part][0]}, number {i + 1}{': ' + name if name else ''}"
     alt = f"{place}: {word} {label_name}, true class {true_name}, {value}"
     mark = "" if truth < 0 else "✓" if truth == label else true_name
-    source = data_uri(kept[f"{part}_images"][i])
-    return Thumbnail(source, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)
-
-
-def data_uri(image: np.ndarray) -> str:
-    """An image as text that an `src` attribute can hold."""
+    image = kept[f"{part}_images"][i]
     kind = "PNG" if max(image.shape[:2]) <= SMALL else "JPEG"
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, quality=85)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    source = f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return Thumbnail(source, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)

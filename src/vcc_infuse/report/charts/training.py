@@ -1,106 +1,159 @@
-"""Charts of the training: curves over the evaluations, and what the core sets hold. page.js switches steps and time."""
+"""Charts of the training: curves, metrics per class, and what the core sets hold. page.js switches steps and time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
-from ..format import count, decimal, known, label, percent, scaled
-from ..read import Metrics, Run
-from .calibration import is_calibrated
-from .chart import DASHES, MUTED, Chart, Trace, all_classes, axis, color, layout
-from .classes import class_bars
+from ..read import Run, count, decimal, known, label, percent, scaled
+from .calibration import Chart, Trace, axis, class_axis, color, is_calibrated, layout
 
-Line = tuple[str, str]
-"""The key of a metric in metrics.jsonl, and its name on the page."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+MUTED = "rgba(128,134,148,0.45)"
+PER_CLASS = {
+    "pseudo_label_precision_per_class": "Pseudo-label precision per class",
+    "pseudo_label_coverage_per_class": "Pseudo-label coverage per class",
+    "threshold_per_class": "Threshold per class",
+}
+MANY = 40  # classes without gaps between their rows
 
 
 def error_curve(runs: Sequence[Run]) -> Chart | None:
     """Test error, or error on the labels kept for validation."""
     kinds = " or ".join(sorted({run.measured_on for run in runs}))
-    return curves(runs, f"{kinds} error".capitalize(), [("error", "error")])
+    return curves(runs, f"{kinds} error".capitalize(), {"error": "error"})
 
 
 def ece_curves(runs: Sequence[Run]) -> Chart | None:
     """ECE of the softmax confidence and, if any run has a calibrator, of the calibrated one."""
-    calibrated = [("ece_calibrated", "calibrated")] if any(map(is_calibrated, runs)) else []
-    return curves(runs, "Calibration error (ECE)", [*calibrated, ("ece", "softmax")])
+    calibrated = {"ece_calibrated": "calibrated"} if any(map(is_calibrated, runs)) else {}
+    return curves(runs, "Calibration error (ECE)", {**calibrated, "ece": "softmax"})
 
 
 def pseudo_label_curves(runs: Sequence[Run]) -> Chart | None:
     """The fraction of pseudo labels that are used, and the fraction of those that are correct."""
-    keys = [("pseudo_label_precision", "precision"), ("pseudo_label_coverage", "coverage")]
-    return curves(runs, "Pseudo labels", keys)
+    return curves(runs, "Pseudo labels", {"pseudo_label_precision": "precision", "pseudo_label_coverage": "coverage"})
 
 
 def loss_curves(runs: Sequence[Run]) -> Chart | None:
     """Every loss term, averaged since the previous evaluation."""
-    terms = dict.fromkeys(key for run in runs for line in run.metrics for key in line if key.startswith("loss_"))
-    keys = [(key, key.removeprefix("loss_").replace("_", " ")) for key in terms]
-    return curves(runs, "Losses", keys, as_percent=False)
+    terms = [key for run in runs for line in run.metrics for key in line if key.startswith("loss_")]
+    names = {key: key.removeprefix("loss_").replace("_", " ") for key in terms}
+    return curves(runs, "Losses", names, as_percent=False)
 
 
-def curves(runs: Sequence[Run], title: str, keys: Sequence[Line], as_percent: bool = True) -> Chart | None:
-    """One line per run and key. Several runs differ by color and keys by dash; keys of a single run by color."""
+def curves(runs: Sequence[Run], title: str, names: dict[str, str], *, as_percent: bool = True) -> Chart | None:
+    """One line per run and metric. Several runs differ by color and metrics by dash; metrics of a single run by color.
+
+    `names`: the keys of the metrics in metrics.jsonl, and their names on the page.
+    """
     single = len(runs) == 1
-    data = []
+    data: list[Trace] = []
     sentences = []
     for run in runs:
-        for place, (key, name) in enumerate(keys):
+        steps = run.series("step")
+        for place, (key, name) in enumerate(names.items()):
             values = run.series(key)
-            if any(map(known, values)):
-                tint = color(place if single else run.number)
-                full = name if single else f"{run.name} · {name}"
-                data.append(curve(run, values, full, tint, 0 if single else place, as_percent))
-                sentences.append(f"{name} of {run.name} {course(values, as_percent)}")
+            if not (seen := [value for value in values if known(value)]):
+                continue
+            ends = [percent(value) if as_percent else decimal(value) for value in (seen[0], seen[-1])]
+            course = f"is {ends[1]}" if len(seen) == 1 else f"goes from {ends[0]} to {ends[1]}"
+            sentences.append(f"{name} of {run.name} {course}")
+            dash = DASHES[0 if single else place % len(DASHES)]
+            data.append(dict(
+                type="scatter", mode="lines+markers", name=label(name if single else f"{run.name} · {name}", 48),
+                x=steps, connectgaps=False, y=scaled(values, 100 if as_percent else 1),
+                hovertemplate="%{y:.2f} %" if as_percent else "%{y:.3f}",
+                line=dict(color=color(place if single else run.number), width=2, dash=dash), marker=dict(size=5),
+                meta=dict(run=run.number, steps=steps, seconds=run.series("seconds")),
+            ))  # fmt: skip
     if not data:
         return None
-    dashes = " · ".join(f"{name} {DASHES[i % len(DASHES)]}" for i, (_, name) in enumerate(keys))
     shape = layout("steps", "percent" if as_percent else "loss", hovermode="x unified")
-    shape["showlegend"] = single and len(keys) > 1
+    shape["showlegend"] = single and len(names) > 1
     shape["yaxis"]["rangemode"] = "tozero"
-    note = "" if single or len(keys) == 1 else f"Line styles: {dashes}."
+    dashes = " · ".join(f"{name} {DASHES[i % len(DASHES)]}" for i, name in enumerate(names.values()))
+    note = "" if single or len(names) == 1 else f"Line styles: {dashes}."
     return Chart(title, f"{title}: {'; '.join(sentences)}.", data, shape, note)
 
 
-def curve(run: Run, values: Sequence[object], name: str, tint: str, dash: int, as_percent: bool) -> Trace:
-    """One line, with its steps and its seconds."""
-    steps = run.series("step")
-    return dict(
-        type="scatter", mode="lines+markers", name=label(name, 48), x=steps, connectgaps=False,
-        y=scaled(values, 100 if as_percent else 1), hovertemplate="%{y:.2f} %" if as_percent else "%{y:.3f}",
-        line=dict(color=tint, width=2, dash=DASHES[dash % len(DASHES)]), marker=dict(size=5),
-        meta=dict(run=run.number, steps=steps, seconds=run.series("seconds")),
-    )  # fmt: skip
-
-
-def course(values: Sequence[object], as_percent: bool) -> str:
-    """A curve in words."""
-    seen = [value for value in values if known(value)]
-    ends = [percent(v) if as_percent else decimal(v) for v in (seen[0], seen[-1])]
-    return f"is {ends[1]}" if len(seen) == 1 else f"goes from {ends[0]} to {ends[1]}"
+def last_bars(runs: Sequence[Run], key: str) -> Chart | None:
+    """The metric of each class at the last evaluation."""
+    return class_bars(runs, [run.metrics[-1].get(key) or [] if run.metrics else [] for run in runs], PER_CLASS[key])
 
 
 def kept_bars(runs: Sequence[Run]) -> Chart | None:
-    """The share of each pseudo class that was kept."""
-    values = [(run, kept_shares(run.last_selection("pool_share_per_class"))) for run in runs]
-    return class_bars(all_classes(runs), values, "Kept share of each pseudo class")
+    """The share of each pseudo class that was kept; none of a class that the pool does not have."""
+    shares: list[list[float | None]] = []
+    for run in runs:
+        line = run.last_selection("pool_share_per_class") or {}
+        if not line.get("kept_share"):
+            line = {"kept_share": 0, "kept_share_per_class": [], "pool_share_per_class": []}
+        pairs = zip(line["kept_share_per_class"], line["pool_share_per_class"], strict=True)
+        shares.append([line["kept_share"] * kept / pool if pool else None for kept, pool in pairs])
+    return class_bars(runs, shares, "Kept share of each pseudo class")
 
 
 def true_class_bars(runs: Sequence[Run]) -> Chart | None:
     """The true classes of the kept examples, where they are known; also for selectors without scores."""
     key = "kept_share_per_true_class"
-    shares = [(run, (run.last_selection(key) or {}).get(key, [])) for run in runs]
-    known_truth = [(run, values) for run, values in shares if sum(values) > 0]
-    return class_bars(all_classes(runs), known_truth, "True classes in the core set", "Each run adds up to 100 %.")
+    shares = [(run.last_selection(key) or {}).get(key, []) for run in runs]
+    known_truth = [values if sum(values) > 0 else [] for values in shares]
+    return class_bars(runs, known_truth, "True classes in the core set", "Each run adds up to 100 %.")
 
 
-def kept_shares(line: Metrics | None) -> list[float | None]:
-    """The kept fraction of each class; None for a class that the pool does not have."""
-    if line is None or not line.get("kept_share"):
-        return []
-    pairs = zip(line["kept_share_per_class"], line["pool_share_per_class"], strict=True)
-    return [line["kept_share"] * kept / pool if pool else None for kept, pool in pairs]
+def class_bars(runs: Sequence[Run], shares: Sequence[Sequence[Any]], title: str, note: str = "") -> Chart | None:
+    """One bar per run and class; runs with different classes share one axis."""
+    classes = list(dict.fromkeys(name for run in runs for name in run.classes))
+    place = {name: number for number, name in enumerate(classes)}
+    data = []
+    sentences = []
+    for run, values in zip(runs, shares, strict=True):
+        pairs = [(name, value) for name, value in zip(run.classes, values, strict=False) if known(value)]
+        if not pairs:
+            continue
+        data.append(dict(
+            type="bar", name=label(run.name), x=[place[name] for name, _ in pairs], y=scaled([v for _, v in pairs]),
+            customdata=[label(name, 60) for name, _ in pairs], marker=dict(color=color(run.number)),
+            meta=dict(run=run.number), hovertemplate="%{customdata}: %{y:.1f} %",
+        ))  # fmt: skip
+        sentences.append(f"{run.name}: {extremes(pairs)}")
+    if not data:
+        return None
+    shape = layout(xaxis=class_axis(classes), yaxis=axis("percent", rangemode="tozero"), showlegend=False)
+    return Chart(title, f"{title}. {'; '.join(sentences)}.", data, shape, note)
+
+
+def extremes(pairs: Sequence[tuple[str, float]]) -> str:
+    """The bars in words: each of a few classes, or the lowest and the highest of many."""
+    if len(pairs) <= 12:
+        return ", ".join(f"{name} {percent(value)}" for name, value in pairs)
+    low_name, low = min(pairs, key=lambda pair: pair[1])
+    high_name, high = max(pairs, key=lambda pair: pair[1])
+    return f"from {percent(low)} ({low_name}) to {percent(high)} ({high_name}) over {len(pairs)} classes"
+
+
+def heatmap_over_time(run: Run, key: str) -> Chart | None:
+    """The metric of each class at every evaluation, as a heatmap; None before the second evaluation."""
+    lines = [line for line in run.metrics if line.get(key) and known(line.get("step"))]
+    if len(lines) < 2:
+        return None
+    rows = [[v if v is None else round(v, 2) for v in scaled(line[key])] for line in lines]
+    steps = [line["step"] for line in lines]
+    gap = int(len(run.classes) <= MANY)
+    trace = dict(
+        type="heatmap", x=steps, y=[label(name, 60) for name in run.classes], xgap=gap, ygap=gap,
+        z=[list(column) for column in zip(*rows, strict=True)], coloraxis="coloraxis", meta=dict(run=run.number),
+        hovertemplate="%{y}, step %{x}: %{z:.1f} %<extra></extra>",
+    )  # fmt: skip
+    shape = layout(xaxis=axis("steps"), yaxis=class_axis(run.classes, type="category"), showlegend=False)
+    shape["coloraxis"] = dict(cmin=0, cmax=100, colorbar=dict(thickness=10, ticksuffix=" %", outlinewidth=0))
+    title = f"{PER_CLASS[key]}, over time"
+    seen = ([value for value in lines[i][key] if known(value)] for i in (0, -1))
+    first, final = (percent(sum(values) / len(values) if values else None) for values in seen)
+    alt = f"{title}, {run.name}: the mean over classes goes from {first} at step {steps[0]} to {final} at {steps[-1]}."
+    return Chart(title, alt, [trace], shape, height=340)
 
 
 def score_histogram(run: Run) -> Chart | None:

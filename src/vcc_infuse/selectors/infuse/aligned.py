@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import UserError, check_integer
-from ..head_gradients import mean_gradient
-from ..pool import Pool
-from ..scoring import Granularity
+from ...errors import UserError
+from ...utils.params import integer
+from ..base import Granularity
+from ..pool import Pool, mean_gradient
 from .infuse import INFUSE
 
 ROUNDS = 20
@@ -39,11 +39,7 @@ class AlignedINFUSE(INFUSE):
     curvature: Literal["identity", "gauss_newton"] = field(default="identity", init=False)
     mixup_draws: int = field(default=8, init=False)
     damping: float = field(default=0.1, init=False)
-    sample: int = 4096
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.sample = check_integer("sample", self.sample, 1)
+    sample: int = integer(4096)
 
     def score(self, *args: Any, **kwargs: Any) -> Tensor:
         """Refuse: weak views of the pool are needed, too."""
@@ -61,10 +57,7 @@ class AlignedINFUSE(INFUSE):
 
 
 def aligned(probs: Tensor, counts: Tensor) -> Tensor:
-    """The distributions nearest to `probs` (in KL divergence) whose sum is in proportion to `counts`.
-
-    Shapes: `probs` and the result are `(rows, classes)`, `counts` is `(classes,)`.
-    """
+    """The distributions nearest to `probs` (in KL divergence) whose sum is in proportion to `counts`."""
     shares = counts / counts.sum()
     for _ in range(ROUNDS):
         probs = probs * (shares / probs.mean(0).clamp_min(TINY))

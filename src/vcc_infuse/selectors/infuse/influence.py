@@ -1,18 +1,12 @@
 """Influence of unlabeled examples on the loss of a support set: pure functions of features, logits and labels.
 
 The influence of an example u is dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), where V is the support set and ε the weight that u
-gains in training. For a linear head an example's gradient is error ⊗ [feature; 1], so that neither autograd nor the
-backbone is needed. The functions at the end measure the same through all parameters of a network.
-
-References:
-    Fang et al.: VCC-INFUSE: Towards Accurate and Efficient Selection of Unlabeled Examples in Semi-supervised
-    Learning. IJCAI 2024.
+gains in training (VCC-INFUSE, IJCAI 2024). The functions at the end measure the same through all parameters of a
+network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,8 +16,7 @@ from torch.func import functional_call, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...types import Outputs
-from ..head_gradients import alignment, augmented, mean_gradient
-from ..pool import Pool, PoolChunk
+from ..pool import Pool, PoolChunk, alignment, augmented, mean_gradient
 
 Head = tuple[Tensor, Tensor | None]
 """Weight `(classes, width)` and bias `(classes,)` of a linear head."""
@@ -102,22 +95,19 @@ def support_gradients(
 
 
 class FeatureMixup(NamedTuple):
-    """Mixup over the whole labeled set: each row is mixed with a partner, which gets one minus the share of the row.
-
-    Shapes: `partner` is `(rows,)`, `share` is `(rows, 1)`.
-    """
+    """Mixup over the whole labeled set: each row is mixed with a partner, which gets one minus the share of the row."""
 
     partner: Tensor
     share: Tensor
 
     @classmethod
-    def draw(cls, count: int, rng: np.random.Generator, device: torch.device | str = "cpu") -> FeatureMixup:
+    def draw(cls, count: int, rng: np.random.Generator, device: torch.device | str = "cpu") -> Self:
         """A random partner for each row, and λ ~ Beta(1, 1)."""
         partner = torch.from_numpy(rng.permutation(count)).to(device)
         return cls(partner, torch.from_numpy(rng.random(count)).float().to(device)[:, None])
 
     @classmethod
-    def none(cls, count: int, device: torch.device | str = "cpu") -> FeatureMixup:
+    def none(cls, count: int, device: torch.device | str = "cpu") -> Self:
         """Rows as they are."""
         return cls(torch.arange(count, device=device), torch.ones(count, 1, device=device))
 
@@ -133,8 +123,7 @@ class FeatureMixup(NamedTuple):
 class GaussNewton:
     """The head's Gauss-Newton matrix as a Kronecker product S ⊗ A (K-FAC), summed over batches.
 
-    Args:
-        batches: probabilities `(batch, classes)`, features `(batch, width)` and weights `(batch,)`.
+    A batch is a triple of probabilities, features and weights.
     """
 
     def __init__(self, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
@@ -187,24 +176,18 @@ def full_direction(pool: Pool, support: SupportGradient) -> Tangent:
     backbone = {name: p for name, p in parameters.items() if not name.startswith("head.")}
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
     for rows, x in support.chunks:
-        for name, gradient in _backbone_gradient(pool.model, backbone, x, support.features[rows]).items():
+
+        def features(moved: Tangent, x: Tensor = x) -> Tensor:
+            outputs: Outputs = functional_call(pool.model, moved, (x,))
+            return outputs.features
+
+        for name, gradient in vjp(features, backbone)[1](support.features[rows])[0].items():
             total[name] += gradient
     total["head.weight"] += support.head[:, :-1]
     if "head.bias" in total:
         total["head.bias"] += support.head[:, -1]
     frozen = pool.frozen()
     return {name: torch.zeros_like(v) if name in frozen else v for name, v in total.items()}
-
-
-def _backbone_gradient(model: nn.Module, parameters: Tangent, x: Tensor, in_features: Tensor) -> Tangent:
-    """The gradient in the parameters, given the gradient in the features of x."""
-
-    def features(moved: Tangent) -> Tensor:
-        outputs: Outputs = functional_call(model, moved, (x,))
-        return outputs.features
-
-    gradient: Tangent = vjp(features, parameters)[1](in_features)[0]
-    return gradient
 
 
 def directional_derivatives(model: nn.Module, tangent: Tangent, chunk: PoolChunk) -> Tensor:

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import UserError, check_choice, check_integer, check_range
+from ...errors import UserError, check_choice
 from ...types import Outputs
+from ...utils.params import integer, number
+from ..base import Granularity, ScoredSelector, example_columns, group_scores, random_groups
 from ..pool import Pool, PoolChunk
-from ..scoring import Granularity, ScoredSelector, example_columns, group_scores, random_groups
 from .influence import (
     GaussNewton,
     SupportGradient,
@@ -69,17 +70,14 @@ class INFUSE(ScoredSelector):
     granularity: Granularity = "example"
     rank: Literal["corrected", "printed"] = "corrected"
     curvature: Literal["identity", "gauss_newton"] = "identity"
-    mixup_draws: int = 8
-    support_views: int = 1
-    damping: float = 0.1
+    mixup_draws: int = integer(8)
+    support_views: int = integer(1, 0)
+    damping: float = number(0.1, 1e-6)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.params == "all":  # curvature is implemented for the head only
             check_choice("curvature", self.curvature, ("identity",))
-        self.mixup_draws = check_integer("mixup_draws", self.mixup_draws, 1)
-        self.support_views = check_integer("support_views", self.support_views, 0)
-        self.damping = check_range("damping", self.damping, 1e-6)
 
     @torch.no_grad()
     def score(
@@ -135,11 +133,9 @@ class INFUSE(ScoredSelector):
         """One pass over the pool, which stores four numbers per example whatever the feature width."""
         influence_of = self._influence(pool)
         columns = pool.scan(lambda chunk: {"score": influence_of(chunk), **example_columns(chunk)})
-        scores = columns["score"]
         if self.granularity == "batch":
-            scores = group_scores(scores, columns["weight"], random_groups(pool))
-        columns["score"] = self.value(scores)
-        return columns
+            columns["score"] = group_scores(columns["score"], columns["weight"], random_groups(pool))
+        return columns | {"score": self.value(columns["score"])}
 
     def value(self, influence: Tensor) -> Tensor:
         """The influence with its sign chosen so that a higher value is kept first."""

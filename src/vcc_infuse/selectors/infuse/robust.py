@@ -11,12 +11,11 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from ...errors import check_range
 from ...types import Coreset
-from ..base import random_subset, uniform
+from ...utils.params import number
+from ..base import Generators, Granularity, random_subset, uniform
 from ..pool import Pool
 from ..ranking import Quota, Scored, Selection, best, nan_to_worst, rows_from_state, rows_to_state
-from ..scoring import Generators, Granularity
 from .infuse import INFUSE
 
 RANDOM_FRACTION, HARMLESS_DRAW = 11, 22  # keys of random streams
@@ -42,14 +41,10 @@ class RobustINFUSE(INFUSE):
     rank: Literal["corrected", "printed"] = field(default="corrected", init=False)
     strategy: Literal["drop_harmful", "top"] = "drop_harmful"
     quota: Quota = "proportional"
-    score_momentum: float = 0.0
-    random_fraction: float = 0.0
+    score_momentum: float = number(0.0, 0, 1, open_high=True)
+    random_fraction: float = number(0.0, 0, 1)
     resample_each_pass: bool = False
     rows_: Scored | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.random_fraction = check_range("random_fraction", self.random_fraction, 0, 1)
 
     @property
     def resamples(self) -> bool:
