@@ -5,7 +5,6 @@ Rates are fractions of 1.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor
 from ..data.dataset import Examples
 from ..data.ssl_data import SSLData
 from ..inference.evaluate import evaluate
+from ..runs.fingerprint import row_digests
 from ..runs.folder import versions
 from ..types import Losses
 from .config import TrainConfig
@@ -185,13 +185,8 @@ def overlap(train: Examples, rows: np.ndarray, test: Examples) -> tuple[int, str
     """How many test examples are among these training rows, by their content, and the name of the first."""
     if train.x.nbytes + test.x.nbytes > MOST_BYTES:
         return 0, ""
-
-    def digest(row: np.ndarray) -> bytes:
-        return hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
-
-    known = {digest(train.x[row]) for row in rows}
-    leaked = [row for row in range(len(test)) if digest(test.x[row]) in known]
-    return len(leaked), str(test.names[leaked[0]]) if leaked and test.names is not None else ""
+    leaked = np.flatnonzero(np.isin(row_digests(test.x), row_digests(train.x[rows])))
+    return len(leaked), str(test.names[leaked[0]]) if len(leaked) and test.names is not None else ""
 
 
 def about_metrics(last: dict[str, Any], steps: int, classes: tuple[str, ...]) -> Iterator[str]:
