@@ -149,10 +149,7 @@ class LabeledExamples(NamedTuple):
 
 
 def collect_examples(sources: tuple[str, ...], step: Step, outputs: WeakOutputs) -> LabeledExamples | None:
-    """The examples of all `sources` together; None, with a warning, if the step has none.
-
-    `outputs` are those of the weak view.
-    """
+    """The examples of all `sources`, given outputs of the weak view; None, with a warning, if there are none."""
     batch = step.batch
     parts = []
     for source in sources:

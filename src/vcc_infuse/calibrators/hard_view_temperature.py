@@ -1,16 +1,14 @@
 """A temperature (Guo et al., ICML 2017) learned from labeled images that are hard for the classifier.
 
 On the labeled images of training the network is always right, so they cannot reveal overconfidence. Harder images with
-known labels can: strong views, and mixtures of two images in feature space. Strong views overestimate the temperature
-until the network has learned them, and underestimate it once it has memorized the images. Mixtures do the opposite.
-The geometric mean of the two came close to the temperature of the test set in both cases. It is never below 1, because
-images from training cannot prove that confidence is too low.
+known labels can. Strong views overestimate the temperature until the network has learned them, and underestimate it
+once it has memorized the images; mixtures of two images in feature space do the opposite. The geometric mean of the two
+came close to the temperature of the test set in both cases. It is never below 1, because images from training cannot
+prove that confidence is too low.
 
 The mean is raised to the power of the gap (0…1) between accuracy on labeled images and confidence in unlabeled ones.
-Without a gap nothing was memorized, and the softmax stays as it is. A network that is always right on labeled images
-can only be judged by harder ones; a network that is right less often than it expects is overconfident. None of this
-detects overconfidence that is limited to unseen images. Only held-out labels do: if there are any, they alone decide.
-All outputs come from the EMA model, as at inference.
+Without a gap nothing was memorized, and the softmax stays as it is. None of this detects overconfidence that is limited
+to unseen images. Only held-out labels do: if there are any, they alone decide. All outputs come from the EMA model.
 """
 
 import math

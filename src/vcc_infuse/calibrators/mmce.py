@@ -105,10 +105,9 @@ def _kernel(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _residuals(confidence: Tensor, correct: Tensor, all_correct: Tensor, weighted: bool) -> Tensor:
-    """Correctness (0 or 1) minus confidence, divided by the number of examples in the global batch.
+    """Correctness minus confidence, divided by the number of examples, or if weighted, of correct or of wrong ones.
 
-    If weighted, by the number of correct or of wrong ones. With all correct or all wrong there is nothing to compare,
-    so the result is 0.
+    If weighted, all correct or all wrong leaves nothing to compare, so the result is 0.
     """
     right = all_correct.sum()
     wrong = (1 - all_correct).sum()

@@ -24,10 +24,7 @@ POOL, LABELED, SAMPLE = 1, 2, 3  # keys of random streams
 
 
 class PoolChunk(NamedTuple):
-    """Some rows of the pool, with class distributions as targets.
-
-    `outputs` belong to the view with gradient; they are zero where the weight is zero.
-    """
+    """Some rows of the pool. `outputs` belong to the view with gradient; they are zero where the weight is zero."""
 
     ids: Tensor
     targets: Tensor
@@ -137,10 +134,7 @@ class Pool:
         return _join(outputs)
 
     def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-        """Rows, weak views and labels of the labeled set, repeated `views` times with different views.
-
-        A second call returns the same views.
-        """
+        """Rows, weak views and labels of the labeled set, in `views` views each; the same in a second call."""
         data = self.batches.data
         for number, rows in enumerate(self._pieces(np.arange(views * self.task.labeled))):
             seed_chunk(self.seed, self.number, LABELED, number)
@@ -197,7 +191,12 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
     images = views["strong" if "strong" in algorithm.views else algorithm.views[-1]]
     outputs = Outputs(*(part.float() for part in weak))
     if images is not views["weak"]:
-        outputs = _forward_where(step.model, images, pseudo.weights > 0, outputs)
+        # Zeros where the weight is zero: such an example has no gradient to compute.
+        wanted = pseudo.weights > 0
+        outputs = Outputs(*(torch.zeros_like(part) for part in outputs))
+        if wanted.any():
+            for part, values in zip(outputs, step.model(images[wanted]), strict=True):
+                part[wanted] = values.float()
     targets = pseudo.targets if pseudo.targets.ndim == 2 else F.one_hot(pseudo.targets, weak.logits.shape[1])
     return PoolChunk(
         ids=step.batch.pool_ids,
@@ -208,15 +207,6 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
         images=images,
         outputs=outputs,
     )
-
-
-def _forward_where(model: nn.Module, images: Tensor, wanted: Tensor, like: Outputs) -> Outputs:
-    """Outputs of the wanted rows, zeros elsewhere: an example without weight has no gradient to compute."""
-    outputs = Outputs(*(torch.zeros_like(part) for part in like))
-    if wanted.any():
-        for part, values in zip(outputs, model(images[wanted]), strict=True):
-            part[wanted] = values.float()
-    return outputs
 
 
 def _join(outputs: list[Outputs]) -> Outputs:

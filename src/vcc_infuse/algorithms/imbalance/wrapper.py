@@ -80,11 +80,7 @@ class Wrapper(PseudoLabeling):
 
 @dataclass
 class WrappedStep(Step):
-    """The step that the base method of a wrapper receives.
-
-    It keeps what the base computes, for the wrapper's own losses: `weak` of the weak view, and `outputs` of labeled,
-    then strong images.
-    """
+    """The step that the base method receives; it keeps the outputs (`weak`; labeled, then strong) for the wrapper."""
 
     outer: Step = field(kw_only=True)
     wrapper: Wrapper = field(kw_only=True)

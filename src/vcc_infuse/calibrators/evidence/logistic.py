@@ -19,8 +19,7 @@ REMEMBERED = 4096  # examples of the pool among which a probability is ranked
 
 
 class NormalScores(nn.Module):
-    """Ranks probabilities of the label among the last of the pool, column by column, as quantiles of a normal
-    distribution; NaN means unknown and does not count.
+    """Ranks probabilities of the label in the last of the pool, by column, as quantiles of a normal; NaN is unknown.
 
     Two heads may be right equally often and yet differ in how sharp their probabilities are. Ranks make their evidence
     comparable, and keep probabilities near 1 apart.

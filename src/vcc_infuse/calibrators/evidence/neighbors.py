@@ -45,11 +45,7 @@ class FeatureMemory(nn.Module):
 
     @torch.no_grad()
     def find_neighbors(self) -> None:
-        """Find the nearest neighbors of all examples seen so far, among the pool examples seen so far.
-
-        The pool usually holds the labeled images as well, so the nearest neighbor of a labeled image is itself and is
-        left out.
-        """
+        """Find the nearest neighbors of all examples seen so far, among the pool examples seen so far."""
         pool = self._seen_pool()
         rows = self.seen.nonzero()[:, 0]
         if len(pool) < self.neighbors + 2:
@@ -59,7 +55,7 @@ class FeatureMemory(nn.Module):
             close = pool[nearest(F.normalize(self.codes[some].float()), target, self.neighbors + 1)]
             itself = torch.where((some < self.pool)[:, None], close == some[:, None], False)
             itself[:, -1] |= (some < self.pool) & ~itself.any(1)  # among more exact copies than neighbors
-            itself[:, 0] |= some >= self.pool
+            itself[:, 0] |= some >= self.pool  # the pool usually holds the labeled images as well
             self.nearest[some] = close[~itself].view(len(some), -1).int()
         self.found[rows] = True
 

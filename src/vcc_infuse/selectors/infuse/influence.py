@@ -121,10 +121,7 @@ class FeatureMixup(NamedTuple):
 
 
 class GaussNewton:
-    """The head's Gauss-Newton matrix as a Kronecker product S ⊗ A (K-FAC), summed over batches.
-
-    A batch is a triple of probabilities, features and weights.
-    """
+    """The head's Gauss-Newton matrix S ⊗ A (K-FAC), summed over batches of probabilities, features and weights."""
 
     def __init__(self, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
         self.count = 0.0
@@ -157,10 +154,7 @@ Tangent = dict[str, Tensor]
 
 
 class SupportGradient(NamedTuple):
-    """Gradients of the support loss: in the head, `(classes, width + 1)`, and in the features, `(support, width)`.
-
-    `chunks` yields the row numbers and the network's inputs of these examples.
-    """
+    """Gradients of the support loss in head and features; `chunks` yields row numbers and inputs of the examples."""
 
     head: Tensor
     features: Tensor

@@ -1,7 +1,6 @@
 """INFUSE (VCC-INFUSE, IJCAI 2024): keep the unlabeled examples whose influence lowers the validation loss most.
 
-The influence of u is dL(V)/dε = −∇L(V)ᵀ H⁻¹ ∇L_U(u), with feature-level Mixup of labeled examples in place of V.
-A positive influence raises the validation loss, so the lowest are kept unless `rank="printed"`.
+Feature-level Mixup of labeled examples stands in for the validation set. `influence.py` has the formulas.
 """
 
 import math
