@@ -275,7 +275,7 @@ MUTATIONS = (
       "algorithms/imbalance/test_daso.py"),
     # What the presets promise.
     M("--preset paper has no joint forward", "training/presets.py",
-      '"joint_bn": True,', '"joint_bn": False,', "cli/test_paper_preset.py"),
+      '"joint_bn": True', '"joint_bn": False', "cli/test_paper_preset.py"),
     M("MixMatch's weight on SVHN is that of CIFAR-10", "training/presets.py",
       '"svhn": {"weight": 250.0}', '"svhn": {"weight": 75.0}', "cli/test_paper_preset.py"),
 )  # fmt: skip

@@ -109,7 +109,8 @@ def _choose(config: RunConfig, data: SSLData, model: nn.Module | None) -> auto.C
     """The preset, and for `frozen` the network that embeds, with its weights."""
     if config.preset == "auto":
         return auto.choose_preset(data, model)
-    if config.preset != "frozen" or len(data.dataset.shape) == 1:  # vectors are features already
+    embedded = len(data.dataset.shape) == 1 and not isinstance(model, Timm)  # vectors are features already
+    if config.preset != "frozen" or embedded:
         return auto.Choice(config.preset, "")
     encoder = Timm() if model is None else model
     if not isinstance(encoder, Backbone):

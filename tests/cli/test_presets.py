@@ -107,7 +107,7 @@ def test_the_start_line_says_everything(tmp_path, photos, capsys):
     assert train(*words, "--cache", tmp_path / "cache", "--out", tmp_path / "r") == 0
     first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preset "))
     pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; embedding about \d+ s, "
-               r"training 600 steps about [\d.]+ (s|min)")  # fmt: skip
+               r"training 600 steps about [\d.]+ (s|min), about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
     assert re.fullmatch(pattern, first)
 
 
