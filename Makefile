@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test coverage lint bench paper clean
+.PHONY: demo test coverage lint layout bench paper clean
 
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
@@ -23,6 +23,10 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What one run crosses, which may not grow (results/layout.md).
+layout: .venv/installed-dev
+	$(BIN)/python tools/layout.py --check
 
 bench: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks all

@@ -120,12 +120,11 @@ def test_the_package_does_not_know_the_paper_and_the_benchmarks():
         assert any("vcc_infuse" in {name for _, name in outside_imports(path)} for path in paths), home
 
 
-@pytest.mark.xfail(reason="the rooms are still being rewritten", strict=False)
 def test_the_package_stays_within_its_budget():
+    """So that growth is seen: raise a number only with a reason that a user would give (results/layout.md)."""
     lines = sum(len(path.read_text().splitlines()) for path in FILES)
-    print(f"{len(FILES)} files, {lines} lines")
-    assert len(FILES) <= 185, f"{len(FILES)} files"
-    assert lines <= 19_000, f"{lines} lines"
+    assert len(FILES) <= 175, f"{len(FILES)} files"
+    assert lines <= 21_000, f"{lines} lines"
 
 
 def test_no_private_name_crosses_a_module():
