@@ -19,8 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
+from preset_digest import draw_photos
 
 HERE = Path(__file__).parents[1]
 WORDS = "train --data photos --algorithm FlexMatch --calibrator VCC --selector INFUSE --steps 8 --batch_size 6"
@@ -59,23 +58,10 @@ Path(record).write_text(json.dumps({"status": status, "crossed": crossed, **call
 """
 
 
-def draw_photos(folder: Path) -> None:
-    """Three classes of noisy images with a dominant color."""
-    rng = np.random.default_rng(0)
-    for hue, name in enumerate(("red", "green", "blue")):
-        for part, count in (("labeled", 6), ("unlabeled", 10), ("test", 4)):
-            place = folder / part if part == "unlabeled" else folder / part / name
-            place.mkdir(parents=True, exist_ok=True)
-            for number in range(count):
-                pixels = rng.integers(0, 120, (40, 40, 3))
-                pixels[:, :, hue] += 80
-                Image.fromarray(pixels.astype(np.uint8)).save(place / f"{name}{number}.png")
-
-
 def traced(root: Path) -> dict[str, object]:
     """What one run crosses, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        draw_photos(Path(folder) / "photos")
+        draw_photos(Path(folder) / "photos", [40])
         record = Path(folder) / "record.json"
         words = [*WORDS.split(), "--cache", f"{folder}/cache", "--out", f"{folder}/run"]
         arguments = [str(root / "src"), json.dumps(words), json.dumps(COUNTED), str(record)]

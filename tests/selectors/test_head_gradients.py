@@ -3,24 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from tests.helpers.heads import CLASSES, EXAMPLES, FEATURES, head_problem
+from tests.helpers.heads import flat_gradient as flat
 
 from vcc_infuse.selectors.pool import ExampleGradients, GroupGradients, alignment, mean_gradient
 
-N, C, D = 12, 5, 7
-
-
-def flat(loss, head):
-    weight, bias = torch.autograd.grad(loss, [head.weight, head.bias], retain_graph=True)
-    return torch.cat([weight, bias[:, None]], 1)
+N, C, D = EXAMPLES, CLASSES, FEATURES
 
 
 @pytest.fixture
 def problem():
-    torch.manual_seed(3)
-    head, features = nn.Linear(D, C), torch.randn(N, D)
-    labels, weights = torch.randint(C, (N,)), torch.rand(N)
-    weights[::4] = 0
+    head, features, labels, weights = head_problem()
     losses = F.cross_entropy(head(features), labels, reduction="none") * weights
     each = torch.stack([flat(loss, head) for loss in losses])
     probs = head(features).softmax(1).detach()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from tests.helpers.heads import CLASSES, EXAMPLES, FEATURES, head_problem
+from tests.helpers.heads import flat_gradient as flat
 
 from vcc_infuse.selectors.infuse.influence import (
     FeatureMixup,
@@ -14,22 +15,12 @@ from vcc_infuse.selectors.infuse.influence import (
     support_gradients,
 )
 
-N, C, D = 12, 5, 7
-
-
-def flat(loss, head):
-    weight, bias = torch.autograd.grad(loss, [head.weight, head.bias], retain_graph=True)
-    return torch.cat([weight, bias[:, None]], 1)
+N, C, D = EXAMPLES, CLASSES, FEATURES
 
 
 @pytest.fixture
 def problem():
-    """A head, features and labels of examples, and their weights, some of which are zero."""
-    torch.manual_seed(3)
-    head, features = nn.Linear(D, C), torch.randn(N, D)
-    labels, weights = torch.randint(C, (N,)), torch.rand(N)
-    weights[::4] = 0
-    return head, features, labels, weights
+    return head_problem()
 
 
 def parts(head):
