@@ -136,9 +136,12 @@ def _network(
 
 
 class Result(NamedTuple):
-    """What a run leaves behind: the contents of summary.json, the trained classifier, and the run folder if any.
+    """What a run leaves behind.
 
-    The summary is empty on all but the first of several processes.
+    Args:
+        summary: the contents of summary.json; empty on all but the first of several processes.
+        predictor: the trained classifier.
+        folder: the run folder; None without `out`.
     """
 
     summary: dict[str, Any]

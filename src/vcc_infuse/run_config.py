@@ -154,8 +154,16 @@ def _absolute(path: str | None) -> str | None:
 class RunConfig:
     """Everything that makes a run. What is not set is filled in by `resolve`, from the preset.
 
-    `train` holds the options of TrainConfig that are set; `cache` is a folder for decoded images and embedded views.
-    `vcc_infuse.train` explains the rest.
+    Args:
+        data: which examples and labels; or the data themselves.
+        preset: auto, frozen, finetune, scratch, paper or usb.
+        model: the network; the preset's if not given.
+        algorithm: the semi-supervised method; FixMatch if not given.
+        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
+        selector: which unlabeled examples are trained on; all if not given.
+        train: options of TrainConfig that are set.
+        bank: which views are embedded with the preset frozen.
+        cache: folder for decoded images and embedded views.
     """
 
     data: DataConfig | SSLData = field(default_factory=DataConfig)

@@ -15,7 +15,12 @@ __all__ = ["Batch", "Calibrated", "Coreset", "Losses", "Outputs", "PseudoLabels"
 
 
 class Outputs(NamedTuple):
-    """The output of a model for a batch: class logits, and the pooled features they came from."""
+    """The output of a model for a batch.
+
+    Args:
+        logits: class logits, (batch, classes).
+        features: the pooled features they were computed from, (batch, width).
+    """
 
     logits: Tensor
     features: Tensor
@@ -44,8 +49,12 @@ class Outputs(NamedTuple):
 class WeakOutputs(NamedTuple):
     """The model's outputs for the weak view, detached, and what a calibrator has to know about how they were computed.
 
-    `with_gradient` are the same outputs in the graph, if they are in one: for a calibrator whose loss trains the
-    network too. `at_inference` says that running statistics normalized them and no dropout was active.
+    Args:
+        logits: (batch, classes).
+        features: (batch, width).
+        with_gradient: the same outputs in the graph, if they are in one: for a calibrator whose loss trains the
+            network too.
+        at_inference: whether running statistics normalized them and no dropout was active.
     """
 
     logits: Tensor
@@ -61,7 +70,17 @@ class WeakOutputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """The sizes an algorithm, calibrator or selector needs before the first step."""
+    """The sizes an algorithm, calibrator or selector needs before the first step.
+
+    Args:
+        classes: number of classes.
+        labeled: number of labeled examples.
+        pool: number of unlabeled examples.
+        label_counts: labeled examples per class, (classes,).
+        steps: steps of the run.
+        batch_size: labeled examples per step, over all processes.
+        unlabeled_batch_size: unlabeled examples per step, over all processes.
+    """
 
     classes: int
     labeled: int
@@ -99,10 +118,16 @@ class LazyViews(Mapping[str, Tensor]):
 
 
 class Batch(NamedTuple):
-    """One step's data on this process: labeled images, unlabeled views, and who they are.
+    """One step's data on this process.
 
-    `ids` count within the labeled set, `pool_ids` within the unlabeled pool; `weights` come from the core set.
-    `held_out_y` are the labels of the view "held_out", for a calibrator that asks for images kept out of training.
+    Args:
+        x: weak views of labeled examples, (batch, …).
+        y: their labels, (batch,).
+        ids: their rows within the labeled set, (batch,).
+        views: views of unlabeled examples by name, (unlabeled batch, …) each; and those a calibrator asks for.
+        pool_ids: rows of the unlabeled examples within the pool, (unlabeled batch,).
+        weights: how much each of them counts, by its core set, (unlabeled batch,).
+        held_out_y: labels of the view "held_out", for a calibrator that asks for examples kept out of training.
     """
 
     x: Tensor
@@ -120,11 +145,14 @@ class Batch(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """Trust in each class, trust in the pseudo label, and the loss of learning that trust (None if nothing is learned).
+    """How far the classifier's answers for a batch are trusted.
 
-    The largest of `probs` marks the label, which is always the classifier's; `confidence` is compared with thresholds.
-    `weights` (mean 1) say how much a label counts in the loss if it is trusted; None means all the same. `outputs` are
-    those of the weak view that this judges, added by `Step.confidence` for rules that look at its features.
+    Args:
+        probs: trust in each class, (batch, classes); the largest marks the label, which is always the classifier's.
+        confidence: trust in that label, (batch,), which is compared with thresholds.
+        loss: the loss of learning that trust; None if nothing is learned.
+        weights: how much a label counts in the loss if it is trusted, (batch,) with mean 1; None means all the same.
+        outputs: those of the weak view that this judges, added by `Step.confidence` for rules that look at them.
     """
 
     probs: Tensor
@@ -150,7 +178,12 @@ class Calibrated(NamedTuple):
 
 
 class PseudoLabels(NamedTuple):
-    """Targets (classes, or one distribution per row) and how much each counts."""
+    """What unlabeled examples are trained towards.
+
+    Args:
+        targets: classes, (batch,), or distributions, (batch, classes).
+        weights: how much each counts, (batch,).
+    """
 
     targets: Tensor
     weights: Tensor
@@ -183,7 +216,12 @@ class Losses(dict[str, Tensor]):
 
 
 class Coreset(NamedTuple):
-    """The pool ids to train on until the next refresh, and their weights (mean 1)."""
+    """The part of the pool to train on until the next refresh.
+
+    Args:
+        ids: rows of the pool.
+        weights: how much each counts, with mean 1.
+    """
 
     ids: Tensor
     weights: Tensor
@@ -196,7 +234,20 @@ def identity_gather(tensor: Tensor) -> Tensor:
 
 @dataclass
 class Step:
-    """Everything an algorithm may look at in one training step."""
+    """Everything an algorithm may look at in one training step.
+
+    Args:
+        batch: the data.
+        model: the model that is trained.
+        ema: the model with averaged weights.
+        calibrate: the calibrator; call `confidence` instead.
+        number: how many steps were taken before.
+        steps: steps of the run.
+        joint: one forward for all views, with shared BatchNorm statistics.
+        gather: collects the rows of all processes.
+        micro_batch: examples per forward and backward, so that memory stays bounded; the whole batch if None.
+        lazy: compute the strong view only where the pseudo label has weight.
+    """
 
     batch: Batch
     model: nn.Module
@@ -207,9 +258,7 @@ class Step:
     joint: bool = False
     gather: Callable[[Tensor], Tensor] = field(default=identity_gather)
     micro_batch: int | None = None
-    """Examples per forward and backward, so that memory stays bounded; the whole batch if None."""
     lazy: bool = False
-    """Whether the strong view is computed only where the pseudo label has weight."""
 
     @property
     def progress(self) -> float:

@@ -223,7 +223,7 @@ class Trainer:
         return self._finish()
 
     def _refresh_and_train(self, number: int) -> Exception | None:
-        """One step. What a method raises about weights that are not finite is returned: the weights are the news."""
+        """One step. An exception that non-finite weights have caused is returned, so that the weights are reported."""
         try:
             self.refresh_coreset(number)
             self.train_step(number)

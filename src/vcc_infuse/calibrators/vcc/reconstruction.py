@@ -65,7 +65,7 @@ class Reconstruction(nn.Module):
     def _first_layer(self, probs: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs, and the decoder's first layer at z = 0. The share of z is added later.
 
-        Only z has a gradient; in one product with the other inputs, theirs would be computed as well, in vain.
+        Only z has a gradient; in one product with the other inputs, theirs would be computed for nothing.
         """
         inputs = torch.cat([probs, self.normalize(features.float())], 1)
         first = cast(nn.Linear, self.decoder[0])
