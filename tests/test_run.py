@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -89,6 +90,21 @@ def test_a_run_interrupted_while_it_embeds_is_finished_by_resume(tmp_path, photo
     assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
     assert continued.summary["error"] == whole.summary["error"]
     assert continued.folder == (tmp_path / "broken").relative_to(tmp_path)
+
+
+def test_a_run_continues_where_its_data_have_moved(tmp_path, photos, monkeypatch):
+    shutil.copytree(photos, tmp_path / "here")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_should_stop", lambda self, request, number: number == 1)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "here", out=str(tmp_path / "run"), cache=str(tmp_path / "cache"), **FROZEN)
+    (tmp_path / "here").rename(tmp_path / "there")
+    with pytest.raises(UserError, match="data must be a known source or the path"):
+        resume(tmp_path / "run")
+    assert resume(tmp_path / "run", data=str(tmp_path / "there")).summary["steps"] == 4
+    (tmp_path / "there" / "train" / "red" / "0.png").unlink()
+    with pytest.raises(UserError, match="is not as it was"):
+        resume(tmp_path / "run", data=str(tmp_path / "there"), steps=6)
 
 
 def test_a_mistake_while_embedding_leaves_no_folder(tmp_path, photos, monkeypatch):

@@ -43,7 +43,7 @@ FINISH = 3.0  # seconds for a linear probe, the report, and everything else that
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
-CHANGEABLE = ("root", "cache", "device", "progress")
+CHANGEABLE = ("data", "root", "label_file", "cache", "device", "progress")
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ def resume(folder: str | os.PathLike[str], *, force: bool = False, trust_code: T
         folder: the run folder.
         force: continue although options, data or the number of processes have changed.
         trust_code: import classes of other packages that the run names.
-        options: steps to extend a finished run; root, cache, device and progress may change as well.
+        options: steps to extend a finished run; and data, root, label_file or cache if they are elsewhere now, device
+            and progress.
     """
     config = resumed_config(os.fspath(folder), options, force=force, trust_code=trust_code)
     return cast(Result, start(config, resume=True, force=force))
@@ -268,7 +269,7 @@ def start(
         with _continuable(folder, run.config, resume):
             run.bank.embed_all(data.split.labeled, progress=progress)
             data = replace(data, dataset=run.bank.dataset())
-            if run.reason and not resume:
+            if run.reason and progress and not resume:  # nobody would read it otherwise
                 _advise(data, run.bank, run.trainer.config)
     created = run.bank is not None and folder is not None  # by `_continuable`
     summary = run.trainer.fit(data, config=run.config.to_yaml(), resume=resume or created, force=force)
