@@ -272,7 +272,8 @@ def start(
             if run.reason and progress and not resume:  # nobody would read it otherwise
                 _advise(data, run.bank, run.trainer.config)
     created = run.bank is not None and folder is not None  # by `_continuable`
-    summary = run.trainer.fit(data, config=run.config.to_yaml(), resume=resume or created, force=force)
+    text = run.config.to_yaml() if folder else None
+    summary = run.trainer.fit(data, config=text, resume=resume or created, force=force)
     if summary and expected is not None:
         spent = time.perf_counter() - began
         memory = f", {summary['peak_rss_mb'] / 1024:.1f} GB" if summary.get("peak_rss_mb") else ""

@@ -127,6 +127,6 @@ def compare_finetuning(data: SSLData, config: TrainConfig, *, steps: int = TRIAL
     options |= {"steps": steps, "progress": False, "device": config.device, "seed": config.seed}
     trainer = Trainer(model, Supervised(), config=TrainConfig(**options))
     trainer.fit(images)
-    finetuned = trainer.predictor().predict(bank.source.train.x[split.held_out]).labels
+    finetuned = trainer.predictor().predict(bank.source.train.x[split.held_out]).labels.cpu()
     frozen_error, finetuned_error = (float((answers != truth).float().mean()) for answers in (frozen, finetuned))
     return Comparison(frozen_error, finetuned_error, len(truth))

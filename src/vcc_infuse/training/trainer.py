@@ -135,7 +135,8 @@ class Trainer:
         with RunFolder(out).locked() if out and first else nullcontext():
             self.prepare(data, resume=resume)
             try:
-                start = self.recorder_.open(config or self._config_yaml(), resume=resume, force=force)
+                text = config or (self._config_yaml() if out else "")
+                start = self.recorder_.open(text, resume=resume, force=force)
                 self.state_.warn(*about_data(self.state_.data, out))
                 self._notify("on_start", start)
                 return self._run(start)
