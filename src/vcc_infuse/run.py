@@ -362,7 +362,8 @@ def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     if seconds > PATIENCE:
         say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
         return None
-    with phase(f"{facts}: comparing with fine-tuning, about {duration(seconds)}", shown=config.progress):
+    say(facts, shown=config.progress)
+    with phase("comparing with fine-tuning", shown=config.progress):
         errors = auto.compare_finetuning(data, config)
     if errors is not None:
         # A difference of one image in ten is needed to tell; ties go to the cheaper one.
