@@ -65,18 +65,18 @@ def test_state_round_trip(name):
         assert torch.equal(first.eval()(x).logits, second.eval()(x).logits)
 
 
-def finite_in_bf16(model):
-    model.zero_grad()
+@pytest.mark.parametrize("name", MAKERS)
+def test_bf16_autocast_is_finite(name):
+    # Where a layer sees a single pixel, torch's convolution in bf16 may leave NaN in the gradient of its weight, on some
+    # CPUs and not every time for the same numbers: timm's network gets larger images.
+    shape = (1, 32, 32) if name == "Timm" else IMAGE
+    torch.manual_seed(0)
+    model = Classifier.build(MAKERS[name](), shape, 5)
     with torch.autocast("cpu", torch.bfloat16):
-        out = model(torch.randn(4, *IMAGE))
+        out = model(torch.randn(4, *shape))
         out.logits.float().logsumexp(1).sum().backward()
     assert out.logits.dtype == torch.bfloat16
-    return all(p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_bf16_autocast_is_finite(model):
-    # Twice: with the same seed a convolution of timm's gave a NaN gradient in one of seven runs of all tests on a CPU.
-    assert finite_in_bf16(model) or finite_in_bf16(model)
+    assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_channels_last_gives_the_same(model):
