@@ -67,8 +67,8 @@ def test_state_round_trip(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_bf16_autocast_is_finite(name):
-    # Where a layer sees a single pixel, torch's convolution in bf16 may leave NaN in the gradient of its weight, on some
-    # CPUs and not every time for the same numbers: timm's network gets larger images.
+    # Where a layer sees a single pixel, torch's convolution in bf16 may leave NaN in the gradient of its weight, on
+    # some CPUs and not every time for the same numbers: timm's network gets larger images.
     shape = (1, 32, 32) if name == "Timm" else IMAGE
     torch.manual_seed(0)
     model = Classifier.build(MAKERS[name](), shape, 5)
