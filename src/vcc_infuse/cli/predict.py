@@ -84,8 +84,9 @@ class Tally:
             print(f"vcc-infuse: none of the {self.skipped.count} images can be read", file=sys.stderr)
         elif abstain:
             answered = self.count - self.abstained
-            print(f"--abstain {abstain:g} answers {answered} of {self.count} images; the others have a best_label only"
-                  f"{better_cut(summary, abstain, answered / self.count)}", file=sys.stderr)  # fmt: skip
+            others = "; the others have a best_label only" if self.abstained else ""
+            hint = better_cut(summary, abstain, answered / self.count)
+            print(f"--abstain {abstain:g} answers {answered} of {self.count} images{others}{hint}", file=sys.stderr)
         return 0 if self.count else 1
 
 
