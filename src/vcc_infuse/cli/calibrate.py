@@ -57,7 +57,7 @@ def read(argv: Sequence[str]) -> Namespace:
 def run(argv: Sequence[str]) -> None:
     """Fit on all images, print cross-fitted metrics, and store the calibrator if asked."""
     options = read(argv)
-    predictor = Predictor.load(options.run, options.device, options.trust_code)
+    predictor = Predictor.load(options.run, options.device, options.trust_code, engine=options.engine)
     dataset, examples = labeled_images(predictor, options, options.split)
     if dataset.shape != predictor.shape:
         raise UserError(f"--data {options.data} has examples of shape {dataset.shape}, the run {predictor.shape}")

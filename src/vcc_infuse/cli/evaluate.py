@@ -19,7 +19,7 @@ def run(argv: Sequence[str]) -> None:
     add_common(parser, "also write the metrics to this JSON file")
     options = parser.read(argv)
     check_output(options.output, options.overwrite, options.run)
-    predictor = Predictor.load(options.run, options.device, options.trust_code)
+    predictor = Predictor.load(options.run, options.device, options.trust_code, engine=options.engine)
     dataset, examples = labeled_images(predictor, options)
     metrics = predictor.evaluate(examples, options.bins)
     metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(examples)}

@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,11 +19,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..augment.views import BankViews, ImageViews, VectorViews
+from ..bank.onnx_engine import ENGINES, Engine, choose_engine
 from ..calibrators import Calibrator
 from ..data.dataset import Dataset, Examples
 from ..data.images.high_bit_depth import Ranges
 from ..data.images.store import Limits
-from ..errors import UserError, check_integer, check_range
+from ..errors import UserError, check_choice, check_integer, check_range
 from ..models import Classifier
 from ..models.pretrained import Preprocessing
 from ..runs.fingerprint import Fingerprint
@@ -106,6 +108,8 @@ class Predictor:
         ranges: the values that become 0 and 255 in images with more than 8 bits per channel.
         summary: the metrics of the run it was loaded from.
         fingerprint: which run it was trained in.
+        engine: what computes timm networks on CPUs: "torch", "onnx" (ONNX Runtime), or "auto" for the latter if the
+            network is in the cache already.
 
     >>> predictor = Predictor.load("runs/x")  # doctest: +SKIP
     >>> labels, probs, confidence, calibrated = predictor.predict("photos/")  # doctest: +SKIP
@@ -123,9 +127,17 @@ class Predictor:
     ranges: Ranges = ()
     summary: dict[str, Any] | None = None
     fingerprint: Fingerprint | None = None
+    engine: Engine = "auto"
 
     @classmethod
-    def load(cls, folder: str | Path, device: torch.device | str = "auto", trust_code: Trust = False) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        device: torch.device | str = "auto",
+        trust_code: Trust = False,
+        *,
+        engine: Engine = "auto",
+    ) -> Self:
         """Load a run folder; nothing is unpickled or downloaded.
 
         Args:
@@ -133,15 +145,19 @@ class Predictor:
             device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
             trust_code: import classes that model.json names and that are not part of this package: True, or their
                 import paths. Importing runs their code.
+            engine: see the class.
         """
         folder = Path(folder)
+        check_choice("engine", engine, ENGINES)
         device = device if isinstance(device, torch.device) else resolve_device(device)
         with reading(folder / "model.json", "restore it from a copy, or train again"):
             settle(folder)
             if not (folder / "model.json").is_file():
                 raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
             check(folder, ["model.json", "model.safetensors", "summary.json"])
-            return cls._from_card(read_json(folder / "model.json") or {}, folder, device, trust_code)
+            predictor = cls._from_card(read_json(folder / "model.json") or {}, folder, device, trust_code)
+        predictor.engine = engine
+        return predictor
 
     @classmethod
     def _from_card(cls, card: dict[str, Any], folder: Path, device: torch.device, trust_code: Trust) -> Self:
@@ -293,11 +309,16 @@ class Predictor:
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
         """All test metrics on labeled examples: see `inference.evaluate.measure`, and `per_class` of `name_classes`."""
         counts = self.task.label_counts
-        figures = evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
+        figures = evaluate(self._fast_model, self.calibrator, examples, self.views, self.device, bins, counts)
         return name_classes(figures, self.classes, counts.tolist())
 
+    @cached_property
+    def _fast_model(self) -> nn.Module:
+        """The network that answers: in ONNX Runtime, or as it is."""
+        return choose_engine(self.model, self.engine, device=self.device) or self.model
+
     def _label(self, x: np.ndarray, size: int) -> Predictions:
-        logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device, size=size)
+        logits, calibrated = infer(self._fast_model, self.calibrator, x, self.views, self.device, size=size)
         probs = logits.softmax(1)
         confidence, labels = probs.max(1)
         return Predictions(labels, probs, confidence, calibrated)
