@@ -33,7 +33,7 @@ from ..utils.device import resolve_device
 from ..utils.io import json_bytes, read_json, reading
 from ..utils.manifest import check, publish, settle
 from ..utils.serialization import Trust, from_config, load_state, to_config
-from .evaluate import evaluate, infer
+from .evaluate import evaluate, infer, name_classes
 from .hub import download, model_card, upload
 from .inputs import Inputs, Row, read_rows
 
@@ -70,10 +70,21 @@ class Predictions(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """One image of a stream: its label is None if its calibrated confidence is too low, or if there is an `error`."""
+    """One image of a stream.
+
+    Attributes:
+        name: the file, or the number of the image.
+        label: the answer; None if the calibrated confidence is too low, or if there is an `error`.
+        best_label: the most likely class, answered or not; None only if there is an `error`.
+        confidence: softmax confidence.
+        calibrated: calibrated confidence.
+        probs: softmax probabilities, one per class.
+        error: why the image cannot be read.
+    """
 
     name: str
     label: str | None
+    best_label: str | None = None
     confidence: float = math.nan
     calibrated: float = math.nan
     probs: tuple[float, ...] = ()
@@ -268,7 +279,8 @@ class Predictor:
         Args:
             images: as in `predict`; an iterable is read as it is needed, `batch_size` images ahead.
             batch_size: images per forward.
-            abstain: an image with a lower calibrated confidence gets no label.
+            abstain: an image with a lower calibrated confidence gets no `label`, only a `best_label`. The run suggests
+                cuts: `predictor.summary["abstain"]`.
             limits: the largest files and images that are read.
 
         Returns:
@@ -290,13 +302,15 @@ class Predictor:
                     yield Prediction(row.name, None, error=row.error)
                 else:
                     label, probs, confidence, calibrated = next(answers)
-                    name = self.classes[label] if calibrated >= least else None
-                    yield Prediction(row.name, name, confidence, calibrated, tuple(probs))
+                    best = self.classes[label]
+                    answer = best if calibrated >= least else None
+                    yield Prediction(row.name, answer, best, confidence, calibrated, tuple(probs))
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
-        """All test metrics on labeled examples; see `inference.evaluate.measure`."""
+        """All test metrics on labeled examples: see `inference.evaluate.measure`, and `per_class` of `name_classes`."""
         counts = self.task.label_counts
-        return evaluate(self._fast_model, self.calibrator, examples, self.views, self.device, bins, counts)
+        figures = evaluate(self._fast_model, self.calibrator, examples, self.views, self.device, bins, counts)
+        return name_classes(figures, self.classes, counts.tolist())
 
     @cached_property
     def _fast_model(self) -> nn.Module:
