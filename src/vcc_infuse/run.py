@@ -42,7 +42,7 @@ FINISH = 3.0  # seconds for a linear probe, the report, and everything else that
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
-CHANGEABLE = ("data", "root", "label_file", "cache", "device", "progress")
+CHANGEABLE = ("data", "root", "label_file", "cache", "device", "engine", "progress")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,14 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
-            bank = open_bank(data, choice.encoder, config.bank, cache=config.cache, device=options.device)
+            bank = open_bank(
+                data,
+                choice.encoder,
+                config.bank,
+                cache=config.cache,
+                device=options.device,
+                engine=options.engine,
+            )
     return Prepared(config, data, trainer, bank, choice.reason)
 
 

@@ -114,7 +114,15 @@ def make_bank(options: Namespace) -> Bank:
     data = SSLData(dataset, from_given_labels(dataset.train.y))
     with option_prefix("model"):
         encoder, _ = make_encoder(network, dataset.shape, seed=options.seed)
-    return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
+    return open_bank(
+        data,
+        encoder,
+        config,
+        cache=options.cache,
+        device=options.device,
+        engine=options.engine,
+        seed=options.seed,
+    )
 
 
 def announce(bank: Bank, missing: int, world: int) -> None:
