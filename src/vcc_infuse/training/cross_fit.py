@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 FEWEST_STEPS = 100
+PROBE = 0.5  # seconds to fit one
 PATIENCE = 120.0  # seconds that cross-validation may take by itself
 STEPS = 0.25  # of those of the run: more do not change what is chosen (results/cross_fit.md)
 
@@ -54,9 +55,9 @@ class FoldAnswers(NamedTuple):
 def label_folds(y: np.ndarray, seed: int = 0) -> np.ndarray:
     """The fold in which each label is hidden; −1 for the only label of a class, which is always shown.
 
-    There are five folds, or as many as the usual class has labels. Every class is dealt out from the first fold on: where
-    all have the same number of labels, a fold hides the same number of each. A run that sees fewer labels of one class
-    than of others answers with that class less often, and would look worse than it is.
+    There are five folds, or as many as the usual class has labels. Every class is dealt out from the first fold on:
+    where all have the same number of labels, a fold hides the same number of each. A run that sees fewer labels of one
+    class than of others answers with that class less often, and would look worse than it is.
 
     Example:
         >>> label_folds(np.array([0, 0, 0, 1, 1, 2])).tolist().count(-1)
@@ -72,19 +73,29 @@ def label_folds(y: np.ndarray, seed: int = 0) -> np.ndarray:
     return numbers
 
 
-def obstacle_to(trainer: Trainer, data: SSLData) -> str | None:
-    """Why a run cannot be cross-validated, or, with "auto", should not be; None if nothing speaks against it."""
+def obstacle_to(trainer: Trainer, data: SSLData, seconds: float) -> str | None:
+    """Why a run that took `seconds` cannot, or with "auto" should not, be cross-validated; None if nothing hinders."""
     y = data.labeled_y
     if len(data.dataset.shape) != 1:
         return "training on images would have to be repeated"
     if trainer.config.init is not None or isinstance(trainer.model, Classifier):
         return "the starting weights may have seen the labels"
-    if len(y) and np.bincount(y).max() < 2:
+    if np.bincount(y).max() < 2:
         return "every class has a single label"
-    seconds = FOLDS * fold_steps(trainer.steps) / max(trainer.steps, 1) * trainer.state_.counters.train_seconds
-    if trainer.config.cross_fit == "auto" and seconds > PATIENCE:
-        return f"it would take about {duration(seconds)}; cross_fit true does it all the same"
+    expected = _repeated(trainer, seconds)
+    if trainer.config.cross_fit == "auto" and expected > PATIENCE:
+        return f"it would take about {duration(expected)}; with cross_fit true it is done all the same"
     return None
+
+
+def cross_fit_seconds(trainer: Trainer, data: SSLData, seconds: float) -> float:
+    """The time of cross-validation after a run of `seconds`; 0 if there will be none."""
+    wanted = trainer.config.cross_fit is not False and obstacle_to(trainer, data, seconds) is None
+    return _repeated(trainer, seconds) if wanted else 0.0
+
+
+def _repeated(trainer: Trainer, seconds: float) -> float:
+    return FOLDS * (fold_steps(trainer.steps) / max(trainer.steps, 1) * seconds + PROBE)
 
 
 def fold_steps(steps: int) -> int:

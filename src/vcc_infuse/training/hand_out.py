@@ -16,7 +16,8 @@ from ..models import Classifier, Identity
 from ..types import Outputs
 from .cross_fit import FoldAnswers
 
-WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the method in a mix with the probe
+PRIOR = {0.0: 0.05, 0.25: 0.1, 0.5: 0.2, 0.75: 0.35, 1.0: 0.3}
+"""Weights of the method in a mix with the probe, and how likely each is before any label was asked."""
 SCALE_DEVIATION = 1.0  # of the prior of log(scale)
 
 
@@ -75,7 +76,7 @@ def hand_out(answers: Sequence[FoldAnswers], method: Classifier, probe: Classifi
     of_method = torch.cat([fold.method.logits for fold in answers]).cpu()
     of_probe = torch.cat([fold.probe for fold in answers]).cpu()
     linear = isinstance(method.backbone, Identity)
-    mix = choose_mix(of_method, of_probe, y, WEIGHTS if linear else (0.0, 1.0))
+    mix = (choose_mix if linear else choose_one)(of_method, of_probe, y)
     model = method if mix.weight == 1 else probe if mix.weight == 0 else mixed_heads(mix, method, probe)
     usable = linear or mix.weight == 1  # a calibrator of other features says nothing of the probe's
     calibrated = CrossFitted(calibrator if usable else Softmax())
@@ -123,16 +124,25 @@ def log_losses(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(fit_scale(logits, y) * logits.double(), y, reduction="none")
 
 
-def choose_mix(method: Tensor, probe: Tensor, y: Tensor, weights: Sequence[float] = WEIGHTS) -> Mix:
-    """The mix that answers for hidden labels speak for; the method, unless another is better beyond chance."""
+def choose_mix(method: Tensor, probe: Tensor, y: Tensor) -> Mix:
+    """The mix of two linear heads that the answers for hidden labels speak for: the mean under their likelihood.
+
+    Picking the best of a few mixes would follow the chance of few labels: with forty of them the better of two heads
+    often looks worse. The mean stays near the prior, which prefers the method, until there is evidence.
+    """
+    if torch.equal(method, probe):
+        return Mix(1.0)
     scales = (fit_scale(method, y), fit_scale(probe, y))
-    mixes = [Mix(weight, *scales) for weight in weights]
-    losses = [log_losses(mix(method, probe), y) for mix in mixes]
-    best = min(range(len(mixes)), key=lambda i: float(losses[i].mean()))
-    gain = losses[-1] - losses[best]
-    if float(gain.mean()) <= standard_error(gain):
-        return mixes[-1]
-    return mixes[best]
+    losses = [log_losses(Mix(weight, *scales)(method, probe), y).sum() for weight in PRIOR]
+    prior = torch.tensor(list(PRIOR.values()), dtype=torch.float64)
+    shares = (prior.log() - torch.stack(losses)).softmax(0)
+    return Mix(float(shares @ torch.tensor(list(PRIOR), dtype=torch.float64)), *scales)
+
+
+def choose_one(method: Tensor, probe: Tensor, y: Tensor) -> Mix:
+    """The method, unless the probe's answers for hidden labels are better by more than a standard error."""
+    gain = log_losses(method, y) - log_losses(probe, y)
+    return Mix(0.0 if float(gain.mean()) > standard_error(gain) else 1.0)
 
 
 def standard_error(values: Tensor) -> float:

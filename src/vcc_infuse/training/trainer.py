@@ -118,7 +118,7 @@ class Trainer:
         self.schedule_steps = selector.schedule_steps(config.steps) if selector else config.steps
 
     def twin(self, **options: Any) -> Trainer:
-        """A trainer of the same method that shows and writes nothing; `options` are those of TrainConfig that differ."""
+        """A trainer of the same method that shows and writes nothing; `options` of TrainConfig may differ."""
         quiet = {"out": None, "tracker": "none", "progress": False, "report": False, "cross_fit": False}
         on_nan = "stop" if self.config.on_nan == "rollback" else self.config.on_nan  # there is no checkpoint
         memory = {"memory": None, "micro_batch": self.micro_batch_}
@@ -353,19 +353,22 @@ class Trainer:
 
     def _hand_out(self, data: SSLData) -> None:
         """Cross-validate the run on its labels, if asked for, and let that decide what is evaluated and saved."""
+        state = self.state_
         if self.config.cross_fit is False:
             return
-        state = self.state_
-        shown = self.config.progress and state.main
-        obstacle = obstacle_to(self, data)
+        obstacle = obstacle_to(self, data, state.counters.train_seconds)
+        try:
+            answers = cross_fit(self, data) if obstacle is None else []
+        except (KeyboardInterrupt, Interrupted) as stop:
+            raise self._interrupted("while cross-validating", getattr(stop, "signal", signal.SIGINT)) from stop
+        except UserError as fault:  # the run itself is fine, and is not lost because one with fewer labels is not
+            if getattr(fault, "every_process", False):
+                raise
+            obstacle = str(fault)
         if obstacle is None:
-            try:
-                answers = cross_fit(self, data)
-            except (KeyboardInterrupt, Interrupted) as stop:
-                raise self._interrupted("while cross-validating", getattr(stop, "signal", signal.SIGINT)) from stop
             probe = fit_linear_probe(state, self.config.seed)
             state.handed_out = hand_out(answers, state.classifier(), probe, state.calibrator)
-        if shown:
+        if self.config.progress and state.main:
             print(state.handed_out.describe() if state.handed_out else f"not cross-validated: {obstacle}", flush=True)
 
     def _finish(self) -> dict[str, Any]:
