@@ -188,12 +188,13 @@ def test_preparing_writes_nothing_and_makes_one_trainer(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_embedded_data_get_a_head_and_vectors_a_perceptron():
+def test_embedded_data_and_vectors_get_a_head():
     rng = np.random.default_rng(0)
     y = np.arange(30) % 3
     vectors = rng.normal(size=(30, 4)).astype(np.float32) + y[:, None]
     data = vcc_infuse.SSLData.from_arrays(vectors, np.where(np.arange(30) < 9, y, -1))
-    assert type(prepare(RunConfig(data=data)).trainer.model).__name__ == "MLP"
+    run = prepare(RunConfig(data=data))
+    assert (run.config.preset, type(run.trainer.model).__name__) == ("frozen", "Identity")
     views = np.stack([vectors] * 3, 1)
     embedded = vcc_infuse.SSLData.from_arrays(views, np.where(np.arange(30) < 9, y, -1), slots=(1, 1))
     run = prepare(RunConfig(data=embedded))

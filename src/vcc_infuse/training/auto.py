@@ -44,14 +44,14 @@ class Choice(NamedTuple):
 
 
 def choose_preset(data: SSLData, model: nn.Module | None = None) -> Choice:
-    """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`."""
+    """`frozen` for vectors, and for images large enough to embed if pretrained weights are at hand; else `scratch`."""
     shape = data.dataset.shape
     if model is not None and not isinstance(model, Timm):
         return Choice("scratch", f"{type(model).__name__} is trained from random weights")
     if data.dataset.slots is not None:
         return Choice("frozen", "the examples are embedded already")
     if len(shape) == 1:
-        return Choice("scratch", "the examples are vectors")
+        return Choice("frozen", "the examples are vectors")
     if min(shape[:2]) < TINY:
         return Choice("scratch", f"images of {shape[0]}×{shape[1]} pixels are too small for a pretrained network")
     try:

@@ -27,6 +27,7 @@ PRETRAINED = {"head_init": "probe", "head_scale": 3.0, "optimizer": "adamw", "mo
 FROZEN: dict[str, Any] = {
     **PRETRAINED,
     **{"steps": 600, "eval_every": 100, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0},
+    "cross_fit": "auto",
 }
 # Slow, from a head at the probe: a faster one forgot in a few steps what the probe knew (docs/fine-tuning.md).
 FINETUNE: dict[str, Any] = {

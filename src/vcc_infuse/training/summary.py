@@ -120,6 +120,7 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     shape = dataset.images.shape
     seen = task.steps * (task.batch_size + task.unlabeled_batch_size * bool(state.algorithm.views))
     metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
+    metrics |= about_handed_out(state, last, config)
     named = name_classes(metrics, dataset.classes, task.label_counts.tolist())
     return {
         "evaluated_on": None,
@@ -150,6 +151,20 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     }
 
 
+def about_handed_out(state: TrainState, last: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """What cross-validation chose, its metrics, and the error of the method itself; nothing without it."""
+    chosen = state.handed_out
+    if chosen is None:
+        return {}
+    figures = {"handed_out": chosen.mix.name, "cross_validated": chosen.cross_validated}
+    test = state.data.dataset.test
+    if test is None:
+        return figures
+    counts = state.task.label_counts
+    metrics = evaluate(chosen.model, chosen.calibrator, test, state.views, state.device, config.bins, counts)
+    return {**metrics, "error_method": last["error"], **figures}
+
+
 def peak_memory() -> float | None:
     """The largest resident memory of this process so far, in megabytes; None where the system does not say."""
     try:
@@ -177,7 +192,7 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
     dataset = data.dataset
     yield from about_skipped(dataset.skipped, out)
     pictures = dataset.images
-    if pictures.test is None:
+    if dataset.test is None or pictures.test is None:
         return
     rows = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     seen, first = overlap(pictures.train, rows, pictures.test)
