@@ -108,7 +108,8 @@ def test_the_start_line_says_everything(tmp_path, photos, capsys):
     first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preset "))
     pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; bank of [\d.]+ MB with 64 new images, "
                r"embedding about \d+ s, "
-               r"training 600 steps about [\d.]+ (s|min), about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
+               r"training 600 steps about [\d.]+ (s|min), cross-validating about [\d.]+ (s|min), "
+               r"about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
     assert re.fullmatch(pattern, first)
 
 
