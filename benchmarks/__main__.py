@@ -46,6 +46,7 @@ STUDIES = {
     "embed": "rate and memory of embedding",
     "finetune": "what the usual mistakes of fine-tuning cost",
     "lazy": "what lazy strong views save",
+    "pools": "unknown images, copies, wrong labels, class shares and suggestions in messy pools",
     "profile_step": "where the time of a step goes",
     "select_stream": "time and memory of ranking up to ten million rows",
     "selection_trial": "other rules of selection",

@@ -11,6 +11,7 @@ from ..errors import UserError, check_integer
 
 BLOCK = 4096  # rows at a time: the largest temporary is a block of float32 against the labels or another block
 LEAST = 1e-3  # shorter distances between unit rows are rounding errors of float32
+SAMPLE = 4096  # rows that main directions are taken from
 FLOOR = 1e-3  # a feature that hardly varies, relative to the others, must not be blown up to unit variance
 
 
@@ -97,6 +98,13 @@ def unit_rows(features: Any, reference: Any = None) -> np.ndarray:
     for part in blocks(len(rows)):
         result[part] = unit((rows[part].astype(np.float32) - mean) / std)
     return result
+
+
+def main_directions(rows: np.ndarray, count: int) -> np.ndarray:
+    """An orthonormal basis of the directions in which rows of unit length differ most, of shape (width, count)."""
+    sample = unit(rows[:: -(-len(rows) // SAMPLE)])
+    _, basis = np.linalg.eigh(sample.T @ sample)
+    return np.asarray(basis[:, -count:])
 
 
 def distances(rows: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -11,18 +11,18 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ..errors import UserError, check_integer, check_range
-from .arrays import blocks, check_features, check_labels, unit
+from .arrays import blocks, check_features, check_labels, main_directions, unit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-COSINE = 0.9
+COSINE = 0.85  # results/pools/copies.md
 HASH_BITS = 10
+LOOSE = 0.4  # cosine that pairs of similar hashes need: flat images have similar hashes, too
 PAIR_BLOCK = 2048
 CROWDED = 2**16  # pairs of a block above which all of it is compared at once
 PENDING = 2**20  # pairs that are collected before groups are joined
 SKETCH = 64  # dimensions in which pairs are compared first
-SAMPLE = 4096  # rows that the directions of the sketch are taken from
 
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -63,9 +63,9 @@ def find_duplicates(
 
     Args:
         features: of shape (rows, width), as `unit_rows` makes them.
-        threshold: of the cosine.
-        hashes: what `perceptual_hashes` returned for the same images, if pairs must look alike pixel by pixel, too.
-            Cropped copies then are missed.
+        threshold: of the cosine. Features alone find brighter and cropped copies.
+        hashes: what `perceptual_hashes` returned for the same images. Pairs of similar hashes then are copies, too, if
+            their cosine is at least 0.4: these are the copies that were resized or compressed.
         hash_bits: of 64 bits, how many may differ, in one of the two hashes.
 
     >>> find_duplicates([[1.0, 0.0], [0.0, 1.0], [0.99, 0.01]]).group.tolist()
@@ -82,10 +82,9 @@ def find_duplicates(
     partner = np.full(len(rows), -1)
     similarity = np.full(len(rows), -np.inf)
     pending: list[np.ndarray] = []
-    for first, second, cosine in _similar_pairs(rows, threshold):
-        kept = slice(None) if hashes is None else hash_distance(hashes[first], hashes[second]) <= hash_bits
-        _note_best(partner, similarity, first[kept], second[kept], cosine[kept])
-        pending.append(np.stack([first[kept], second[kept]]))
+    for first, second, cosine in _similar_pairs(rows, threshold, hashes, hash_bits):
+        _note_best(partner, similarity, first, second, cosine)
+        pending.append(np.stack([first, second]))
         if sum(pairs.shape[1] for pairs in pending) > PENDING:
             group = _join(group, pending)
             pending = []
@@ -153,40 +152,45 @@ def _mixed_groups(duplicates: Duplicates, number: np.ndarray) -> np.ndarray:
     return np.flatnonzero(known & (lowest != highest)[duplicates.group])
 
 
-def _similar_pairs(rows: np.ndarray, threshold: float) -> Iterator[Pairs]:
-    """Pairs (first < second) whose cosine reaches the threshold, with it, block by block."""
+def _similar_pairs(rows: np.ndarray, threshold: float, hashes: np.ndarray | None, hash_bits: int) -> Iterator[Pairs]:
+    """Pairs (first < second) that are copies, and their cosines, block by block."""
     sketch = _sketch(rows)
-    bound = threshold - 1e-4  # rounding errors of the sketch must not lose a pair
+    signs = [] if hashes is None else [_signs(hashes[:, kind]) for kind in (0, 1)]
     for left in blocks(len(rows), PAIR_BLOCK):
         for right in blocks(len(rows), PAIR_BLOCK):
             if right.start < left.start:
                 continue
-            near = sketch[left] @ sketch[right].T >= bound
+            # Rounding errors of the sketch must not lose a pair.
+            near = sketch[left] @ sketch[right].T >= threshold - 1e-4
+            alike = [bits[left] @ bits[right].T >= 64 - 2 * hash_bits for bits in signs]
+            same_hash = np.logical_or(*alike) if alike else np.zeros_like(near)
             if left == right:
                 near = np.triu(near, 1)
-            count = np.count_nonzero(near)
-            if count > CROWDED:
-                yield _compare_block(rows, left, right, near, threshold)
-            elif count:
-                yield _compare_pairs(rows, left, right, near, threshold)
+                same_hash = np.triu(same_hash, 1)
+            yield from _confirm(rows, left.start, right.start, near, threshold)
+            yield from _confirm(rows, left.start, right.start, same_hash, LOOSE)
 
 
-def _compare_block(rows: np.ndarray, left: slice, right: slice, near: np.ndarray, threshold: float) -> Pairs:
-    """One product for all, where most pairs must be compared."""
-    cosine = unit(rows[left]) @ unit(rows[right]).T
-    first, second = np.nonzero(near & (cosine >= threshold))
-    return left.start + first, right.start + second, cosine[first, second]
+def _confirm(rows: np.ndarray, top: int, side: int, near: np.ndarray, threshold: float) -> Iterator[Pairs]:
+    """The pairs of a block that start at row `top` and `side` whose cosine reaches the threshold."""
+    count = np.count_nonzero(near)
+    if count > CROWDED:  # one product for all, where many pairs must be compared
+        product = unit(rows[top : top + near.shape[0]]) @ unit(rows[side : side + near.shape[1]]).T
+        first, second = np.nonzero(near & (product >= threshold))
+        yield top + first, side + second, product[first, second]
+    elif count:
+        first, second = np.nonzero(near)
+        cosine = np.empty(count, np.float32)
+        for part in blocks(count):
+            cosine[part] = np.einsum("ij,ij->i", unit(rows[top + first[part]]), unit(rows[side + second[part]]))
+        kept = cosine >= threshold
+        yield top + first[kept], side + second[kept], cosine[kept]
 
 
-def _compare_pairs(rows: np.ndarray, left: slice, right: slice, near: np.ndarray, threshold: float) -> Pairs:
-    first, second = np.nonzero(near)
-    first += left.start
-    second += right.start
-    cosine = np.empty(len(first), np.float32)
-    for part in blocks(len(first)):
-        cosine[part] = np.einsum("ij,ij->i", unit(rows[first[part]]), unit(rows[second[part]]))
-    kept = cosine >= threshold
-    return first[kept], second[kept], cosine[kept]
+def _signs(hashes: np.ndarray) -> np.ndarray:
+    """Bits as ±1, of shape (rows, 64): the product of two rows is 64 minus twice the bits that differ."""
+    bits = np.unpackbits(np.ascontiguousarray(hashes).view(np.uint8).reshape(-1, 8), axis=1)
+    return 2 * bits.astype(np.float32) - 1
 
 
 def _sketch(rows: np.ndarray) -> np.ndarray:
@@ -194,9 +198,7 @@ def _sketch(rows: np.ndarray) -> np.ndarray:
 
     x · y = Px · Py + Rx · Ry ≤ Px · Py + |Rx| |Ry|, by Cauchy and Schwarz.
     """
-    sample = unit(rows[:: -(-len(rows) // SAMPLE)])
-    _, basis = np.linalg.eigh(sample.T @ sample)
-    basis = basis[:, -SKETCH:]
+    basis = main_directions(rows, SKETCH)
     sketch = np.empty((len(rows), basis.shape[1] + 1), np.float32)
     for part in blocks(len(rows)):
         block = unit(rows[part])

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
-from .arrays import blocks, check_features, check_labels, check_probs, distances, unit
+from .arrays import blocks, check_features, check_labels, check_probs, distances, main_directions, unit
 from .duplicates import COSINE
 from .ridge import fit_ridge
 from .unknown import block_for
@@ -22,6 +22,7 @@ NEIGHBORS = 20
 MOST_CLUSTERS = 500
 MOST_MEMBERS = 2000  # of a cluster, to judge how typical a row is
 FIT_ROWS = 20_000  # rows that clusters are fitted on
+DIRECTIONS = 128  # in which clusters are fitted: ten times faster than in all
 SHORTLIST = 10  # least certain rows per suggestion that a batch is spread over
 
 
@@ -144,13 +145,14 @@ def _assign(rows: np.ndarray, clusters: int, seed: int) -> np.ndarray:
     """The cluster of each row, by k-means on at most `FIT_ROWS` of them."""
     from sklearn.cluster import KMeans
 
-    sample = unit(rows[:: -(-len(rows) // FIT_ROWS)])
+    basis = main_directions(rows, DIRECTIONS) if rows.shape[1] > DIRECTIONS else np.eye(rows.shape[1], dtype=np.float32)
+    sample = unit(rows[:: -(-len(rows) // FIT_ROWS)]) @ basis
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: some stay empty
         fitted = KMeans(clusters, random_state=seed).fit(sample)
     if len(sample) == len(rows):
         return np.asarray(fitted.labels_)
-    return np.concatenate([fitted.predict(unit(rows[part])) for part in blocks(len(rows))])
+    return np.concatenate([fitted.predict(unit(rows[part]) @ basis) for part in blocks(len(rows))])
 
 
 def _typical_first(rows: np.ndarray, members: np.ndarray) -> list[int]:
