@@ -221,7 +221,7 @@ def measure_shares(sets: Sequence[Features], seeds: int) -> list[Table]:
     """Pools of other class shares than the labels."""
     rows = [shares_row(data, count, name, seeds) for data in sets for count in LABELS if enough(data, 2 * count)
             for name in ("equal", "10:1", "1:10")]  # fmt: skip
-    columns = ("set", "labels per class", "pool", "equal shares assumed", "mean prediction", "EM", "confusion", "auto",
+    columns = ("set", "labels per class", "pool", "equal shares assumed", "mean prediction", "EM", "confusion",
                "interval of 90 % holds")  # fmt: skip
     return [
         Table("Class shares: sum of absolute differences from the true shares, ÷ 2; labels are balanced", columns, rows)
@@ -241,9 +241,9 @@ def shares_row(data: Features, count: int, kind: str, seeds: int) -> Row:
         probs = pool_audit.fit_ridge(data.x[labeled], labels, data.classes).probs(data.x[pool])
         guesses = [np.full(data.classes, 1 / data.classes), probs.mean(0)]
         estimates = {method: pool_audit.estimate_shares(probs, left_out.probs(), labels, method=method)
-                     for method in ("em", "confusion", "auto")}  # type: ignore[arg-type]  # fmt: skip
+                     for method in ("em", "confusion")}  # type: ignore[arg-type]  # fmt: skip
         guesses += [estimate.shares for estimate in estimates.values()]
-        held = (estimates["auto"].low <= truth) & (truth <= estimates["auto"].high)
+        held = (estimates["em"].low <= truth) & (truth <= estimates["em"].high)
         values.append([float(np.abs(guess - truth).sum() / 2) for guess in guesses] + [float(held.mean())])
     return [data.name, count, kind, *rounded(values)]
 
@@ -280,7 +280,7 @@ def curve_row(data: Features, count: int, seeds: int) -> Row:
             errors.append(float((head.scores(data.test).argmax(1) != data.test_y).mean()))
         double = curve.at_double
         held = float(double.low <= errors[1] <= double.high)
-        promised = [100 * curve.errors[-1], 100 * errors[0], 100 * double.value, 100 * errors[1]]
+        promised = [100 * curve.now.value, 100 * errors[0], 100 * double.value, 100 * errors[1]]
         values.append([*promised, 100 * (double.high - double.low), held])
     return [data.name, count, *rounded(values, 2)]
 

@@ -46,22 +46,30 @@ def test_a_flat_or_rising_curve_stays_flat():
     assert 0.3 < floor < 0.33
 
 
-def test_subsets_hold_every_class_and_measure_on_the_others():
+def test_subsets_keep_shares_and_leave_one_of_each_class():
+    counts = np.array([20, 10, 2, 1, 0])
+    plans = module._subset_counts(counts)
+    sizes = [int(plan.sum()) for plan in plans]
+    assert sizes == sorted(set(sizes))
+    for plan in plans:
+        assert (plan[:4] >= 1).all()
+        assert plan[4] == 0
+        assert (plan[:3] < counts[:3]).all()
+    assert abs(plans[-1][0] / plans[-1][1] - 2) < 0.5
+
+
+def test_subsets_are_measured_on_the_other_labels():
     x, y = blobs(8)
-    rng = np.random.default_rng(0)
-    for size in (5, 9, 30):
-        inside = module._stratified(y, size, rng)
-        assert len(set(inside)) == size
-        assert set(y[inside]) == set(range(5))
     x = x / np.linalg.norm(x, axis=1, keepdims=True)
-    wrong = module._wrong_on_subsets(x, y, 10, 1.0, 3, np.random.default_rng(1))
-    rng = np.random.default_rng(1)
+    counts = np.array([2, 2, 3, 2, 1])
+    wrong = module._wrong_on_subsets(x, y, counts, 1.0, 3, np.random.default_rng(1))
     for row in wrong:
-        inside = module._stratified(y, 10, rng)
-        assert set(np.flatnonzero(np.isnan(row))) == set(inside)
+        inside = np.flatnonzero(np.isnan(row))
+        outside = np.flatnonzero(~np.isnan(row))
+        np.testing.assert_array_equal(np.bincount(y[inside]), counts)
         fitted = Ridge(alpha=1.0).fit(x[inside], np.eye(5)[y[inside]])
-        outside = ~np.isnan(row)
         np.testing.assert_array_equal(row[outside], fitted.predict(x[outside]).argmax(1) != y[outside])
+    assert len({tuple(np.isnan(row)) for row in wrong}) == 3
 
 
 def test_the_interval_for_twice_the_labels_holds():
@@ -75,7 +83,8 @@ def test_the_interval_for_twice_the_labels_holds():
         error = (Ridge(alpha=1.0).fit(unit[0], np.eye(5)[y]).predict(unit[1]).argmax(1) != test_y).mean()
         held.append(curve.at_double.low <= error <= curve.at_double.high)
         assert curve.note == ""
-        assert curve.sizes[-1] == 100
+        assert curve.sizes[-1] == 80
+        assert curve.error_at(100) == pytest.approx(curve.now.value)
         assert curve.errors[0] > curve.errors[-1]
         assert curve.error_at(200) == pytest.approx(curve.at_double.value)
         expected = 100 * (2 ** (1 / curve.exponent) - 1)
@@ -96,7 +105,7 @@ def test_uneven_classes_and_copies():
     kept = np.r_[0:40, 48]  # one label of the last class
     assert learning_curve(x[kept], y[kept], draws=10).note == ""
     copies = learning_curve(np.ones((40, 3)), np.arange(40) % 2, draws=10)
-    assert 0.3 < copies.errors[-1] <= 1
+    assert 0.3 < copies.errors[-1] < 0.7
 
 
 @pytest.mark.parametrize(

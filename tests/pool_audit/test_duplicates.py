@@ -86,7 +86,9 @@ def test_hashes_are_those_of_the_library_and_find_compressed_copies():
     hashes = perceptual_hashes([*originals, *copies])
     for i, first in enumerate(originals):
         for j, second in enumerate(copies):
-            bits = min(imagehash.phash(first) - imagehash.phash(second), imagehash.dhash(first) - imagehash.dhash(second))
+            bits = min(
+                imagehash.phash(first) - imagehash.phash(second), imagehash.dhash(first) - imagehash.dhash(second)
+            )
             assert hash_distance(hashes[i], hashes[12 + j]) == bits
     rng = np.random.default_rng(0)
     base = rng.normal(size=(12, 300))

@@ -15,7 +15,7 @@ def world(counts, seed):
     rng = np.random.default_rng(seed)
     y = np.repeat(np.arange(3), counts)
     x = CENTERS[y] + rng.normal(size=(len(y), 3))
-    likelihood = np.exp(-0.5 * np.square(x[:, None] - CENTERS).sum(2))
+    likelihood = np.exp(-0.5 * np.square(x[:, None] - CENTERS).sum(2))  # what a perfect model of equal shares sees
     return likelihood / likelihood.sum(1, keepdims=True), y
 
 
@@ -34,7 +34,7 @@ def slow_em(probs, prior, rounds=3000):
 def test_em_is_that_of_a_slow_loop():
     probs, _ = world((30, 8, 2), 0)
     prior = np.array([0.5, 0.3, 0.2])
-    np.testing.assert_allclose(shares_by_em(probs, prior), slow_em(probs, prior), atol=2e-4)
+    np.testing.assert_allclose(shares_by_em(probs, prior), slow_em(probs, prior), atol=1e-3)
 
 
 def test_the_confusion_is_solved_on_the_simplex():
@@ -48,7 +48,7 @@ def test_the_confusion_is_solved_on_the_simplex():
     np.testing.assert_allclose(shares_by_confusion(pool, probs, y), oracle.x, atol=1e-3)
 
 
-@pytest.mark.parametrize("method", ["em", "confusion", "auto"])
+@pytest.mark.parametrize("method", ["em", "confusion"])
 @pytest.mark.parametrize("counts", [(1000, 300, 100), (100, 300, 1000), (400, 400, 400)])
 def test_simulated_shares_are_found(method, counts):
     pool, _ = world(counts, 3)
@@ -64,22 +64,26 @@ def test_simulated_shares_are_found(method, counts):
     assert set(np.flatnonzero(shifted)) <= set(estimate.differ())
 
 
-def test_intervals_hold_about_as_often_as_they_say():
+@pytest.mark.parametrize("method", ["em", "confusion"])
+def test_intervals_hold_about_as_often_as_they_say(method):
+    truth = np.array([0.6, 0.3, 0.1])
     held = []
+    widths = []
     for seed in range(40):
         pool, _ = world((60, 30, 10), 2 * seed)
         probs, y = world((15, 15, 15), 2 * seed + 1)
-        estimate = estimate_shares(pool, probs, y, method="confusion", draws=60)
-        held.append((estimate.low <= (0.6, 0.3, 0.1)) & ((0.6, 0.3, 0.1) <= estimate.high))
-    assert 0.8 < np.mean(held) < 1
+        estimate = estimate_shares(pool, probs, y, method=method, draws=60)
+        held.append((estimate.low <= truth) & (truth <= estimate.high))
+        widths.append(estimate.high - estimate.low)
+    assert np.mean(held) > 0.8
+    assert np.mean(widths) < 0.3
 
 
-def test_auto_takes_what_the_labels_allow():
+def test_few_labels_and_a_class_without_any():
     pool, _ = world((20, 20, 20), 5)
     probs, y = world((2, 1, 1), 6)
-    assert estimate_shares(pool, probs, y, draws=5).method == "em"
+    assert estimate_shares(pool, probs, y, draws=5).shares.sum() == pytest.approx(1)
     missing = estimate_shares(pool, probs[y < 2], y[y < 2], draws=5)
-    assert missing.method == "em"
     assert np.isfinite(missing.shares).all()
 
 

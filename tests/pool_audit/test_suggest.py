@@ -56,7 +56,9 @@ def test_margin_takes_the_least_certain_row_of_each_cluster():
     for row, reason in zip(ours.rows, ours.reasons, strict=True):
         first, second = np.argsort(-probs[row])[:2]
         names = ("ant", "bee", "cow")
-        assert reason == f"between {names[first]} ({probs[row, first]:.0%}) and {names[second]} ({probs[row, second]:.0%})"
+        assert (
+            reason == f"between {names[first]} ({probs[row, first]:.0%}) and {names[second]} ({probs[row, second]:.0%})"
+        )
 
 
 def test_a_batch_is_spread_out():

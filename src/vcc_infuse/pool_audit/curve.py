@@ -30,12 +30,13 @@ class LearningCurve:
     """The error as a function of the number of labels.
 
     Attributes:
-        sizes: numbers of labels that were tried, of shape (sizes,); the last is all of them, by leave-one-out.
+        sizes: numbers of labels that were tried, of shape (sizes,).
         errors: the mean error at each, of shape (sizes,).
         floor, factor, exponent: of the fitted error(n) = floor + factor · n^−exponent.
+        now: the error with all labels.
         at_double: the error with twice the labels.
         more_for_half: how many more labels halve the part of the error that labels can remove.
-        note: why the curve cannot be continued, or empty. The two intervals then are NaN.
+        note: why the curve cannot be continued, or empty. The intervals then are NaN.
     """
 
     sizes: np.ndarray
@@ -43,6 +44,7 @@ class LearningCurve:
     floor: float
     factor: float
     exponent: float
+    now: Interval
     at_double: Interval
     more_for_half: Interval
     note: str
@@ -68,7 +70,7 @@ def learning_curve(
         features: of the labeled images, of shape (rows, width), as `unit_rows` makes them.
         labels: of shape (rows,), from 0.
         classes: by default one more than the largest label.
-        repeats: subsets of each size; each holds every class in its share, at least once.
+        repeats: subsets of each size; each class keeps its share, and at least one label.
         level: of the intervals, which are percentiles over draws of labels and subsets with replacement.
         draws: their number.
         seed: of the subsets and draws.
@@ -81,61 +83,65 @@ def learning_curve(
     if len(np.unique(given)) < 2:
         raise UserError("labels must hold at least two classes, got one; label a second class")
     rng = np.random.default_rng(seed)
-    left_out = leave_one_out(rows, given, number)
-    counts = np.bincount(given, minlength=number)
-    wrong = [_wrong_on_subsets(rows, given, size, left_out.penalty, repeats, rng) for size in _subset_sizes(counts)]
-    alone = counts[given] == 1
-    everything = np.where(alone, np.nan, left_out.scores.argmax(1) != given)[None]
-    sizes = np.array([*_subset_sizes(counts), len(given)])
-    return _summarize(sizes, [*wrong, everything], level, check_integer("draws", draws), rng)
+    penalty = leave_one_out(rows, given, number).penalty
+    plans = _subset_counts(np.bincount(given, minlength=number))
+    wrong = [_wrong_on_subsets(rows, given, counts, penalty, repeats, rng) for counts in plans]
+    sizes = np.array([int(counts.sum()) for counts in plans])
+    return _summarize(sizes, wrong, len(given), level, check_integer("draws", draws), rng)
 
 
-def _subset_sizes(counts: np.ndarray) -> list[int]:
-    """Doubling sizes from one label per class up to four fifths of the labels, which leaves some to measure on."""
-    total = int(counts.sum())
-    present = int((counts > 0).sum())
-    largest = min(0.8 * total, MOST_LABELS)
-    steps = max(0, int(np.floor(np.log2(max(largest / present, 1)) * 2)))
-    sizes = {round(present * 2 ** (step / 2)) for step in range(steps + 1)}
-    return sorted(size for size in sizes if size <= largest)
+def _subset_counts(counts: np.ndarray) -> list[np.ndarray]:
+    """Labels of each class in subsets of growing size; every class keeps its share, and one label to measure on.
+
+    Leaving single labels out, or drawing subsets regardless of class, would be too pessimistic: the class of what is
+    measured would always have been shown a little too rarely.
+    """
+    typical = int(np.median(counts[counts > 0]))
+    largest = min(max(0.8 * typical, typical - 1), MOST_LABELS / max((counts > 0).sum(), 1))
+    plans: dict[int, np.ndarray] = {}
+    for each in (round(2 ** (step / 2)) for step in range(30)):
+        if each <= largest:
+            inside = np.clip(np.round(counts * each / typical), 1, np.maximum(counts - 1, 1)).astype(int)
+            plan = np.where(counts > 0, inside, 0)
+            plans[int(plan.sum())] = plan
+    return [plans[size] for size in sorted(plans)]
 
 
 def _wrong_on_subsets(
-    rows: np.ndarray, labels: np.ndarray, size: int, penalty: float, repeats: int, rng: np.random.Generator
+    rows: np.ndarray, labels: np.ndarray, counts: np.ndarray, penalty: float, repeats: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Whether each label outside of a subset is predicted wrongly, of shape (repeats, rows); NaN inside."""
     wrong = np.full((repeats, len(labels)), np.nan)
     for repeat in range(repeats):
-        inside = _stratified(labels, size, rng)
+        inside = _stratified(labels, counts, rng)
         outside = np.setdiff1d(np.arange(len(labels)), inside)
-        scores = ridge_scores(rows[inside], labels[inside], rows[outside], int(labels.max()) + 1, penalty)
+        scores = ridge_scores(rows[inside], labels[inside], rows[outside], len(counts), penalty)
         wrong[repeat, outside] = scores.argmax(1) != labels[outside]
     return wrong
 
 
-def _stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """About `size` rows: one of each class, the others at random, so that shares are kept on average."""
+def _stratified(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows with so many labels of each class."""
     order = rng.permutation(len(labels))
-    _, firsts = np.unique(labels[order], return_index=True)
-    rest = np.delete(order, firsts)
-    return np.concatenate([order[firsts], rest[: max(size - len(firsts), 0)]])
+    return np.concatenate([order[labels[order] == label][:count] for label, count in enumerate(counts)])
 
 
 def _summarize(
-    sizes: np.ndarray, wrong: list[np.ndarray], level: float, draws: int, rng: np.random.Generator
+    sizes: np.ndarray, wrong: list[np.ndarray], labels: int, level: float, draws: int, rng: np.random.Generator
 ) -> LearningCurve:
     errors = np.array([_mean(rows) for rows in wrong])
     nothing = Interval(np.nan, np.nan, np.nan)
-    if len(sizes) < LEAST_SIZES + 1 or not np.isfinite(errors).all():
-        note = f"{sizes[-1]} labels are too few to continue a curve; it needs about four per class"
-        return LearningCurve(sizes, errors, np.nan, np.nan, np.nan, nothing, nothing, note)
+    if len(sizes) < LEAST_SIZES or not np.isfinite(errors).all():
+        note = f"{labels} labels are too few to continue a curve; it needs about four per class"
+        return LearningCurve(sizes, errors, np.nan, np.nan, np.nan, nothing, nothing, nothing, note)
     weights = _weights(sizes)
     best = _fit(sizes, errors, weights)
     drawn = np.array([_fit(sizes, _redraw(wrong, rng), weights) for _ in range(draws)])
     tails = ((1 - level) / 2, (1 + level) / 2)
-    double = _interval(_error_at(best, 2 * sizes[-1]), _error_at(drawn.T, 2 * sizes[-1]), tails)
-    more = _interval(_more_for_half(best[2], sizes[-1]), _more_for_half(drawn[:, 2], sizes[-1]), tails)
-    return LearningCurve(sizes, errors, *(float(value) for value in best), double, more, "")
+    now = _interval(_error_at(best, labels), _error_at(drawn.T, labels), tails)
+    double = _interval(_error_at(best, 2 * labels), _error_at(drawn.T, 2 * labels), tails)
+    more = _interval(_more_for_half(best[2], labels), _more_for_half(drawn[:, 2], labels), tails)
+    return LearningCurve(sizes, errors, *(float(value) for value in best), now, double, more, "")
 
 
 def _mean(wrong: np.ndarray) -> float:

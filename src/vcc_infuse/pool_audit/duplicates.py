@@ -16,7 +16,7 @@ from .arrays import blocks, check_features, check_labels, main_directions, unit
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-COSINE = 0.85  # results/pools/copies.md
+COSINE = 0.8  # results/pools/copies.md
 HASH_BITS = 10
 LOOSE = 0.4  # cosine that pairs of similar hashes need: flat images have similar hashes, too
 PAIR_BLOCK = 2048

@@ -11,9 +11,11 @@ from scipy.optimize import nnls
 from ..errors import UserError, check_choice, check_integer, check_range
 from .arrays import check_labels, check_probs
 
-Method = Literal["auto", "em", "confusion"]
+Method = Literal["em", "confusion"]
 ROUNDS = 1000
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5
+DRAW_ROWS = 5000  # rows of the pool in each draw for the intervals
+BIAS_ROUNDS = 30
 SUM_WEIGHT = 1e3  # of the equation that shares sum to 1, against those of the confusion
 
 
@@ -44,7 +46,7 @@ def estimate_shares(
     label_probs: Any,
     labels: Any,
     *,
-    method: Method = "auto",
+    method: Method = "em",
     level: float = 0.9,
     draws: int = 100,
     seed: int = 0,
@@ -55,9 +57,9 @@ def estimate_shares(
         pool_probs: calibrated probabilities for the pool, of shape (rows, classes).
         label_probs: probabilities for the labeled images by heads that were not shown them, of shape (labels, classes).
         labels: of shape (labels,).
-        method: `em` finds the shares that make the pool most likely (Saerens et al., 2002); `confusion` explains the
-            mean prediction by those of the classes (black-box shift estimation, Lipton et al., 2018) and needs two
-            labels of every class. `auto` takes `confusion` from ten labels of every class on.
+        method: `em` finds the shares that make the pool most likely (Saerens et al., 2002), the better choice up to 25
+            labels per class (results/pools/shares.md); `confusion` explains the mean prediction by those of the
+            classes (black-box shift estimation, Lipton et al., 2018) and needs labels of every class.
         level: of the intervals, which are percentiles over draws of labels and pool with replacement.
         draws: their number.
         seed: of the draws.
@@ -67,15 +69,14 @@ def estimate_shares(
     own = check_probs("label_probs", label_probs, classes)
     given = check_labels("labels", labels, len(own), classes=classes)
     counts = np.bincount(given, minlength=classes)
-    check_choice("method", method, ("auto", "em", "confusion"))
+    check_choice("method", method, ("em", "confusion"))
     if method == "confusion" and counts.min() < 1:
         raise UserError(f"labels must hold every class for method confusion, but none is of class {counts.argmin()}")
-    chosen = _choose(counts) if method == "auto" else method
     check_range("level", level, 0, 1, open_low=True, open_high=True)
-    estimates = _draws(pool, own, given, chosen, check_integer("draws", draws), seed)
+    estimates = _draws(pool, own, given, method, check_integer("draws", draws), seed)
     low, high = np.quantile(estimates, ((1 - level) / 2, (1 + level) / 2), axis=0)
-    shares = _estimate(pool, own, given, chosen)
-    return ClassShares(shares, np.minimum(low, shares), np.maximum(high, shares), counts / len(given), chosen)
+    shares = _estimate(pool, own, given, method)
+    return ClassShares(shares, np.minimum(low, shares), np.maximum(high, shares), counts / len(given), method)
 
 
 def shares_by_em(probs: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -113,10 +114,6 @@ def shares_by_confusion(pool_probs: np.ndarray, label_probs: np.ndarray, labels:
     return np.asarray(shares / shares.sum())
 
 
-def _choose(counts: np.ndarray) -> str:
-    return "confusion" if counts.min() >= 10 else "em"
-
-
 def _estimate(pool: np.ndarray, own: np.ndarray, labels: np.ndarray, method: str) -> np.ndarray:
     if method == "confusion":
         return shares_by_confusion(pool, own, labels)
@@ -124,13 +121,34 @@ def _estimate(pool: np.ndarray, own: np.ndarray, labels: np.ndarray, method: str
 
 
 def _draws(pool: np.ndarray, own: np.ndarray, labels: np.ndarray, method: str, draws: int, seed: int) -> np.ndarray:
+    """Estimates on labels and pool drawn with replacement.
+
+    Other labels would have given a head that favors other classes; for EM, which takes the head as given, the draws
+    of the labels say by how much.
+    """
     rng = np.random.default_rng(seed)
+    favored = _bias(own, labels)
     estimates = []
     for _ in range(draws):
-        rows = rng.integers(len(pool), size=len(pool))
+        rows = pool[rng.integers(len(pool), size=min(len(pool), DRAW_ROWS))]
         some = _within_classes(labels, rng)
-        estimates.append(_estimate(pool[rows], own[some], labels[some], method))
+        if method == "em":
+            rows = rows * np.exp(_bias(own[some], labels[some]) - favored)
+            rows /= rows.sum(1, keepdims=True)
+        estimates.append(_estimate(rows, own[some], labels[some], method))
     return np.array(estimates)
+
+
+def _bias(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """What must be added to the log-probabilities so that their mean becomes the shares of the labels."""
+    shares = np.maximum(np.bincount(labels, minlength=probs.shape[1]) / len(labels), 1e-6)
+    bias = np.zeros(probs.shape[1])
+    for _ in range(BIAS_ROUNDS):
+        shifted = probs * np.exp(bias)
+        shifted /= shifted.sum(1, keepdims=True)
+        bias += np.log(shares / np.maximum(shifted.mean(0), 1e-6))
+        bias -= bias.mean()
+    return np.clip(bias, -3, 3)
 
 
 def _within_classes(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
