@@ -23,6 +23,7 @@ from .page import Table
 THRESHOLDS = (0.75, 0.8, 0.85, 0.9, 0.93, 0.95)
 BITS = (6, 10, 14)
 SUFFIXES = (".png", ".jpg", ".jpeg")
+Row = list[str | float]
 
 
 def resized(image: Image.Image) -> Image.Image:
@@ -68,14 +69,16 @@ def measure_copies(path: Path, sizes: Sequence[int], count: int) -> list[Table]:
     for size in sizes:
         features = embed([image for images in variants for image in images], size)
         vectors = pool_audit.unit_rows(features).reshape(len(variants), count, -1)
-        rows = [[f"cosine ≥ {cut}", *rates(vectors @ vectors[0].T >= cut)] for cut in THRESHOLDS]
+        rows: list[Row] = [[f"cosine ≥ {cut}", *rates(vectors @ vectors[0].T >= cut)] for cut in THRESHOLDS]
         alike = (vectors @ vectors[0].T >= LOOSE) & (hash_distance(hashes[:, :, None], hashes[0]) <= HASH_BITS)
         with_hash = f"or hash ≤ {HASH_BITS} and cosine ≥ {LOOSE}"
         rows += [
             [f"cosine ≥ {cut}, {with_hash}", *rates((vectors @ vectors[0].T >= cut) | alike)] for cut in THRESHOLDS
         ]
         tables.append(Table(f"{path.stem}, {count} images, lite0 at {size} px", columns, rows))
-    by_hash = [[f"hash ≤ {bits}", *rates(hash_distance(hashes[:, :, None], hashes[0]) <= bits)] for bits in BITS]
+    by_hash: list[Row] = [
+        [f"hash ≤ {bits}", *rates(hash_distance(hashes[:, :, None], hashes[0]) <= bits)] for bits in BITS
+    ]
     return [*tables, Table(f"{path.stem}, {count} images, pHash or dHash alone", columns, by_hash)]
 
 
@@ -108,4 +111,4 @@ def embed(images: Sequence[Image.Image], size: int) -> np.ndarray:
     views = ImageViews(expects.mean, expects.std)
     raw = torch.from_numpy(np.stack([np.asarray(image.resize(side)) for image in images]))
     with torch.inference_mode():
-        return torch.cat([encoder.eval()(views("plain", part)) for part in raw.split(32)]).numpy()
+        return torch.cat([encoder.eval()(views("plain", part)) for part in torch.split(raw, 32)]).numpy()

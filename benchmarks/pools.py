@@ -241,7 +241,7 @@ def shares_row(data: Features, count: int, kind: str, seeds: int) -> Row:
         probs = pool_audit.fit_ridge(data.x[labeled], labels, data.classes).probs(data.x[pool])
         guesses = [np.full(data.classes, 1 / data.classes), probs.mean(0)]
         estimates = {method: pool_audit.estimate_shares(probs, left_out.probs(), labels, method=method)
-                     for method in ("em", "confusion")}  # type: ignore[arg-type]  # fmt: skip
+                     for method in ("em", "confusion")}  # fmt: skip
         guesses += [estimate.shares for estimate in estimates.values()]
         held = (estimates["em"].low <= truth) & (truth <= estimates["em"].high)
         values.append([float(np.abs(guess - truth).sum() / 2) for guess in guesses] + [float(held.mean())])
@@ -314,7 +314,7 @@ def timed(job: Callable[[], object]) -> tuple[float, float]:
     """CPU seconds of a job, and the peak memory of the process."""
     began = time.process_time()
     job()
-    return round(time.process_time() - began, 2), round(peak_memory())
+    return round(time.process_time() - began, 2), round(peak_memory() or 0)
 
 
 def enough(data: Features, count: int) -> bool:

@@ -58,7 +58,7 @@ def check_probs(name: str, probs: Any, classes: int | None = None) -> np.ndarray
     if array.min() < -1e-5 or np.abs(array.sum(1) - 1).max() > 1e-3:
         raise UserError(f"{name} must be probabilities, each row summing to 1; apply a softmax to logits")
     array = np.clip(array, 1e-12, None)
-    return array / array.sum(1, keepdims=True)
+    return np.asarray(array / array.sum(1, keepdims=True))
 
 
 def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:

@@ -141,7 +141,8 @@ def _summarize(
     now = _interval(_error_at(best, labels), _error_at(drawn.T, labels), tails)
     double = _interval(_error_at(best, 2 * labels), _error_at(drawn.T, 2 * labels), tails)
     more = _interval(_more_for_half(best[2], labels), _more_for_half(drawn[:, 2], labels), tails)
-    return LearningCurve(sizes, errors, *(float(value) for value in best), now, double, more, "")
+    floor, factor, exponent = best.tolist()
+    return LearningCurve(sizes, errors, floor, factor, exponent, now, double, more, "")
 
 
 def _mean(wrong: np.ndarray) -> float:

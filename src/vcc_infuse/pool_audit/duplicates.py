@@ -173,7 +173,7 @@ def _similar_pairs(rows: np.ndarray, threshold: float, hashes: np.ndarray | None
 
 def _confirm(rows: np.ndarray, top: int, side: int, near: np.ndarray, threshold: float) -> Iterator[Pairs]:
     """The pairs of a block that start at row `top` and `side` whose cosine reaches the threshold."""
-    count = np.count_nonzero(near)
+    count = int(np.count_nonzero(near))
     if count > CROWDED:  # one product for all, where many pairs must be compared
         product = unit(rows[top : top + near.shape[0]]) @ unit(rows[side : side + near.shape[1]]).T
         first, second = np.nonzero(near & (product >= threshold))
