@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks pools unknown labels --features FOLDER --sets stl10-224 --seeds 10
 
-reads FOLDER/SET.npz, which `python -m benchmarks features` makes: `train` (rows, views, width) with the plain view first
-or (rows, width), `train_y`, `test` and `test_y`; and writes OUT/PART.json and OUT/PART.md. `copies` reads a zip of images instead, `growth` nothing.
+reads FOLDER/SET.npz, which `python -m benchmarks features` makes: `train` (rows, views, width) with the plain view
+first, or (rows, width), `train_y`, `test` and `test_y`. It writes OUT/PART.json and OUT/PART.md. `copies` reads a zip
+of images instead, `growth` nothing.
 """
 
 from __future__ import annotations
