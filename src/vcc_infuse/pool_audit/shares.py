@@ -57,8 +57,8 @@ def estimate_shares(
         pool_probs: calibrated probabilities for the pool, of shape (rows, classes).
         label_probs: probabilities for the labeled images by heads that were not shown them, of shape (labels, classes).
         labels: of shape (labels,).
-        method: `em` finds the shares that make the pool most likely (Saerens et al., 2002), the better choice up to 25
-            labels per class (results/pools/shares.md); `confusion` explains the mean prediction by those of the
+        method: `em` finds the shares that make the pool most likely (Saerens et al., 2002) and does with
+            few labels; `confusion` explains the mean prediction by those of the
             classes (black-box shift estimation, Lipton et al., 2018) and needs labels of every class.
         level: of the intervals, which are percentiles over draws of labels and pool with replacement.
         draws: their number.
