@@ -49,6 +49,7 @@ STUDIES = {
     "finetune": "what the usual mistakes of fine-tuning cost",
     "lazy": "what lazy strong views save",
     "methods": "which method and calibrator is best on frozen features",
+    "minutes": "error against minutes, for scikit-learn and for this library",
     "pools": "unknown images, copies, wrong labels, class shares and suggestions in messy pools",
     "profile_step": "where the time of a step goes",
     "select_stream": "time and memory of ranking up to ten million rows",
