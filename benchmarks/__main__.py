@@ -44,7 +44,7 @@ STUDIES = {
     "batchnorm": "which BatchNorm statistics should normalize the weak view",
     "compare": "methods on the same splits, seeds and steps",
     "embed": "rate and memory of embedding",
-    "finetune": "what the usual mistakes of fine-tuning cost",
+    "finetune": "fine-tuning where frozen features are weak",
     "lazy": "what lazy strong views save",
     "profile_step": "where the time of a step goes",
     "select_stream": "time and memory of ranking up to ten million rows",
