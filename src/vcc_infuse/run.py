@@ -29,6 +29,7 @@ from .selectors import Selector
 from .training import auto
 from .training.callbacks import Callback
 from .training.config import TrainConfig, check_compatible, check_lazy
+from .training.cross_fit import cross_fit_seconds
 from .training.summary import about_skipped, peak_memory
 from .training.trainer import Interrupted, Trainer
 from .utils.device import resolve_device
@@ -327,7 +328,9 @@ def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
             times += [f"embedding about {duration(total)}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)
     times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
-    total += seconds + FINISH + spent + time.perf_counter() - began
+    if again := cross_fit_seconds(run.trainer, trial, seconds):
+        times.append(f"cross-validating about {duration(again)}")
+    total += again + seconds + FINISH + spent + time.perf_counter() - began
     times.append(f"about {duration(total)} in all")
     memory = peak_memory()
     needs = f", at least {memory / 1024:.1f} GB" if memory else ""

@@ -27,6 +27,7 @@ PRETRAINED = {"head_init": "probe", "head_scale": 3.0, "optimizer": "adamw", "mo
 FROZEN: dict[str, Any] = {
     **PRETRAINED,
     **{"steps": 600, "eval_every": 100, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0},
+    "cross_fit": "auto",
 }
 # Where frozen features fail, layers have to move: 1e-4 is too slow in a few hundred steps, and 1e-3 forgets what the
 # network knew (docs/fine-tuning.md).

@@ -118,6 +118,7 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     return {
         "evaluated_on": None,
         **metrics,
+        **about_handed_out(state, last, config),
         **({} if dataset.test is None else {"error_best": state.counters.best_error}),
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),
         "steps": task.steps,
@@ -140,6 +141,20 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         "precision": state.accelerator.mixed_precision,
         "versions": versions(),
     }
+
+
+def about_handed_out(state: TrainState, last: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """What cross-validation chose, its metrics, and the error of the method itself; nothing without it."""
+    chosen = state.handed_out
+    if chosen is None:
+        return {}
+    figures = {"handed_out": chosen.mix.name, "cross_validated": chosen.cross_validated}
+    test = state.data.dataset.test
+    if test is None:
+        return figures
+    counts = state.task.label_counts
+    metrics = evaluate(chosen.model, chosen.calibrator, test, state.views, state.device, config.bins, counts)
+    return {**metrics, "error_method": last["error"], **figures}
 
 
 def peak_memory() -> float | None:
@@ -169,7 +184,7 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
     dataset = data.dataset
     yield from about_skipped(dataset.skipped, out)
     pictures = dataset.images
-    if pictures.test is None:
+    if dataset.test is None or pictures.test is None:
         return
     rows = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     seen, first = overlap(pictures.train, rows, pictures.test)

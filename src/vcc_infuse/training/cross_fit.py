@@ -1,0 +1,158 @@
+"""Cross-validation of a whole run on its own labels: each label is answered by a run and a probe that never saw it.
+
+On a bank or on vectors a run takes seconds, so it can be repeated with a part of the labels hidden. What comes out is
+honest: the answers for a label depend on it in no way, neither as a label nor as an example of the pool.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..calibrators import Calibrator
+from ..data.dataset import UNLABELED
+from ..data.split import without
+from ..data.ssl_data import SSLData
+from ..inference.evaluate import chunks
+from ..models import Classifier, Identity
+from ..models.linear_probe import probe_on
+from ..types import Outputs
+from ..utils.progress import Progress, duration
+from .state import TrainState, plain_features
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+FOLDS = 5
+FEWEST_STEPS = 100
+PROBE = 0.5  # seconds to fit one
+PATIENCE = 120.0  # seconds that cross-validation may take by itself
+STEPS = 0.25  # of those of the run: more do not change what is chosen (results/cross_fit.md)
+
+
+class FoldAnswers(NamedTuple):
+    """What a run and a probe that did not see some labels answer for them.
+
+    Args:
+        y: (labels,), the hidden labels.
+        method: logits (labels, classes) and features of the run.
+        probe: logits (labels, classes) of the probe.
+        calibrator: that of the run.
+    """
+
+    y: Tensor
+    method: Outputs
+    probe: Tensor
+    calibrator: Calibrator
+
+
+def label_folds(y: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The fold in which each label is hidden; −1 for the only label of a class, which is always shown.
+
+    There are five folds, or as many as the usual class has labels. Every class is dealt out from the first fold on:
+    where all have the same number of labels, a fold hides the same number of each. A run that sees fewer labels of one
+    class than of others answers with that class less often, and would look worse than it is.
+
+    Example:
+        >>> label_folds(np.array([0, 0, 0, 1, 1, 2])).tolist().count(-1)
+        1
+    """
+    counts = np.bincount(y)
+    folds = int(np.clip(np.median(counts[counts > 0]), 2, FOLDS))
+    numbers = np.full(len(y), -1)
+    generator = np.random.default_rng(seed)
+    for label in np.flatnonzero(counts > 1):
+        rows = generator.permutation(np.flatnonzero(y == label))
+        numbers[rows] = np.arange(len(rows)) % folds
+    return numbers
+
+
+def obstacle_to(trainer: Trainer, data: SSLData, seconds: float) -> str | None:
+    """Why a run that took `seconds` cannot, or with "auto" should not, be cross-validated; None if nothing hinders."""
+    y = data.labeled_y
+    if len(data.dataset.shape) != 1:
+        return "training on images would have to be repeated"
+    if trainer.config.init is not None or isinstance(trainer.model, Classifier):
+        return "the starting weights may have seen the labels"
+    if np.bincount(y).max() < 2:
+        return "every class has a single label"
+    expected = _repeated(trainer, seconds)
+    if trainer.config.cross_fit == "auto" and expected > PATIENCE:
+        return f"it would take about {duration(expected)}; with cross_fit true it is done all the same"
+    return None
+
+
+def cross_fit_seconds(trainer: Trainer, data: SSLData, seconds: float) -> float:
+    """The time of cross-validation after a run of `seconds`; 0 if there will be none."""
+    wanted = trainer.config.cross_fit is not False and obstacle_to(trainer, data, seconds) is None
+    return _repeated(trainer, seconds) if wanted else 0.0
+
+
+def _repeated(trainer: Trainer, seconds: float) -> float:
+    return FOLDS * (fold_steps(trainer.steps) / max(trainer.steps, 1) * seconds + PROBE)
+
+
+def fold_steps(steps: int) -> int:
+    """Steps of a run with hidden labels, given those of the run itself."""
+    return min(steps, max(FEWEST_STEPS, math.ceil(STEPS * steps)))
+
+
+def cross_fit(trainer: Trainer, data: SSLData) -> list[FoldAnswers]:
+    """Train the method of a trainer once per fold of the labels, with that fold hidden."""
+    labels = data.with_all_labels().split.labeled if trainer.algorithm.all_labels else data.split.labeled
+    numbers = label_folds(np.asarray(data.dataset.train.y)[labels], trainer.config.seed)
+    parts = [labels[numbers == number] for number in range(numbers.max() + 1)]
+    answers = []
+    shown = trainer.config.progress and trainer.state_.main
+    with Progress("cross-validating", len(parts), "runs", shown) as progress:
+        for rows in parts:
+            answers.append(answer_hidden(trainer, data, rows))
+            progress.advance()
+    return answers
+
+
+def hide(data: SSLData, rows: np.ndarray) -> SSLData:
+    """The data as if these training rows did not exist, without a test set."""
+    train = data.dataset.train
+    y = train.y.copy()
+    y[rows] = UNLABELED  # so that not even a method that takes all labels sees them
+    dataset = replace(data.dataset, train=replace(train, y=y), test=None)
+    return SSLData(dataset, without(data.split, rows))
+
+
+def answer_hidden(trainer: Trainer, data: SSLData, rows: np.ndarray) -> FoldAnswers:
+    """Train without these labeled rows, then answer for them."""
+    steps = fold_steps(trainer.config.steps)
+    twin = trainer.twin(steps=steps, eval_every=steps, warmup_steps=min(trainer.config.warmup_steps, steps // 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what there is to say was said of the run itself
+        twin.fit(hide(data, rows))
+    state = twin.state_
+    y = torch.from_numpy(np.asarray(data.dataset.train.y)[rows])
+    method = answers_of(state, state.classifier(), data, rows)
+    probe = answers_of(state, fit_linear_probe(state, trainer.config.seed), data, rows)
+    return FoldAnswers(y, method, probe.logits, state.calibrator.eval())
+
+
+@torch.no_grad()
+def answers_of(state: TrainState, model: Classifier, data: SSLData, rows: np.ndarray) -> Outputs:
+    """Logits and features of the plain view of training rows."""
+    model.eval()
+    outputs = [model(images) for images in chunks(data.dataset.train.x, state.views, state.device, rows=rows)]
+    return Outputs(*(torch.cat(column).float() for column in zip(*outputs, strict=True)))
+
+
+def fit_linear_probe(state: TrainState, seed: int) -> Classifier:
+    """The linear probe on the labels that a run has seen."""
+    data = state.data
+    model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
+    labeled = plain_features(state, model, data.split.labeled)
+    y = torch.from_numpy(np.asarray(data.labeled_y))
+    probe_on(model.backbone, labeled, y, state.task.classes, seed).copy_to(model.head)
+    return model.eval()
