@@ -237,3 +237,15 @@ def test_the_network_is_an_object_a_class_or_a_name(digits):
     assert all((states[0][name] == state[name]).all() for state in states[1:] for name in state)
     assert runs[0].folder is None
     assert isinstance(runs[0].predictor, vcc_infuse.Predictor)
+
+
+@pytest.mark.parametrize(("side", "given", "used"), [(32, None, 64), (32, 48, 48), (64, None, None), (80, None, None)])
+def test_fine_tuning_enlarges_small_images_unless_told_otherwise(side, given, used):
+    x = np.zeros((6, side, side, 3), dtype=np.uint8)
+    data = vcc_infuse.SSLData.from_arrays(x, [0, 1, -1, -1, -1, -1])
+    size = {} if given is None else {"input_size": given}
+    network = {"class_path": "Timm", "init_args": {**NETWORK["init_args"], **size}}
+    run = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": network}))
+    assert run.trainer.model.input_size == used
+    own = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": SmallConv()}))
+    assert isinstance(own.trainer.model, SmallConv)
