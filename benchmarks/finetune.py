@@ -56,7 +56,10 @@ REPORTED = {
     "clothes over photos": Cell("fashion_mnist", 1000, 250, True, over_photos=True),
 }
 CELLS = CHOOSING | REPORTED
-QUIET: dict[str, Any] = {"precision": "fp32", "device": "cpu", "progress": False}
+# What a method ends at by itself, without a choice between it and the probe; small images fit into memory at once.
+PLAIN: dict[str, Any] = {
+    **{"cross_fit": False, "micro_batch": None, "precision": "fp32", "device": "cpu", "progress": False},
+}
 RECIPE: dict[str, Any] = {
     name: value for name, value in FINETUNE.items() if name not in ("model", "steps", "eval_every")
 }
@@ -66,6 +69,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lr 1e-4, head_lr 1e-3": {"lr": 1e-4, "head_lr": 1e-3},
     "lr 1e-3": {"lr": 1e-3},
     "the recipe, labels only (Supervised)": {"supervised": True},
+    "the recipe, labels only, 30 steps": {"supervised": True, "steps": 30},
 }
 FROZEN_ROWS = {f"frozen at {NATIVE} px, linear probe": LinearProbe, f"frozen at {NATIVE} px, FixMatch": FixMatch}
 KEPT = ("error", "error_probe", "ece", "pseudo_label_coverage", "pseudo_label_precision", "seconds_train")
@@ -146,7 +150,7 @@ def split_of(dataset: Dataset, name: str, seed: int) -> Split:
 def finetuned(name: str, variant: str, seed: int, folder: Path) -> tuple[Run, float]:
     """The recipe with one part changed, and its CPU seconds, those of two evaluations included."""
     dataset = load_cell(CELLS[name], folder)
-    options = {**RECIPE, **VARIANTS[variant], **QUIET, "steps": STEPS, "eval_every": STEPS, "seed": seed}
+    options = {**RECIPE, "steps": STEPS, "eval_every": STEPS, **VARIANTS[variant], **PLAIN, "seed": seed}
     supervised = options.pop("supervised", False)
     method = Supervised() if supervised else FixMatch()
     trainer = Trainer(Timm(NETWORK, input_size=SIDE), method, lazy=not supervised, **options)
@@ -175,7 +179,7 @@ def embedded(name: str, folder: Path) -> tuple[SSLData, float]:
 def frozen(name: str, variant: str, seed: int, folder: Path) -> tuple[Run, float]:
     """A linear head on views that were embedded once at the native size."""
     data, embedding = embedded(name, folder)
-    options = {key: value for key, value in FROZEN.items() if key != "model"} | QUIET | {"seed": seed}
+    options = {key: value for key, value in FROZEN.items() if key != "model"} | PLAIN | {"seed": seed}
     trainer = Trainer(head(VIEWS), FROZEN_ROWS[variant](), **options)
     began = time.process_time()
     summary = trainer.fit(replace(data, split=split_of(data.dataset, name, seed)))
