@@ -46,7 +46,7 @@ STUDIES = {
     "embed": "rate and memory of embedding",
     "engines": "ONNX Runtime against PyTorch for frozen networks",
     "features": "arrays of features of a dataset, on which others compare",
-    "finetune": "what the usual mistakes of fine-tuning cost",
+    "finetune": "fine-tuning where frozen features are weak",
     "lazy": "what lazy strong views save",
     "methods": "which method and calibrator is best on frozen features",
     "minutes": "error against minutes, for scikit-learn and for this library",

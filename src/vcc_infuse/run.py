@@ -29,6 +29,7 @@ from .training import auto
 from .training.callbacks import Callback
 from .training.config import TrainConfig, check_compatible, check_lazy
 from .training.cross_fit import cross_fit_seconds
+from .training.presets import FINETUNE_SIDE
 from .training.summary import about_skipped, peak_memory
 from .training.trainer import Interrupted, Trainer
 from .utils.device import resolve_device
@@ -138,11 +139,21 @@ def _network(
         if isinstance(config.model, PartConfig) and size:  # so that config.yaml repeats the run whatever a default is
             config = replace(config, model=config.model.with_defaults(input_size=size))
         return head(config.bank), config
+    if config.preset == "finetune" and len(data.dataset.shape) == 3 and min(data.dataset.shape[:2]) < FINETUNE_SIDE:
+        config = _enlarging(config)
+        model = config.build("model")
     if model is None and len(data.dataset.shape) == 1:
         model = head(config.bank) if config.preset == "frozen" else MLP()
     if model is None:
         return config.build("model"), config
     return model, replace(config, model=model)
+
+
+def _enlarging(config: RunConfig) -> RunConfig:
+    """The configuration with a network of timm that enlarges images, unless the user set another size."""
+    if isinstance(config.model, PartConfig) and config.model.kind("model") is Timm:
+        return replace(config, model=config.model.with_defaults(input_size=FINETUNE_SIDE))
+    return config
 
 
 class Result(NamedTuple):
@@ -372,7 +383,7 @@ def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
     if error <= auto.WEAK_FEATURES:
         return say(f"{facts}: frozen features serve well", shown=config.progress)
-    seconds = auto.TRIAL_FORWARDS * bank.seconds_per_view()
+    seconds = auto.trial_seconds(bank)
     if seconds > PATIENCE:
         say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
         return None

@@ -270,6 +270,8 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
         options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
         if isinstance(selector, PartConfig) and "every" in selector.kind("selector").option_names():
             selector = selector.with_defaults(every=PAPER_REFRESH)
+    if preset == "finetune":
+        options["lazy"] = _lazy(algorithm)  # with frozen statistics of BatchNorm the same gradient in less time
     if isinstance(algorithm, PartConfig):
         algorithm = _protocol(algorithm, preset, source)
     parts = {"model": model, "algorithm": algorithm, "calibrator": calibrator, "selector": selector}
@@ -297,6 +299,14 @@ def _unlabeled_ratio(algorithm: Any) -> int:
         return int(algorithm.unlabeled_ratio)
     base = algorithm.init_args.get("base")
     return int(algorithm.kind("algorithm").unlabeled_ratio) if base is None else _unlabeled_ratio(base)
+
+
+def _lazy(algorithm: Any) -> bool:
+    """Whether a method needs strong views only of rows whose pseudo label counts; a wrapper, if its base does so."""
+    if not isinstance(algorithm, PartConfig):
+        return bool(algorithm.lazy_strong)
+    base = algorithm.init_args.get("base")
+    return bool(algorithm.kind("algorithm").lazy_strong) and (base is None or _lazy(base))
 
 
 def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:

@@ -61,9 +61,10 @@ class TrainConfig:
             same. Images are then normalized as in that run, and `head_init` does not count.
         head_init: "random", or "probe" to start the head at a logistic regression on the labeled images' features.
         head_scale: factor on the logits of a head that starts at the probe; more makes it more confident.
-        cross_fit: on a bank or on vectors, repeat the run with parts of the labels hidden, and by the answers for these
-            labels hand out the method, the linear probe or a mix of both, and calibrate its confidence. "auto" does so
-            where it takes less than about two minutes.
+        cross_fit: repeat the run with parts of the labels hidden, and by the answers for these labels hand out the
+            method or the linear probe, on a bank or on vectors also a mix of both, and calibrate its confidence. On
+            images the repetition is one shorter run, for which `head_init` must be "probe". "auto" does so where it
+            takes less than about two minutes.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
