@@ -262,3 +262,23 @@ def test_fine_tuning_computes_strong_views_where_they_count(algorithm, lazy):
     assert config.train_config().lazy == lazy
     check_lazy(config.build("algorithm"), config.train_config().lazy)
     assert not resolve(replace(config, train={"lazy": False}), "finetune").train_config().lazy
+
+
+@pytest.mark.parametrize(
+    ("options", "preset", "calibrator"),
+    [
+        ({}, "frozen", "Evidence"),
+        ({}, "scratch", "Softmax"),
+        ({}, "finetune", "Softmax"),
+        ({"algorithm": "FixMatch"}, "frozen", "Softmax"),  # a method that is named is the published one
+        ({"algorithm": "FlexMatch"}, "frozen", "Softmax"),
+        ({"calibrator": "Softmax"}, "frozen", "Softmax"),
+        ({"calibrator": "VCC"}, "frozen", "VCC"),
+    ],
+)
+def test_nothing_named_on_a_bank_gets_the_best_calibrator(options, preset, calibrator):
+    resolved = resolve(RunConfig.from_options(options), preset)
+    assert type(resolved.build("calibrator")).__name__ == calibrator
+    assert type(resolved.build("algorithm")).__name__ == options.get("algorithm", "FixMatch")
+    again = RunConfig.from_yaml(resolved.to_yaml())
+    assert type(resolve(again, preset).build("calibrator")).__name__ == calibrator

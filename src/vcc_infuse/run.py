@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack, cast
 
@@ -15,10 +14,10 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .bank.bank import Bank, BankConfig
-from .bank.embed import MEDIUM, head, make_encoder, open_bank
+from .bank.embed import head, input_side, make_encoder, open_bank
 from .calibrators import Calibrator
-from .data.ssl_data import SSLData, load_ssl
-from .errors import OptionError, UserError, option_prefix
+from .data.ssl_data import SSLData, load_ssl, network_size
+from .errors import UserError, option_prefix
 from .inference.predictor import Predictor
 from .models import MLP, Backbone, Timm
 from .run_config import PartConfig, RunConfig, RunOptions, resolve
@@ -45,7 +44,7 @@ FINISH = 3.0  # seconds for a linear probe, the report, and everything else that
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
-CHANGEABLE = ("data", "root", "label_file", "cache", "device", "progress")
+CHANGEABLE = ("data", "root", "label_file", "cache", "device", "engine", "progress")
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
 
     `data` are loaded already, perhaps embedded, and take the place of those that `config` names.
     """
-    # Mistakes are reported before images are decoded. What `auto` chooses later changes no part but the model.
+    # Mistakes are reported before images are decoded. What `auto` chooses later changes the model and the calibrator.
     likely = resolve(config, "scratch" if config.preset == "auto" else config.preset)
     options = likely.train_config()
     algorithm, calibrator, selector = (likely.build(name) for name in ("algorithm", "calibrator", "selector"))
@@ -75,12 +74,20 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     with phase("loading the network", shown=options.progress and config.preset in ("auto", "frozen")):
         choice = _choose(config, data, model)
     config = resolve(config, choice.preset)
+    calibrator = config.build("calibrator")
     network, config = _network(config, data, model, choice.encoder)
     trainer = Trainer(network, algorithm, calibrator, selector, config.train_config(), callbacks=callbacks)
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
-            bank = open_bank(data, choice.encoder, config.bank, cache=config.cache, device=options.device)
+            bank = open_bank(
+                data,
+                choice.encoder,
+                config.bank,
+                cache=config.cache,
+                device=options.device,
+                engine=options.engine,
+            )
     return Prepared(config, data, trainer, bank, choice.reason)
 
 
@@ -90,21 +97,23 @@ def _loaded(
     """The data, and the configuration with the size they were given; a pretrained network needs one size for all."""
     if data is not None or isinstance(config.data, SSLData):
         return config, data or cast(SSLData, config.data)
-    resize = config.preset in ("frozen", "finetune") or (config.preset == "auto" and isinstance(model, Timm | None))
+    source = config.data
     options = config.train_config()
-    load = partial(
-        load_ssl, cache=config.cache, seed=options.seed, all_labels=algorithm.all_labels, progress=options.progress
-    )
-    with phase(f"reading {config.data.data}", shown=options.progress):
-        try:
-            return config, load(**vars(config.data))
-        except OptionError as mistake:
-            if not resize or (mistake.option, mistake.value) != ("size", None):
-                raise
-    resized = f"the images have different sizes and are resized to {MEDIUM}×{MEDIUM}; the option size sets another"
-    say(resized, shown=options.progress)
-    source = replace(config.data, size=MEDIUM)
-    return replace(config, data=source), load(**vars(source))
+    sized = config.preset in ("frozen", "finetune") or (config.preset == "auto" and isinstance(model, Timm | None))
+    with phase(f"reading {source.data}", shown=options.progress):
+        if sized and source.size is None:
+            with option_prefix("model"):
+                side = input_side(model if isinstance(model, Timm) else Timm())
+            size = network_size(source.data, side, cache=config.cache, limits=source.limits, progress=options.progress)
+            source = replace(source, size=size)
+        loaded = load_ssl(
+            **vars(source), cache=config.cache, seed=options.seed, all_labels=algorithm.all_labels,
+            progress=options.progress,
+        )  # fmt: skip
+    if source.size != config.data.size:
+        resized = f"the images are resized to {source.size}×{source.size} for the network; the option size sets another"
+        say(resized, shown=options.progress)
+    return replace(config, data=source), loaded
 
 
 def _choose(config: RunConfig, data: SSLData, model: nn.Module | None) -> auto.Choice:
@@ -181,7 +190,8 @@ def train(
             trains all layers of one; scratch trains a small network; paper and usb follow those protocols.
         model: the network, as an object, class or name; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
+        calibrator: how far a pseudo label is trusted; if not given, the softmax confidence or, with the preset frozen
+            and no algorithm given either, Evidence.
         selector: which unlabeled images are trained on; all if not given.
         bank: which views are embedded with the preset frozen.
         callbacks: observers of the run; see Callback.
@@ -335,6 +345,7 @@ def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
             # Without the bank itself, which would embed views that only the trial needs.
             trial = replace(run.data, dataset=replace(run.bank.dataset(), bank=None))
             views = run.bank.missing()
+            times.append(run.bank.about())
             total = views * run.bank.seconds_per_view() if views else 0.0
             times += [f"embedding about {duration(total)}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)

@@ -30,6 +30,9 @@ from .utils.suggest import did_you_mean
 
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
 DEFAULTS = {"algorithm": "FixMatch", "calibrator": "Softmax"}
+# What a user gets who names neither method nor calibrator: the best of results/methods/methods.md. From random weights
+# its confidence is no help.
+BEST_ON_BANKS = "Evidence"
 T = TypeVar("T")
 
 
@@ -159,7 +162,8 @@ class RunConfig:
         preset: auto, frozen, finetune, scratch, paper or usb.
         model: the network; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
+        calibrator: how far a pseudo label is trusted; if not given, the softmax confidence or, with the preset frozen
+            and no algorithm given either, Evidence.
         selector: which unlabeled examples are trained on; all if not given.
         train: options of TrainConfig that are set.
         bank: which views are embedded with the preset frozen.
@@ -260,7 +264,7 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     options = dict(preset_options(preset, source))
     model = _filled(config.model, PartConfig.of(options.pop("model")))
     algorithm = _filled(config.algorithm, PartConfig(DEFAULTS["algorithm"]))
-    calibrator = _filled(config.calibrator, PartConfig(DEFAULTS["calibrator"]))
+    calibrator = _filled(config.calibrator, PartConfig(default_calibrator(config, preset)))
     selector = config.selector
     if preset == "paper":
         options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
@@ -272,6 +276,12 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
         algorithm = _protocol(algorithm, preset, source)
     parts = {"model": model, "algorithm": algorithm, "calibrator": calibrator, "selector": selector}
     return replace(config, preset=preset, train=cast(TrainOptions, {**options, **config.train}), **parts)
+
+
+def default_calibrator(config: RunConfig, preset: str) -> str:
+    """A method that is named is trained as it was published; nothing named, on a bank, gets the best that we know."""
+    unnamed = config.algorithm is None and config.calibrator is None
+    return BEST_ON_BANKS if unnamed and preset == "frozen" else DEFAULTS["calibrator"]
 
 
 def _filled(given: Any, default: PartConfig) -> Any:

@@ -20,9 +20,8 @@ from ..models.classifier import set_up
 from ..utils.device import resolve_device
 from .bank import Bank, BankConfig, Job
 from .encoder import FrozenNetwork
+from .onnx_engine import Engine
 
-SMALL = 96  # pixels
-MEDIUM = 160
 WAITING = 2  # tasks per processor of a cluster that are on their way at a time, so that memory stays bounded
 
 
@@ -33,6 +32,7 @@ def embed_data(
     *,
     cache: str | None = None,
     device: str = "auto",
+    engine: Engine = "auto",
     progress: bool = True,
 ) -> SSLData:
     """The same data as a bank of views embedded by `encoder`, which is built in the cache folder if it is not there.
@@ -46,13 +46,14 @@ def embed_data(
         config: which views; see BankConfig.
         cache: folder of the bank; see the option of `load_ssl`.
         device: where the encoder computes.
+        engine: "torch", "onnx" (ONNX Runtime, on CPUs), or "auto" for the faster one.
         progress: show a progress bar.
 
     Returns:
         Data whose rows are slots of views, `(images, 1 + weak + strong, features)`.
     """
     encoder, _ = make_encoder(encoder, data.dataset.shape)
-    bank = open_bank(data, encoder, config, cache=cache, device=device)
+    bank = open_bank(data, encoder, config, cache=cache, device=device, engine=engine)
     bank.embed_all(data.split.labeled, progress=progress)
     return replace(data, dataset=bank.dataset())
 
@@ -66,14 +67,18 @@ def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) ->
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm) and encoder.input_size is None:  # what a laptop embeds at a few hundred per second
-        side = min(height, width)
-        encoder.input_size = SMALL if side <= SMALL else min(side, MEDIUM)
+    if isinstance(encoder, Timm):
+        encoder.input_size = input_side(encoder)
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         set_up(encoder, (channels, height, width))
     source = encoder.load_pretrained()
     return encoder.requires_grad_(False), source
+
+
+def input_side(encoder: Timm) -> int:
+    """Side of the images that the network is shown: the one that was given, else that of its training."""
+    return encoder.input_size or encoder.native_size()
 
 
 def open_bank(
@@ -83,13 +88,14 @@ def open_bank(
     *,
     cache: str | None = None,
     device: str = "auto",
+    engine: Engine = "auto",
     seed: int = 0,
 ) -> Bank:
     """The bank of the data for a network from `make_encoder`, with whatever is embedded already."""
     dataset = data.dataset
     expects = encoder.preprocessing() or dataset
     views = ImageViews(expects.mean, expects.std, dataset.flip, dataset.augment)
-    return Bank(dataset, encoder, views, config, seed=seed, cache=cache, device=resolve_device(device))
+    return Bank(dataset, encoder, views, config, seed=seed, cache=cache, device=resolve_device(device), engine=engine)
 
 
 def head(config: BankConfig | None = None) -> Backbone:
@@ -112,7 +118,7 @@ def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[t
         ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False)
     gpus = 1 if bank.device.type == "cuda" else 0
     kind = "GPU" if gpus else "CPU"
-    network = ray.put(FrozenNetwork(copy.deepcopy(bank.encoder).cpu(), bank.views, bank.network.options))
+    network = ray.put(copy.deepcopy(bank.network).to(torch.device("cpu")))
     remote = ray.remote(num_cpus=1, num_gpus=gpus)(_embed)
 
     def run(_: object, jobs: Iterable[Job]) -> Iterator[tuple[Job, np.ndarray]]:
@@ -129,5 +135,4 @@ def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[t
 
 
 def _embed(network: FrozenNetwork, device: torch.device, *task: Any) -> np.ndarray:
-    moved = FrozenNetwork(network.encoder.to(device), network.views, network.options)
-    return moved.embed(device, *task)
+    return network.to(device).embed(device, *task)

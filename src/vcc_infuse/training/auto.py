@@ -32,6 +32,7 @@ TINY = 24  # pixels per side below which a network pretrained on photographs has
 WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
 TRIAL_STEPS = 100  # after 30, fine-tuning was still behind the probe where it ended far ahead (docs/fine-tuning.md)
 TRIAL_FORWARDS = 3 * 16 * TRIAL_STEPS  # a backward pass costs about two of them
+ONNX_GAIN = 3.0  # about, of embedding over PyTorch, in which layers learn
 SAMPLE = 64  # test examples on which an evaluation is timed
 SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step
 
@@ -45,14 +46,14 @@ class Choice(NamedTuple):
 
 
 def choose_preset(data: SSLData, model: nn.Module | None = None) -> Choice:
-    """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`."""
+    """`frozen` for vectors, and for images large enough to embed if pretrained weights are at hand; else `scratch`."""
     shape = data.dataset.shape
     if model is not None and not isinstance(model, Timm):
         return Choice("scratch", f"{type(model).__name__} is trained from random weights")
     if data.dataset.slots is not None:
         return Choice("frozen", "the examples are embedded already")
     if len(shape) == 1:
-        return Choice("scratch", "the examples are vectors")
+        return Choice("frozen", "the examples are vectors")
     if min(shape[:2]) < TINY:
         return Choice("scratch", f"images of {shape[0]}×{shape[1]} pixels are too small for a pretrained network")
     try:
@@ -152,4 +153,5 @@ def trial_seconds(bank: Bank) -> float:
     smaller = 1.0
     if isinstance(encoder, Timm) and encoder.input_size:
         smaller = ((trial_side(encoder) or encoder.input_size) / encoder.input_size) ** 2
-    return TRIAL_FORWARDS * smaller * bank.seconds_per_view()
+    slower = ONNX_GAIN if bank.network.options.engine == "onnx" else 1.0
+    return TRIAL_FORWARDS * smaller * slower * bank.seconds_per_view()

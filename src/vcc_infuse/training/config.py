@@ -13,6 +13,7 @@ import yaml
 from ..algorithms import Algorithm
 from ..algorithms.baselines import ClosedForm
 from ..bank.bank import BankConfig
+from ..bank.onnx_engine import ENGINES, Engine
 from ..calibrators import Calibrator, Softmax
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from ..selectors import Selector
@@ -75,6 +76,7 @@ class TrainConfig:
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         compile: compile the model (takes a while to warm up).
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
+        engine: what computes a frozen network on CPUs: "torch", "onnx" (ONNX Runtime), or "auto" for the faster one.
         seed: seed of the initial weights, the order of the data and every random draw.
         bins: bins of the calibration metrics.
         out: run folder; from Python nothing is written without it, the command line picks a free one under runs/.
@@ -113,6 +115,7 @@ class TrainConfig:
     precision: Precision = "auto"
     compile: bool = False
     device: str = "auto"
+    engine: Engine = "auto"
     seed: int = 0
     bins: int = 15
     out: str | None = None
@@ -157,6 +160,7 @@ class TrainConfig:
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
+        check_choice("engine", self.engine, ENGINES)
         check_choice("on_nan", self.on_nan, ("stop", "skip", "rollback"))
         if self.on_nan == "rollback" and self.out is None:
             raise OptionError("on_nan", self.on_nan, "needs a run folder for its checkpoints", "set out")
@@ -203,6 +207,7 @@ class TrainOptions(TypedDict, total=False):
     precision: Precision
     compile: bool
     device: str
+    engine: Engine
     seed: int
     bins: int
     out: str | None

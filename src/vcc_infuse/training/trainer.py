@@ -32,7 +32,7 @@ from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
 from .cross_fit import cross_fit, fit_linear_probe, obstacle_to
 from .distributed import average_gradients, gather
-from .hand_out import hand_out
+from .hand_out import hand_out, scale_prior
 from .micro_batch import PROBE, fit_micro_batch
 from .nonfinite import Recovery, finite_gradient, refused_if_exploded
 from .optimizer import clip, learning_rate, set_learning_rate, warm_up_bn_momentum
@@ -356,7 +356,7 @@ class Trainer:
         state = self.state_
         if self.config.cross_fit is False:
             return
-        obstacle = obstacle_to(self, data, state.counters.train_seconds)
+        obstacle = obstacle_to(self, data)
         try:
             answers = cross_fit(self, data) if obstacle is None else []
         except (KeyboardInterrupt, Interrupted) as stop:
@@ -367,7 +367,8 @@ class Trainer:
             obstacle = str(fault)
         if obstacle is None:
             probe = fit_linear_probe(state, self.config.seed)
-            state.handed_out = hand_out(answers, state.classifier(), probe, state.calibrator)
+            prior = scale_prior(self.algorithm, self.config)
+            state.handed_out = hand_out(answers, state.classifier(), probe, state.calibrator, prior)
         if self.config.progress and state.main:
             print(state.handed_out.describe() if state.handed_out else f"not cross-validated: {obstacle}", flush=True)
 
