@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -144,7 +144,7 @@ def trial_network(encoder: nn.Module) -> Backbone:
 
 def trial_side(network: Timm) -> int | None:
     """The side of the images of a trial; that of the network if it is built for one size."""
-    fixed = network.net.pretrained_cfg.get("fixed_input_size")
+    fixed = cast(dict[str, Any], network.net.pretrained_cfg).get("fixed_input_size")
     return network.input_size if fixed or network.input_size is None else min(network.input_size, FINETUNE_SIDE)
 
 

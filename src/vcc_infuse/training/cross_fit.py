@@ -79,15 +79,15 @@ def label_folds(y: np.ndarray, seed: int = 0, most: int = FOLDS) -> np.ndarray:
 
 def obstacle_to(trainer: Trainer, data: SSLData) -> str | None:
     """Why a run cannot, or with "auto" should not, be cross-validated; None if nothing hinders."""
-    if on_images(data) and trainer.config.head_init != "probe":
+    config = trainer.config
+    if on_images(data) and config.head_init != "probe":
         return "a head that starts at random has no probe to compare with"
-    if trainer.config.init is not None or isinstance(trainer.model, Classifier):
+    if config.init is not None or isinstance(trainer.model, Classifier):
         return "the starting weights may have seen the labels"
     if np.bincount(data.labeled_y).max() < 2:
         return "every class has a single label"
-    config = trainer.config
     rows = FOLDS * fold_steps(trainer.steps) * config.batch_size * (1 + (config.unlabeled_ratio or 0))
-    if config.cross_fit == "auto" and not on_images(data) and rows * data.dataset.shape[0] > LARGEST:
+    if config.cross_fit == "auto" and (on_images(data) or rows * data.dataset.shape[0] > LARGEST):
         return "the run is too long to be repeated with fewer labels; cross_fit true does it all the same"
     return None
 
