@@ -22,6 +22,7 @@ from .data.split import LongTail
 from .data.ssl_data import SSLData
 from .errors import OptionError, UserError, check_choice, option_prefix
 from .models import Backbone
+from .models.concat import network_class
 from .selectors import Selector
 from .training.config import TrainConfig, TrainOptions, config_yaml
 from .training.presets import PAPER_REFRESH, PRESETS, method_options, preset_options
@@ -84,7 +85,7 @@ class PartConfig:
 
     def build(self, option: str, base: type[T]) -> T:
         """The object; an argument that the class refuses is named after `option`."""
-        kind = self.kind(option)
+        kind = network_class(self.kind(option), self.init_args)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise OptionError(option, self.class_path, f"must be a subclass of {base.__name__}")
         arguments = dict(self.init_args)

@@ -15,7 +15,7 @@ import torch
 from ..augment.views import ImageViews
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
-from ..models import MLP, Backbone, Identity, Timm
+from ..models import MLP, Backbone, Concat, Identity, Timm
 from ..models.classifier import set_up
 from ..utils.device import resolve_device
 from .bank import Bank, BankConfig, Job
@@ -66,7 +66,9 @@ def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) ->
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm) and encoder.input_size is None:  # what a laptop embeds at a few hundred per second
+    if (
+        isinstance(encoder, Timm | Concat) and encoder.input_size is None
+    ):  # what a laptop embeds at a few hundred per second
         side = min(height, width)
         encoder.input_size = SMALL if side <= SMALL else min(side, MEDIUM)
     with torch.random.fork_rng([]):

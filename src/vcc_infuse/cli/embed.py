@@ -15,6 +15,7 @@ from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData, load
 from ..errors import UserError, option_prefix
 from ..models import Timm
+from ..models.concat import network_class
 from ..training.trainer import Interrupted
 from ..utils.device import resolve_device
 from ..utils.progress import duration
@@ -69,7 +70,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--model.name", default="tf_efficientnet_lite0", help="a network of timm (%(default)s)")
     parser.add_argument("--model.weights", default="auto", metavar="WEIGHTS",
                         help="auto, timm, a torchvision name, a file, or none for random weights (auto)")  # fmt: skip
-    parser.add_argument("--model.input_size", type=integer(), metavar="SIDE",
+    parser.add_argument("--model.input_size", type=side, metavar="SIDE",
                         help="side to which views are resized for the network")  # fmt: skip
     parser.add_argument("--bank.weak", type=integer(), default=2, metavar="N", help="weak views per image (2)")
     parser.add_argument("--bank.strong", type=integer(), default=4, metavar="N", help="strong views per image (4)")
@@ -86,6 +87,11 @@ def read(argv: Sequence[str]) -> Namespace:
     return parser.read(argv)
 
 
+def side(text: str) -> int | str:
+    """The `type` of an option that takes a number of pixels, or one per network as in 224+260."""
+    return text if "+" in text else integer()(text)
+
+
 def make_bank(options: Namespace) -> Bank:
     """The bank, with what is embedded already."""
     chosen = vars(options)
@@ -95,7 +101,9 @@ def make_bank(options: Namespace) -> Bank:
         limits=limits_of(options),
     )  # fmt: skip
     dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
-    network = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
+    arguments = {name: chosen[f"model.{name}"] for name in ("name", "weights", "input_size")}
+    with option_prefix("model"):
+        network = network_class(Timm, arguments)(**arguments)
     config = BankConfig(**{name: chosen[f"bank.{name}"] for name in ("weak", "strong", "lazy", "batch_size")})
     data = SSLData(dataset, from_given_labels(dataset.train.y))
     with option_prefix("model"):
