@@ -66,11 +66,9 @@ def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) ->
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
-    if (
-        isinstance(encoder, Timm | Concat) and encoder.input_size is None
-    ):  # what a laptop embeds at a few hundred per second
-        side = min(height, width)
-        encoder.input_size = SMALL if side <= SMALL else min(side, MEDIUM)
+    for network in encoder.members if isinstance(encoder, Concat) else [encoder]:
+        if isinstance(network, Timm) and network.input_size is None:  # what its weights saw in training
+            network.input_size = network.native_size()
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         set_up(encoder, (channels, height, width))

@@ -78,6 +78,10 @@ class Concat(Backbone):
         for network, word in zip(self.members, _spread("interpolation", words, len(self.members)), strict=True):
             network.interpolation = word
 
+    def native_size(self) -> int:
+        """The largest side of the images that the pretrained weights saw in training."""
+        return max(network.native_size() for network in self.members)
+
     def setup(self, shape: tuple[int, ...]) -> None:
         """Create the networks for images of this shape, with random weights."""
         for network in self.members:
