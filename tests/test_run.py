@@ -12,7 +12,6 @@ from torch import nn
 import vcc_infuse
 from vcc_infuse import INFUSE, Callback, FixMatch, OptionError, SmallConv, UserError, resume, train
 from vcc_infuse.bank.bank import Bank
-from vcc_infuse.bank.embed import MEDIUM
 from vcc_infuse.cli.main import main
 from vcc_infuse.run import prepare
 from vcc_infuse.run_config import RunConfig
@@ -62,7 +61,7 @@ def test_photos_of_mixed_sizes_train_as_on_the_command_line(tmp_path, photos):
     assert result.predictor.predict(photos / "test" / "red").labels.shape == (4,)
     # The configuration repeats the run, and another seed makes another one.
     again = RunConfig.from_yaml(configs[0])
-    assert again.data.size == MEDIUM
+    assert again.data.size == 160
     for seed in (3, 4):
         words = ["train", "--config", str(result.folder / "config.yaml"), "--seed", str(seed)]
         assert main([*words, "--out", str(tmp_path / f"seed{seed}")]) == 0

@@ -12,6 +12,7 @@ from tests.helpers.processes import together
 
 from vcc_infuse import load_ssl
 from vcc_infuse.bank import bank as module
+from vcc_infuse.bank import storage
 from vcc_infuse.cli.main import main
 from vcc_infuse.utils import progress
 
@@ -38,8 +39,8 @@ def expected(photos, tmp_path_factory):
 
 
 def arrays(cache):
-    (folder,) = (Path(cache) / "banks").iterdir()
-    return folder.name, *(np.load(folder / f"{part}.npy") for part in ("train", "test"))
+    (folder,) = (Path(cache) / "banks").glob("*/*/")
+    return f"{folder.parent.name}/{folder.name}", *(np.load(folder / f"{part}.npy") for part in ("train", "test"))
 
 
 def same(one, other):
@@ -51,7 +52,7 @@ def test_it_says_what_it_does(photos, tmp_path, capsys):
     assert main(words) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     # 32 training images in three views, 8 test images in one
-    assert first.startswith("104 views of 40 images to embed: about ")
+    assert first.startswith("40 images, bank of 0.0 MB with 40 new images: 104 views to embed, about ")
     assert second.startswith("embedded 104 views in ")
     assert second.endswith(" per second")
     name, train, test = arrays(tmp_path)
@@ -75,14 +76,14 @@ def test_images_of_a_table_and_other_views(photos, tmp_path, capsys):
     assert main(words) == 0
     assert main([*words, "--augment", "microscopy"]) == 0
     assert len(list((tmp_path / "cache" / "banks").iterdir())) == 2
-    assert capsys.readouterr().out.count("120 views of 40 images to embed") == 2
+    assert capsys.readouterr().out.count("40 new images: 120 views to embed") == 2
     assert main([*words, "--augment", "microscpy"]) == 2
     assert "did you mean microscopy?" in capsys.readouterr().err
 
 
 def test_a_lazy_bank_has_plain_views_only(photos, tmp_path, expected, capsys):
     assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path), "--bank.lazy"]) == 0
-    assert capsys.readouterr().out.startswith("40 views of 40 images")
+    assert capsys.readouterr().out.startswith("40 images, bank of 0.0 MB with 40 new images: 40 views to embed")
     np.testing.assert_array_equal(arrays(tmp_path)[1][:, 0], expected[1][:, 0])
 
 
@@ -98,7 +99,7 @@ def test_two_processes_share_the_work(photos, tmp_path, expected):
     words = ["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]
     together(2, lambda: main(words), tmp_path / "log.txt")
     said = (tmp_path / "log.txt").read_text()
-    assert said.count("104 views of 40 images") == 1
+    assert said.count("104 views to embed") == 1
     assert said.count("bank: ") == 1
     assert same(arrays(tmp_path), expected)
 
@@ -107,7 +108,7 @@ def test_two_processes_share_the_work(photos, tmp_path, expected):
 def test_a_ray_cluster(photos, tmp_path, expected, monkeypatch):
     import ray
 
-    monkeypatch.setattr(module, "CHUNK", 8)  # five tasks
+    monkeypatch.setattr(storage, "CHUNK", 8)  # five tasks
     cache = tmp_path / "here"
     assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(cache)]) == 0
     try:

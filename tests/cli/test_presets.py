@@ -106,7 +106,8 @@ def test_the_start_line_says_everything(tmp_path, photos, capsys):
     words = ["--data", broken, "--labels", 8, "--preset", "frozen", *SMALL, "--device", "cpu", "--dry_run"]
     assert train(*words, "--cache", tmp_path / "cache", "--out", tmp_path / "r") == 0
     first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preset "))
-    pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; embedding about \d+ s, "
+    pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; bank of [\d.]+ MB with 64 new images, "
+               r"embedding about \d+ s, "
                r"training 600 steps about [\d.]+ (s|min), about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
     assert re.fullmatch(pattern, first)
 
@@ -132,10 +133,7 @@ def test_photos_of_different_sizes_are_resized_and_that_is_said(tmp_path, photos
     Image.new("RGB", (61, 50), "red").save(odd / "train" / "red" / "large.png")
     words = ["--data", odd, "--labels", 8, "--preset", "frozen", *SMALL, "--steps", 2, "--cache", tmp_path / "cache"]
     assert train(*words, "--progress", "true", "--out", tmp_path / "r") == 0
-    assert (
-        "the images have different sizes and are resized to 160×160; the option size sets another"
-        in capsys.readouterr().out
-    )
+    assert "the images are resized to 160×160 for the network; the option size sets another" in capsys.readouterr().out
     assert yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["size"] == 160
     assert train("--data", odd, "--labels", 8, "--preset", "scratch", "--out", tmp_path / "s") == 2
     assert "--size must be set, because the images have different sizes" in capsys.readouterr().err

@@ -78,10 +78,6 @@ class Concat(Backbone):
         for network, word in zip(self.members, _spread("interpolation", words, len(self.members)), strict=True):
             network.interpolation = word
 
-    def native_size(self) -> int:
-        """The largest side of the images that the pretrained weights saw in training."""
-        return max(network.native_size() for network in self.members)
-
     def setup(self, shape: tuple[int, ...]) -> None:
         """Create the networks for images of this shape, with random weights."""
         for network in self.members:
@@ -147,3 +143,10 @@ def network_class(kind: type, options: Mapping[str, Any]) -> type:
     if kind not in (Timm, Concat) or "name" not in options:
         return kind
     return Concat if SEPARATOR in str(options["name"]) else Timm
+
+
+def networks_of(backbone: nn.Module) -> list[Timm]:
+    """The networks of timm that make up a backbone; none if it is another one."""
+    if isinstance(backbone, Concat):
+        return backbone.members
+    return [backbone] if isinstance(backbone, Timm) else []

@@ -185,7 +185,7 @@ def fingerprint(state: TrainState, options: dict[str, Any], rows: Columns) -> Fi
         "classes": list(data.dataset.classes),
         "data": content_digest(*rows.values()),
         "split": content_digest(data.split.labeled, data.split.pool, data.split.held_out),
-        "network": bank.folder.name if bank else None,
+        "network": bank.folder.parent.name if bank else None,
         "processes": state.world,
         "total": state.task.steps,
     }
