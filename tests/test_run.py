@@ -1,6 +1,7 @@
 """One way to make a run: `train` and `resume` do what the command line does, and an interruption costs nothing."""
 
 import hashlib
+import itertools
 import json
 import shutil
 
@@ -236,3 +237,33 @@ def test_the_network_is_an_object_a_class_or_a_name(digits):
     assert all((states[0][name] == state[name]).all() for state in states[1:] for name in state)
     assert runs[0].folder is None
     assert isinstance(runs[0].predictor, vcc_infuse.Predictor)
+
+
+def sizes_of(config):
+    run = prepare(RunConfig.from_options({**QUIET, "labels": 4, "steps": 1, **config}))
+    return run.data.dataset.shape[:2], run.config.data.size, run.bank.encoder.input_size
+
+
+@pytest.mark.parametrize(
+    ("drawn", "given", "size", "expected"),
+    [
+        (None, None, None, ((160, 160), 160, 160)),  # photos of different sizes, at the native size of test_resnet
+        (None, 224, None, ((224, 224), 224, 224)),
+        (None, 224, 96, ((96, 96), 96, 224)),
+        ((200, 180), 32, None, ((32, 32), 32, 32)),  # of one size, larger than the network's
+        ((200, 180), 32, 64, ((64, 64), 64, 32)),
+        ((50, 40), 64, None, ((40, 50), None, 64)),  # smaller
+        ((50, 40), None, None, ((40, 50), None, 160)),
+    ],
+)
+def test_images_are_decoded_at_the_size_of_the_network(tmp_path, photos, drawn, given, size, expected):
+    folder = photos
+    if drawn is not None:
+        folder = tmp_path / "photos"
+        for part, name in itertools.product(("train", "test"), ("red", "blue")):
+            (folder / part / name).mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", drawn, (number, len(name), len(part))).save(folder / part / name / f"{number}.png")
+    network = {"class_path": "Timm", "init_args": {**NETWORK["init_args"], "input_size": given}}
+    options = {"data": str(folder), "preset": "frozen", "model": network, "size": size, "cache": str(tmp_path / "c")}
+    assert sizes_of(options) == expected

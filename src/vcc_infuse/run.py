@@ -44,7 +44,7 @@ LONG = 3600.0  # seconds from which on a run is announced with a warning
 KEEP = 0.75  # of the side of decoded photos: networks above it are shown smaller versions of these
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
-CHANGEABLE = ("data", "root", "label_file", "cache", "device", "progress")
+CHANGEABLE = ("data", "root", "label_file", "cache", "device", "engine", "progress")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,14 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
-            bank = open_bank(data, choice.encoder, config.bank, cache=config.cache, device=options.device)
+            bank = open_bank(
+                data,
+                choice.encoder,
+                config.bank,
+                cache=config.cache,
+                device=options.device,
+                engine=options.engine,
+            )
     return Prepared(config, data, trainer, bank, choice.reason)
 
 

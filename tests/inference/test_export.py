@@ -22,7 +22,6 @@ from vcc_infuse import (
     TemperatureScaling,
     Timm,
     Trainer,
-    UserError,
     WideResNet,
     export_model,
 )
@@ -203,12 +202,6 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
     assert message in shown
     assert shown.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "model.json", "model.safetensors"}
-
-
-def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("vcc_infuse.inference.export.PACKAGES", ("no_such_package",))
-    with pytest.raises(UserError, match=r"ONNX needs the package no_such_package; install it with: pip install"):
-        export_model(vectors()[1], tmp_path / "model.onnx")
 
 
 def test_the_loaded_run_exports_the_same(tmp_path):

@@ -164,7 +164,7 @@ def test_a_stream_goes_on_after_a_broken_image(predictor, photos, tmp_path):
     images = [folder / "0.png", tmp_path / "broken.png", tmp_path / "none.png", folder]
     found = list(predictor.stream(images))
     assert [bool(row.error) for row in found] == [False, True, True, *[False] * 4]
-    assert found[1].label is None
+    assert found[1].label is found[1].best_label is None
     assert "no such file" in found[2].error
     assert found[3].name == str(folder / "0.png")
     with pytest.raises(UserError, match=r"broken.png cannot be read: not an image file; remove it, or use stream"):
@@ -178,6 +178,7 @@ def test_an_unsure_image_has_no_label(predictor, digits):
     found = list(predictor.stream(x, abstain=least))
     assert [row.label is None for row in found] == (calibrated < least).tolist()
     assert all(row.probs for row in found)
+    assert [row.best_label for row in found] == [row.label for row in predictor.stream(x)]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ from ..utils.io import read_json
 from ..utils.progress import Progress
 from . import storage
 from .earlier import take_over
-from .encoder import ForwardOptions, FrozenNetwork, fastest_options
+from .encoder import ForwardOptions, FrozenNetwork, fastest_options, seconds_per_image
+from .onnx_engine import BATCH, ENGINES, Engine, choose_engine
 from .storage import StoredViews
 
 FORMAT = 3  # raise it when augmentation or layout changes, so that old banks are no longer found
@@ -110,12 +111,15 @@ class Bank:
         seed: int = 0,
         cache: str | None = None,
         device: torch.device | str = "cpu",
+        engine: Engine = "auto",
     ) -> None:
         self.source = dataset
         self.views = views
         self.config = config or BankConfig()
         self.seed = seed
+        self.cache = cache
         self.device = torch.device(device)
+        self.engine = check_choice("engine", engine, ENGINES)
         self.seconds = 0.0  # that this process has spent on embedding
         self.encoder = encoder.to(self.device).eval()
         self.images: dict[Part, np.ndarray] = {"train": dataset.train.x}
@@ -239,16 +243,27 @@ class Bank:
     def network(self) -> FrozenNetwork:
         """The frozen network; all processes that continue or share the work forward batches in the same way."""
         path = self.folder / FORWARD
-        options = ForwardOptions.default(self.device, self.config.batch_size)
-        if self.config.batch_size is None:
-            if read_json(path) is None:
-                # Measured only where there is enough to embed, so that measuring costs a few percent at most.
-                few = self.missing() < MEASURED
-                chosen = options if few else fastest_options(self.encoder, self._plain(storage.CHUNK))
-                with storage.published(path) as temporary:
-                    temporary.write_text(json.dumps(chosen._asdict()))
-            options = ForwardOptions(**(read_json(path) or {}))
-        return FrozenNetwork(self.encoder, self.views, options)
+        if read_json(path) is None:
+            with storage.published(path) as temporary:
+                temporary.write_text(json.dumps(self._fastest()._asdict()))
+        options = ForwardOptions(**(read_json(path) or {}))
+        if self.config.batch_size is not None:
+            options = options._replace(batch_size=self.config.batch_size)
+        engine = self.engine if self.engine != "auto" else check_choice("engine", options.engine, ENGINES)
+        fast = choose_engine(self.encoder, engine, device=self.device, cache=self.cache)
+        return FrozenNetwork(fast or self.encoder, self.views, options)
+
+    def _fastest(self) -> ForwardOptions:
+        """How batches go through the network. In PyTorch it is measured only where that costs a few percent at most."""
+        views = self.missing()
+        seconds = 0.0
+        if views >= MEASURED // 100 and self.engine == "auto" and self.device.type == "cpu":
+            seconds = views * seconds_per_image(self.encoder, self._plain(BATCH))
+        if choose_engine(self.encoder, self.engine, device=self.device, seconds=seconds, cache=self.cache):
+            return ForwardOptions(BATCH, channels_last=False, engine="onnx")
+        if views < MEASURED or self.config.batch_size is not None:
+            return ForwardOptions.default(self.device, self.config.batch_size)
+        return fastest_options(self.encoder, self._plain(storage.CHUNK))
 
     def seconds_per_view(self) -> float:
         """Time of a few images of the first chunk in all their views, augmentation included."""

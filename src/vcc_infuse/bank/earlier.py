@@ -60,8 +60,8 @@ def _read(folder: Path, part: str) -> EarlierViews | None:
         return None
     rows = len(views.marks)
     whole = views.features.shape[:1] == (rows,) and views.digests.shape == (rows, 2) and views.features.ndim == 3
-    types = (views.features.dtype, views.marks.dtype, views.digests.dtype) == (np.float16, np.uint64, np.uint64)
-    return views if whole and types else None
+    types = [array.dtype.name for array in views]
+    return views if whole and types == ["float16", "uint64", "uint64"] else None
 
 
 def _copy(source: EarlierViews, target: StoredViews) -> None:

@@ -1,4 +1,4 @@
-"""A frozen network at the speed of its hardware: batch size, memory layout and number format are measured."""
+"""A frozen network at the speed of its hardware: engine, batch size, memory layout and number format."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..augment.views import ImageViews
 from ..utils.device import fast_bf16
 from ..utils.seeding import seed_chunk
+from .onnx_engine import Engine
 
 LARGEST_HALF = 65504.0  # of float16
 CPU_SIZES = (8, 16, 32, 64)  # batch sizes to try
@@ -28,6 +29,7 @@ class ForwardOptions(NamedTuple):
     batch_size: int
     channels_last: bool = True
     bf16: bool = False
+    engine: Engine = "torch"
 
     @classmethod
     def default(cls, device: torch.device, batch_size: int | None = None) -> ForwardOptions:
@@ -53,12 +55,16 @@ def features(encoder: nn.Module, images: Tensor, options: ForwardOptions) -> Ten
 class FrozenNetwork:
     """A network with the views it is shown; it can be sent to other machines."""
 
-    encoder: nn.Module
+    encoder: nn.Module  # in PyTorch, or from `onnx_encoder`
     views: ImageViews
     options: ForwardOptions
 
     def __post_init__(self) -> None:
         self.encoder = self.encoder.eval().to(memory_format=self.options.memory_format)
+
+    def to(self, device: torch.device) -> FrozenNetwork:
+        """The same network on a device of this machine."""
+        return FrozenNetwork(self.encoder.to(device), self.views, self.options)
 
     def embed(
         self, device: torch.device, raw: np.ndarray, names: Sequence[str], key: tuple[int, ...], rows: np.ndarray | None
@@ -80,6 +86,17 @@ class FrozenNetwork:
                     pending = ahead.submit(self.views, name, images)
                 slots.append(features(self.encoder, view[wanted], self.options).cpu())
         return torch.stack(slots, 1).numpy()
+
+
+def seconds_per_image(encoder: nn.Module, images: Tensor) -> float:
+    """Time of a small batch of normalized images in PyTorch, by the better of two."""
+    options = ForwardOptions.default(images.device)
+    times = []
+    for _ in range(2):
+        began = time.perf_counter()
+        features(encoder, images, options).cpu()
+        times.append(time.perf_counter() - began)
+    return min(times) / len(images)
 
 
 def fastest_options(encoder: nn.Module, images: Tensor) -> ForwardOptions:

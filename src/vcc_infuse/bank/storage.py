@@ -55,12 +55,12 @@ class StoredViews:
 
     def missing(self) -> list[int]:
         """The chunks in which rows are not written yet."""
-        return np.unique(np.flatnonzero(self.marks.array == 0) // CHUNK).tolist()
+        return list(map(int, np.unique(np.flatnonzero(self.marks.array == 0) // CHUNK)))
 
     def unwritten(self, number: int) -> np.ndarray:
         """The rows of a chunk that are not written yet."""
         rows = self.chunk(number)
-        return rows[self.marks.array[rows] == 0]
+        return np.asarray(rows[self.marks.array[rows] == 0])
 
     def missing_rows(self, rows: np.ndarray) -> np.ndarray:
         """Those of the rows that lack views."""
@@ -96,7 +96,7 @@ class StoredViews:
     def _damaged(self, rows: np.ndarray) -> np.ndarray:
         marks = self.marks.array[rows]
         written = marks > 0
-        return rows[written][~intact(self.features, rows[written], marks[written])]
+        return np.asarray(rows[written][~intact(self.features, rows[written], marks[written])])
 
     def _repeat_plain(self, rows: np.ndarray) -> None:
         """Where a process was killed between the views and their mark."""

@@ -66,8 +66,8 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--data", required=not pruning, help="a named source, or a folder or zip of images")
     parser.add_argument("--root", help="folder with the files of a named source")
     parser.add_argument("--download", action="store_true", help="download missing files of a named source")
-    parser.add_argument("--size", type=integer(), help="resize images to size×size when they are decoded (the network's "
-                        "input for photos of different sizes, or larger than it)")  # fmt: skip
+    parser.add_argument("--size", type=integer(), help="resize images to size×size when they are decoded (to the "
+                        "network's input, if their sizes differ or are larger)")  # fmt: skip
     parser.add_argument("--mode", **one_of("auto", "rgb", "gray"), default="auto", help="color mode (auto)")
     parser.add_argument("--intensity", **one_of("auto", "full", "percentile"), default="auto",
                         help="which values of 16-bit and float images become black and white (auto)")  # fmt: skip
@@ -122,7 +122,15 @@ def make_bank(options: Namespace) -> Bank:
     data = SSLData(dataset, from_given_labels(dataset.train.y))
     with option_prefix("model"):
         encoder, _ = make_encoder(network, dataset.shape, seed=options.seed)
-    return open_bank(data, encoder, config, cache=options.cache, device=options.device, seed=options.seed)
+    return open_bank(
+        data,
+        encoder,
+        config,
+        cache=options.cache,
+        device=options.device,
+        engine=options.engine,
+        seed=options.seed,
+    )
 
 
 def announce(bank: Bank, missing: int, world: int) -> None:
@@ -156,4 +164,5 @@ def finish(bank: Bank, views: int, seconds: float) -> None:
     print(f"bank: {bank.folder} ({bank.megabytes:,.1f} MB)")
     others = [other.megabytes for other in list_banks(bank.folder.parents[2]) if other.path != bank.folder]
     if others:
-        print(f"{len(others):,} other banks take {sum(others):,.1f} MB; --prune DAYS removes those that nobody opens")
+        count = "1 other bank takes" if len(others) == 1 else f"{len(others):,} other banks take"
+        print(f"{count} {sum(others):,.1f} MB; --prune DAYS removes those that nobody opens")

@@ -51,7 +51,7 @@ def add_measured(parser: Parser, **data: Any) -> None:
 
 def image_predictor(options: Namespace) -> Predictor:
     """The classifier of a run that was trained on images."""
-    predictor = Predictor.load(options.run, options.device, options.trust_code)
+    predictor = Predictor.load(options.run, options.device, options.trust_code, engine=options.engine)
     if len(predictor.shape) != 3:
         raise UserError(f"{options.run} was trained on feature vectors, not on images; use Predictor in Python")
     return predictor

@@ -17,6 +17,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from ..bank.bank import BankConfig
+from ..bank.onnx_engine import ENGINES
 from ..data.images.store import Limits
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from ..models import Timm
@@ -299,6 +300,8 @@ def one_of(*choices: str) -> dict[str, Any]:
 def add_device(parser: Parser) -> None:
     """Add the option of every command that runs a network."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
+    parser.add_argument("--engine", **one_of(*ENGINES), default="auto",
+                        help="what computes a frozen network on CPUs; onnx is ONNX Runtime (auto)")  # fmt: skip
 
 
 def add_limits(parser: Parser) -> None:

@@ -9,16 +9,19 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
 from ..data.images.decode import SkippedImages
 from ..errors import UserError
 from ..inference.predictor import Prediction
-from ..utils.io import table_cell
+from ..utils.io import reading, table_cell
+from .findings import at_cut, measured_on, suggested
 from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
 from .parser import integer, limits_of, number, one_of
+
+FEW = 0.5  # of the images: with fewer answers the run's own cut is mentioned
 
 
 def run(argv: Sequence[str]) -> int:
@@ -27,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns ('*.png')")
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
     parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
-                        help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
+                        help="no label, only a best_label, where the calibrated confidence is lower")  # fmt: skip
     parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
     add_common(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     options = parser.read(argv)
@@ -41,7 +44,8 @@ def run(argv: Sequence[str]) -> int:
     first = next(rows, None)
     if first is not None:
         write_output(options.output, lambda handle: write_rows(chain([first], rows), predictor.classes, kind, handle))
-    return tally.report(options.abstain)
+    with reading(f"{options.run}/summary.json"):
+        return tally.report(options.abstain, predictor.summary or {})
 
 
 def expand(pattern: str) -> list[str]:
@@ -73,27 +77,42 @@ class Tally:
                 self.abstained += row.label is None
                 yield row
 
-    def report(self, abstain: float) -> int:
-        """Say on stderr what has no label; returns the exit status."""
+    def report(self, abstain: float, summary: dict[str, Any]) -> int:
+        """Say on stderr what has no label; returns the exit status. `summary` is that of the run."""
         self.skipped.report()
         if not self.count:
             print(f"vcc-infuse: none of the {self.skipped.count} images can be read", file=sys.stderr)
         elif abstain:
-            print(f"{self.abstained} of {self.count} images are below {abstain:g} and have no label", file=sys.stderr)
+            answered = self.count - self.abstained
+            others = "; the others have a best_label only" if self.abstained else ""
+            hint = better_cut(summary, abstain, answered / self.count)
+            print(f"--abstain {abstain:g} answers {answered} of {self.count} images{others}{hint}", file=sys.stderr)
         return 0 if self.count else 1
 
 
+def better_cut(summary: dict[str, Any], abstain: float, share: float) -> str:
+    """The cut that the run suggests, if `abstain` is higher and answers only a small `share` of the images."""
+    if share >= FEW:
+        return ""
+    if not summary.get("abstain"):
+        return "; the run has no measured cut to suggest: `vcc-infuse evaluate` on labeled images gives one"
+    lower = [cut for cut in suggested(summary) if cut["cut"] < abstain]
+    return "".join(f"; the run suggests {cut['cut']:g}: {at_cut(cut, measured_on(summary))}" for cut in lower)
+
+
 def write_rows(rows: Iterator[Prediction], classes: Sequence[str], kind: str, handle: TextIO) -> None:
-    """Write file, label (empty or null where it is left out), both confidences and the probability of each class."""
-    names = ("file", "label", "confidence", "confidence_calibrated")
+    """Write file, answer (empty or null where it abstains), likeliest class, confidences and class probabilities."""
+    names = ("file", "label", "best_label", "confidence", "confidence_calibrated")
     table = csv.writer(handle)
     if kind == "csv":
         table.writerow([*names, *(table_cell(f"p_{name}") for name in classes)])
     for row in rows:
         if kind == "csv":
             numbers = (row.confidence, row.calibrated, *row.probs)
-            table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
+            words = (row.name, row.label or "", row.best_label or "")
+            table.writerow([*map(table_cell, words), *(f"{value:.6f}" for value in numbers)])
         else:
-            values = (row.name, row.label, row.confidence, row.calibrated, dict(zip(classes, row.probs, strict=True)))
-            line = dict(zip((*names, "probabilities"), values, strict=True))
+            values = (row.name, row.label, row.best_label, row.confidence, row.calibrated)
+            probabilities = dict(zip(classes, row.probs, strict=True))
+            line = {**dict(zip(names, values, strict=True)), "probabilities": probabilities}
             handle.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -5,14 +5,9 @@ The graph takes raw images of any size and returns probabilities, labels and cal
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import importlib.util
 import io
 import json
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from ..bank.onnx_engine import quiet
 from ..errors import UserError, check_choice
 from ..utils.device import unit_features
 from ..utils.io import write_atomic
@@ -29,7 +25,6 @@ __all__ = ["ExportedClassifier", "export_model"]
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 OUTPUTS = ["probabilities", "label", "confidence"]
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class ExportedClassifier(nn.Module):
@@ -118,9 +113,6 @@ def export_model(predictor: Predictor, path: str | Path, format: Literal["onnx",
         raise UserError(f"{path}: there is no folder {path.parent}; create it first")
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file")
-    for name in PACKAGES if kind == "onnx" else ():
-        if importlib.util.find_spec(name) is None:
-            raise UserError(f"ONNX needs the package {name}; install it with: pip install 'vcc-infuse[onnx]'")
     with quiet():
         program = exported_program(predictor)
         write = write_onnx if kind == "onnx" else write_torch
@@ -192,15 +184,3 @@ def largest_difference(predictor: Predictor, path: str | Path) -> float:
         probs, _, confidence = map(torch.from_numpy, answers)
     differences = (probs - expected.probs).abs().max(), (confidence - expected.calibrated).abs().max()
     return max(map(float, differences))
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hide the exporters' notes on their own progress."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)

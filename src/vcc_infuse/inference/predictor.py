@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,11 +19,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..augment.views import BankViews, ImageViews, VectorViews
+from ..bank.onnx_engine import ENGINES, Engine, choose_engine
 from ..calibrators import Calibrator
 from ..data.dataset import Dataset, Examples
 from ..data.images.high_bit_depth import Ranges
 from ..data.images.store import Limits
-from ..errors import UserError, check_integer, check_range
+from ..errors import UserError, check_choice, check_integer, check_range
 from ..models import Classifier
 from ..models.pretrained import Preprocessing
 from ..runs.fingerprint import Fingerprint
@@ -31,7 +33,7 @@ from ..utils.device import resolve_device
 from ..utils.io import json_bytes, read_json, reading
 from ..utils.manifest import check, publish, settle
 from ..utils.serialization import Trust, from_config, load_state, to_config
-from .evaluate import evaluate, infer
+from .evaluate import evaluate, infer, name_classes
 from .hub import download, model_card, upload
 from .inputs import Inputs, Row, read_rows
 
@@ -68,10 +70,21 @@ class Predictions(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """One image of a stream: its label is None if its calibrated confidence is too low, or if there is an `error`."""
+    """One image of a stream.
+
+    Attributes:
+        name: the file, or the number of the image.
+        label: the answer; None if the calibrated confidence is too low, or if there is an `error`.
+        best_label: the most likely class, answered or not; None only if there is an `error`.
+        confidence: softmax confidence.
+        calibrated: calibrated confidence.
+        probs: softmax probabilities, one per class.
+        error: why the image cannot be read.
+    """
 
     name: str
     label: str | None
+    best_label: str | None = None
     confidence: float = math.nan
     calibrated: float = math.nan
     probs: tuple[float, ...] = ()
@@ -95,6 +108,8 @@ class Predictor:
         ranges: the values that become 0 and 255 in images with more than 8 bits per channel.
         summary: the metrics of the run it was loaded from.
         fingerprint: which run it was trained in.
+        engine: what computes timm networks on CPUs: "torch", "onnx" (ONNX Runtime), or "auto" for the latter if the
+            network is in the cache already.
 
     >>> predictor = Predictor.load("runs/x")  # doctest: +SKIP
     >>> labels, probs, confidence, calibrated = predictor.predict("photos/")  # doctest: +SKIP
@@ -112,9 +127,17 @@ class Predictor:
     ranges: Ranges = ()
     summary: dict[str, Any] | None = None
     fingerprint: Fingerprint | None = None
+    engine: Engine = "auto"
 
     @classmethod
-    def load(cls, folder: str | Path, device: torch.device | str = "auto", trust_code: Trust = False) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        device: torch.device | str = "auto",
+        trust_code: Trust = False,
+        *,
+        engine: Engine = "auto",
+    ) -> Self:
         """Load a run folder; nothing is unpickled or downloaded.
 
         Args:
@@ -122,15 +145,19 @@ class Predictor:
             device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" or "mps".
             trust_code: import classes that model.json names and that are not part of this package: True, or their
                 import paths. Importing runs their code.
+            engine: see the class.
         """
         folder = Path(folder)
+        check_choice("engine", engine, ENGINES)
         device = device if isinstance(device, torch.device) else resolve_device(device)
         with reading(folder / "model.json", "restore it from a copy, or train again"):
             settle(folder)
             if not (folder / "model.json").is_file():
                 raise UserError(f"{folder} has no model.json; give the folder of a finished run (its option out)")
             check(folder, ["model.json", "model.safetensors", "summary.json"])
-            return cls._from_card(read_json(folder / "model.json") or {}, folder, device, trust_code)
+            predictor = cls._from_card(read_json(folder / "model.json") or {}, folder, device, trust_code)
+        predictor.engine = engine
+        return predictor
 
     @classmethod
     def _from_card(cls, card: dict[str, Any], folder: Path, device: torch.device, trust_code: Trust) -> Self:
@@ -252,7 +279,8 @@ class Predictor:
         Args:
             images: as in `predict`; an iterable is read as it is needed, `batch_size` images ahead.
             batch_size: images per forward.
-            abstain: an image with a lower calibrated confidence gets no label.
+            abstain: an image with a lower calibrated confidence gets no `label`, only a `best_label`. The run suggests
+                cuts: `predictor.summary["abstain"]`.
             limits: the largest files and images that are read.
 
         Returns:
@@ -274,16 +302,23 @@ class Predictor:
                     yield Prediction(row.name, None, error=row.error)
                 else:
                     label, probs, confidence, calibrated = next(answers)
-                    name = self.classes[label] if calibrated >= least else None
-                    yield Prediction(row.name, name, confidence, calibrated, tuple(probs))
+                    best = self.classes[label]
+                    answer = best if calibrated >= least else None
+                    yield Prediction(row.name, answer, best, confidence, calibrated, tuple(probs))
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
-        """All test metrics on labeled examples; see `inference.evaluate.measure`."""
+        """All test metrics on labeled examples: see `inference.evaluate.measure`, and `per_class` of `name_classes`."""
         counts = self.task.label_counts
-        return evaluate(self.model, self.calibrator, examples, self.views, self.device, bins, counts)
+        figures = evaluate(self._fast_model, self.calibrator, examples, self.views, self.device, bins, counts)
+        return name_classes(figures, self.classes, counts.tolist())
+
+    @cached_property
+    def _fast_model(self) -> nn.Module:
+        """The network that answers: in ONNX Runtime, or as it is."""
+        return choose_engine(self.model, self.engine, device=self.device) or self.model
 
     def _label(self, x: np.ndarray, size: int) -> Predictions:
-        logits, calibrated = infer(self.model, self.calibrator, x, self.views, self.device, size=size)
+        logits, calibrated = infer(self._fast_model, self.calibrator, x, self.views, self.device, size=size)
         probs = logits.softmax(1)
         confidence, labels = probs.max(1)
         return Predictions(labels, probs, confidence, calibrated)

@@ -65,7 +65,8 @@ class Timm(Backbone):
         if torchvision_name(self.weights):
             return torchvision_preprocessing(self.weights).size
         self._check_name()
-        config = timm.get_pretrained_cfg(self.name)
+        if (config := timm.get_pretrained_cfg(self.name)) is None:
+            raise OptionError("input_size", None, "must be set", f"timm does not say which images {self.name} expects")
         return int(config.input_size[-1])
 
     def setup(self, shape: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ import yaml
 from ..algorithms import Algorithm
 from ..algorithms.baselines import ClosedForm
 from ..bank.bank import BankConfig
+from ..bank.onnx_engine import ENGINES, Engine
 from ..calibrators import Calibrator, Softmax
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from ..selectors import Selector
@@ -71,6 +72,7 @@ class TrainConfig:
         precision: "auto" uses bf16 where the hardware supports it; or fp32, bf16, fp16.
         compile: compile the model (takes a while to warm up).
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
+        engine: what computes a frozen network on CPUs: "torch", "onnx" (ONNX Runtime), or "auto" for the faster one.
         seed: seed of the initial weights, the order of the data and every random draw.
         bins: bins of the calibration metrics.
         minutes: how long embedding may take; the presets auto and frozen choose network and size on the labels to fit.
@@ -109,6 +111,7 @@ class TrainConfig:
     precision: Precision = "auto"
     compile: bool = False
     device: str = "auto"
+    engine: Engine = "auto"
     seed: int = 0
     bins: int = 15
     minutes: float = 10.0
@@ -153,6 +156,7 @@ class TrainConfig:
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
+        check_choice("engine", self.engine, ENGINES)
         check_choice("on_nan", self.on_nan, ("stop", "skip", "rollback"))
         if self.on_nan == "rollback" and self.out is None:
             raise OptionError("on_nan", self.on_nan, "needs a run folder for its checkpoints", "set out")
@@ -198,6 +202,7 @@ class TrainOptions(TypedDict, total=False):
     precision: Precision
     compile: bool
     device: str
+    engine: Engine
     seed: int
     bins: int
     minutes: float

@@ -297,4 +297,4 @@ def error_on_test_set(state: TrainState, model: Classifier) -> float | None:
     test = state.data.dataset.test
     if test is None:
         return None
-    return float(evaluate(model, Softmax(), test, state.views, state.device)["error"])  # type: ignore[arg-type]
+    return float(evaluate(model, Softmax(), test, state.views, state.device)["error"])

@@ -107,7 +107,7 @@ def common_shape(headers: Iterable[Header], size: Size, mode: str) -> tuple[int,
         shown = ", ".join(f"{w}×{h} ({n} files)" for (h, w), n in sizes.most_common(3))
         more = f" and {len(sizes) - 3} more sizes" if len(sizes) > 3 else ""
         reason = f"must be set, because the images have different sizes: {shown}{more}"
-        raise OptionError("size", None, reason, "224 suits photographs; vcc_infuse.train resizes by itself")
+        raise OptionError("size", None, reason, "160 or 224 suit photographs; vcc_infuse.train resizes by itself")
     several = Counter(h.channels for h in headers if not h.reason)
     several.pop(0, None)
     gray = mode == "gray" or (mode == "auto" and all(h.gray for h in headers if not h.reason))
