@@ -14,14 +14,13 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .bank.bank import Bank, BankConfig
-from .bank.choose import networks_at_hand
 from .bank.embed import head, input_side, make_encoder, open_bank
 from .calibrators import Calibrator
 from .data.ssl_data import SSLData, load_ssl, network_size
 from .errors import UserError, option_prefix
 from .inference.predictor import Predictor
 from .models import MLP, Backbone, Concat, Timm
-from .run_config import PartConfig, RunConfig, RunOptions, resolve
+from .run_config import PartConfig, RunConfig, RunOptions, pretrained_networks, resolve
 from .runs import checkpoint
 from .runs.fingerprint import changed_options, options_of, refuse
 from .runs.folder import RunFolder
@@ -70,7 +69,7 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     check_compatible(algorithm, calibrator, selector)
     check_lazy(algorithm, options.lazy)
     model = None if config.model is None else likely.build("model")
-    networks = _networks(config, model)
+    networks = pretrained_networks(config, model)
     asked = config
     config, data = _loaded(asked, data, algorithm, networks)
     with phase("loading the network", shown=options.progress and config.preset in ("auto", "frozen")):
@@ -84,27 +83,9 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
-            bank = open_bank(
-                data,
-                choice.encoder,
-                config.bank,
-                cache=config.cache,
-                device=options.device,
-                engine=options.engine,
-            )
+            where = {"cache": config.cache, "device": options.device, "engine": options.engine}
+            bank = open_bank(data, choice.encoder, config.bank, **where)
     return Prepared(config, data, trainer, bank, choice.reason)
-
-
-def _networks(config: RunConfig, model: nn.Module | None) -> list[Timm | Concat]:
-    """The pretrained networks to choose from: the user's, else those at hand at the size given; none for other models."""
-    if config.preset not in ("auto", "frozen"):
-        return [model] if isinstance(model, Timm | Concat) else [Timm()] if config.preset == "finetune" else []
-    part = config.model
-    open_name = isinstance(part, PartConfig) and not {"name", "weights", "model_kwargs"} & part.init_args.keys()
-    if model is not None and not (open_name and isinstance(model, Timm)):
-        return [model] if isinstance(model, Timm | Concat) else []
-    options = dict(part.init_args) if isinstance(part, PartConfig) else {}
-    return [type(network)(network.name, **options) for network in networks_at_hand()]
 
 
 def _loaded(
@@ -147,12 +128,12 @@ def _choose(
     """The preset, and for `frozen` the network that embeds, with its weights."""
     with option_prefix("model"):
         if config.preset == "auto":
-            return auto.choose_preset(data, model, networks, config.train_config(), config.bank)
+            return auto.choose_preset(data, model, networks, config.train_config(), config.bank, config.cache)
         embedded = len(data.dataset.shape) == 1 and not isinstance(model, Timm | Concat)  # features already
         if config.preset != "frozen" or embedded:
             return auto.Choice(config.preset, "")
         if networks:
-            return auto.choose_network(data, networks, config.train_config(), config.bank)
+            return auto.choose_network(data, networks, config.train_config(), config.bank, config.cache)
         if not isinstance(model, Backbone):
             raise UserError(f"the preset frozen needs a pretrained network such as Timm, not {type(model).__name__}")
         return auto.Choice("frozen", "", make_encoder(model, data.dataset.shape)[0])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from ..utils.device import resolve_device, unit_features
 from .bank import BankConfig
 from .embed import make_encoder
 from .encoder import ForwardOptions, FrozenNetwork
+from .onnx_engine import BATCH, Engine, choose_engine
 
 SIDES = (96, 160, 224)  # besides the native one, and only those clearly below it
 BELOW = 0.8
@@ -34,6 +35,7 @@ MOST_NETWORKS = 4  # of those at hand: more would take longer to compare than th
 MOST_LABELS = 500
 SAMPLE = 128  # images, labeled or not, from which on the statistics of the features hardly change
 TIMED = 8  # images on which a network is timed
+HOPELESS = 5.0  # times too slow in PyTorch
 SHARE = 0.1  # of the time of embedding that the comparison may take,
 SECONDS = 5.0  # or so long, if that is more
 MARGIN = 1.0  # standard errors of the difference within which a candidate counts as good as the best
@@ -95,7 +97,9 @@ def choose_encoder(
     *,
     minutes: float = 10.0,
     bank: BankConfig | None = None,
+    cache: str | None = None,
     device: str = "auto",
+    engine: Engine = "auto",
     processes: int = 1,
     seed: int = 0,
 ) -> EncoderChoice:
@@ -107,7 +111,9 @@ def choose_encoder(
             are on this machine, and pairs of them.
         minutes: how long embedding may take.
         bank: which views are going to be embedded.
+        cache: folder of exported networks; see the option of `load_ssl`.
         device: where the networks compute.
+        engine: "torch", "onnx", or "auto" for the faster one.
         processes: how many share the embedding.
         seed: seed of the folds and of the sample.
 
@@ -124,9 +130,9 @@ def choose_encoder(
     options = [option for network in networks or networks_at_hand() for option in at_sizes(network)]
     if len(options) == 1:
         return EncoderChoice(options[0], "the only candidate", (), 0.0)
-    trial = Trial(data, bank or BankConfig(), resolve_device(device), processes, seed)
-    timed = trial.time(options, minutes)
-    candidates = trial.compare(timed, minutes)
+    work = Work(bank or BankConfig(), resolve_device(device), engine, cache, processes)
+    trial = Trial(data, work, minutes, seed)
+    candidates = trial.compare(trial.time(options))
     best, reason = decide(candidates, minutes)
     ordered = tuple(sorted(candidates, key=lambda candidate: candidate.minutes))
     return EncoderChoice(best.encoder, reason, ordered, time.perf_counter() - began)
@@ -203,23 +209,35 @@ def trial_rows(data: SSLData, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.concatenate([y[order], np.full(len(sample), -1)])
 
 
+class Work(NamedTuple):
+    """What is going to be embedded, and how."""
+
+    bank: BankConfig
+    device: torch.device
+    engine: Engine
+    cache: str | None
+    processes: int
+
+
 class Trial:
     """The images that candidates are compared on, and every network of theirs, built, timed and asked once."""
 
-    def __init__(self, data: SSLData, bank: BankConfig, device: torch.device, processes: int, seed: int) -> None:
+    def __init__(self, data: SSLData, work: Work, minutes: float, seed: int) -> None:
         self.dataset = data.dataset
-        self.device = device
+        self.work = work
+        self.device = work.device
+        self.limit = minutes
         self.seed = seed
         self.rows, self.labels = trial_rows(data, seed)
-        names = ("plain",) if bank.lazy else bank.names
+        names = ("plain",) if work.bank.lazy else work.bank.names
         tests = 0 if self.dataset.test is None or self.dataset.validation is not None else len(self.dataset.test)
-        self.views = (len(self.dataset.train) * len(names) + tests) / processes
+        self.views = (len(self.dataset.train) * len(names) + tests) / work.processes
         self.augmenting = self._seconds_of_views(names)
         self.loaded: dict[tuple[str, str], Timm | UserError] = {}
         self.built: dict[str, FrozenNetwork] = {}
         self.seconds: dict[str, float] = {}
 
-    def time(self, options: Sequence[Timm | Concat], minutes: float) -> list[Candidate]:
+    def time(self, options: Sequence[Timm | Concat]) -> list[Candidate]:
         """The minutes of each candidate. Those at sizes above one that takes too long are left out.
 
         So are networks that cannot be loaded or cannot take a size, unless none can.
@@ -235,16 +253,16 @@ class Trial:
             except UserError as fault:
                 faults.append(fault)
                 continue
-            candidates.append(Candidate(option, self.views * (seconds + self.augmenting) / 60))
-            if candidates[-1].minutes > minutes:
+            candidates.append(Candidate(option, self._minutes(seconds)))
+            if candidates[-1].minutes > self.limit:
                 too_slow.add(option.name)
         if not candidates:
             raise faults[0]
         return candidates
 
-    def compare(self, candidates: Sequence[Candidate], minutes: float) -> list[Candidate]:
+    def compare(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with the answers of their probes; without, where they take too long or labels are too few."""
-        fitting = [candidate for candidate in candidates if candidate.minutes <= minutes]
+        fitting = [candidate for candidate in candidates if candidate.minutes <= self.limit]
         parts = {_key(network) for candidate in fitting for network in networks_of(candidate.encoder)}
         allowed = max(SECONDS, SHARE * 60 * max((candidate.minutes for candidate in fitting), default=0.0))
         count = int(allowed / max(sum(self.seconds[key] for key in parts), 1e-9))
@@ -254,6 +272,9 @@ class Trial:
             return list(candidates)
         features = {key: self._embed(self.built[key], self.rows[:count]) for key in parts}
         return [self._probed(one, features, y) if one in fitting else one for one in candidates]
+
+    def _minutes(self, seconds: float) -> float:
+        return self.views * (seconds + self.augmenting) / 60
 
     def _probed(self, candidate: Candidate, features: dict[str, Tensor], y: Tensor) -> Candidate:
         joined = torch.cat([features[_key(network)] for network in networks_of(candidate.encoder)], 1).float()
@@ -267,35 +288,53 @@ class Trial:
         return replace(candidate, losses=answers.losses, error=float(answers.wrong.mean()))
 
     def _seconds(self, network: Timm) -> float:
-        """Per image, without augmentation: the better of two turns."""
+        """Per image, without augmentation."""
         key = _key(network)
         if key not in self.seconds:
-            self.built[key] = self._build(network)
-            rows = self.rows[:TIMED]
-            self._embed(self.built[key], rows[:1])  # warms up
-            times = []
-            for _ in range(2):
-                began = time.perf_counter()
-                self._embed(self.built[key], rows)
-                times.append(time.perf_counter() - began)
-            self.seconds[key] = min(times) / len(rows)
+            slow = self._build(network)
+            seconds = self._time(slow)
+            self.built[key] = slow
+            # No engine makes up for more than that, and an export takes a while.
+            if self._minutes(seconds) < HOPELESS * self.limit:
+                self.built[key] = self._faster(slow, self.views * seconds)
+            self.seconds[key] = seconds if self.built[key] is slow else self._time(self.built[key])
         return self.seconds[key]
+
+    def _time(self, network: FrozenNetwork) -> float:
+        """Per image, by the better of two turns."""
+        rows = self.rows[:TIMED]
+        self._embed(network, rows[:1])  # warms up
+        times = []
+        for _ in range(2):
+            began = time.perf_counter()
+            self._embed(network, rows)
+            times.append(time.perf_counter() - began)
+        return min(times) / len(rows)
 
     def _build(self, network: Timm) -> FrozenNetwork:
         encoder = copy.copy(self._load(network))
         if encoder.side_matters():
-            encoder, _ = make_encoder(network, self.dataset.shape)
-        encoder.input_size = network.input_size
+            encoder = cast(Timm, make_encoder(network, self.dataset.shape)[0])
+        encoder.resize(cast(int, network.input_size))
         expects = encoder.preprocessing() or self.dataset
         views = ImageViews(expects.mean, expects.std, self.dataset.flip, self.dataset.augment)
         return FrozenNetwork(encoder.to(self.device), views, ForwardOptions.default(self.device))
+
+    def _faster(self, network: FrozenNetwork, seconds: float) -> FrozenNetwork:
+        """The network as the bank is going to use it, if `seconds` of work in PyTorch lie ahead."""
+        work = self.work
+        fast = choose_engine(network.encoder, work.engine, device=self.device, seconds=seconds, cache=work.cache)
+        if fast is None:
+            return network
+        return FrozenNetwork(fast, network.views, ForwardOptions(BATCH, channels_last=False, engine="onnx"))
 
     def _load(self, network: Timm) -> Timm:
         """The network at its native size, with its weights; looked for once, even if in vain."""
         key = (network.name, network.weights)
         if key not in self.loaded:
             try:
-                self.loaded[key] = make_encoder(_resized(network, network.native_size()), self.dataset.shape)[0]
+                native = _resized(network, network.native_size())
+                self.loaded[key] = cast(Timm, make_encoder(native, self.dataset.shape)[0])
             except UserError as fault:
                 self.loaded[key] = fault
         if isinstance(loaded := self.loaded[key], UserError):

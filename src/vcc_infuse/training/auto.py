@@ -56,6 +56,7 @@ def choose_preset(
     networks: Sequence[Timm | Concat],
     config: TrainConfig,
     bank: BankConfig,
+    cache: str | None = None,
 ) -> Choice:
     """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`."""
     shape = data.dataset.shape
@@ -68,13 +69,19 @@ def choose_preset(
     if min(shape[:2]) < TINY:
         return Choice("scratch", f"images of {shape[0]}×{shape[1]} pixels are too small for a pretrained network")
     try:
-        choice = choose_network(data, networks, config, bank)
+        choice = choose_network(data, networks, config, bank, cache)
     except UserError as fault:
         return Choice("scratch", str(fault))
     return choice if choice.reason else Choice("scratch", "weights is none")
 
 
-def choose_network(data: SSLData, networks: Sequence[Timm | Concat], config: TrainConfig, bank: BankConfig) -> Choice:
+def choose_network(
+    data: SSLData,
+    networks: Sequence[Timm | Concat],
+    config: TrainConfig,
+    bank: BankConfig,
+    cache: str | None = None,
+) -> Choice:
     """The network and size that the labels and the minutes recommend, with its weights.
 
     One process chooses for all, because times differ between them.
@@ -85,8 +92,8 @@ def choose_network(data: SSLData, networks: Sequence[Timm | Concat], config: Tra
     if main:
         try:
             chosen[0] = choose_encoder(
-                data, networks, minutes=config.minutes, bank=bank, device=config.device, processes=processes,
-                seed=config.seed,
+                data, networks, minutes=config.minutes, bank=bank, cache=cache, device=config.device,
+                engine=config.engine, processes=processes, seed=config.seed,
             )  # fmt: skip
         except UserError as fault:
             chosen[0] = fault
