@@ -15,7 +15,7 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .bank.bank import BankConfig
-from .bank.choose import networks_at_hand
+from .bank.choose import at_size, networks_at_hand
 from .calibrators import Calibrator
 from .data.images.store import Limits
 from .data.sources.named import SOURCES
@@ -310,4 +310,5 @@ def pretrained_networks(config: RunConfig, model: nn.Module | None) -> list[Timm
     named = model is not None and (not isinstance(config.model, PartConfig) or given.keys() - {"input_size"})
     if named or not isinstance(model, Timm | Concat | None):
         return [model] if isinstance(model, Timm | Concat) else []
-    return [type(network)(network.name, **given) for network in networks_at_hand()]
+    size = given.get("input_size")
+    return [network if size is None else at_size(network, size) for network in networks_at_hand()]

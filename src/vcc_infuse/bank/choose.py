@@ -155,7 +155,7 @@ def at_sizes(network: Timm | Concat) -> list[Timm | Concat]:
         # From the native size down, so that every network is at its own when the others are.
         levels = zip(*(reversed(_sides(member)) for member in network.members), strict=False)
         sizes = [SEPARATOR.join(map(str, level)) for level in levels][::-1]
-    return [_resized(network, size) for size in sizes]
+    return [at_size(network, size) for size in sizes]
 
 
 def _sides(network: Timm) -> list[int]:
@@ -163,7 +163,8 @@ def _sides(network: Timm) -> list[int]:
     return [*(side for side in SIDES if side <= BELOW * native), native]
 
 
-def _resized(network: Timm | Concat, size: int | str) -> Timm | Concat:
+def at_size(network: Timm | Concat, size: int | str) -> Timm | Concat:
+    """The network at another size; not for one that is built."""
     resized = copy.deepcopy(network)
     resized.input_size = size  # type: ignore[assignment]
     return resized
@@ -333,7 +334,7 @@ class Trial:
         key = (network.name, network.weights)
         if key not in self.loaded:
             try:
-                native = _resized(network, network.native_size())
+                native = at_size(network, network.native_size())
                 self.loaded[key] = cast(Timm, make_encoder(native, self.dataset.shape)[0])
             except UserError as fault:
                 self.loaded[key] = fault
