@@ -48,7 +48,6 @@ STUDIES = {
     "estimator": "SSLClassifier on feature vectors against logistic regression",
     "features": "arrays of features of a dataset, on which others compare",
     "finetune": "fine-tuning where frozen features are weak",
-    "finetune": "what the usual mistakes of fine-tuning cost",
     "hand_out": "whether a cross-validated run is ever behind its probe, and its confidence",
     "lazy": "what lazy strong views save",
     "methods": "which method and calibrator is best on frozen features",

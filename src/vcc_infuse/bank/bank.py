@@ -287,7 +287,8 @@ class Bank:
         recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]
         options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
         # Its layers, not its own repr, which names the file of the weights.
-        layers = [type(self.encoder).__name__, *self.encoder.children()]
+        networks = getattr(self.encoder, "networks", [self.encoder])
+        layers = [layer for network in networks for layer in (type(network).__name__, *network.children())]
         digest = hashlib.blake2b(repr([recipe, options, layers]).encode(), digest_size=DIGEST)
         for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
 from ..algorithms import Supervised
-from ..bank.bank import Bank
+from ..bank.bank import Bank, BankConfig
+from ..bank.choose import EncoderChoice, choose_encoder
 from ..bank.embed import make_encoder
 from ..bank.encoder import seconds_per_image
 from ..bank.onnx_engine import BATCH
@@ -23,9 +28,9 @@ from ..data.split import hold_out
 from ..data.ssl_data import SSLData
 from ..errors import UserError
 from ..inference.evaluate import evaluate
-from ..models import Backbone, Classifier, Timm
+from ..models import Backbone, Classifier, Concat, Timm
 from ..models.linear_probe import fit_probe
-from ..utils.device import unit_features
+from ..utils.device import resolve_device, unit_features
 from .config import TrainConfig
 from .presets import FINETUNE, FINETUNE_SIDE
 from .trainer import Trainer
@@ -44,12 +49,20 @@ class Choice(NamedTuple):
     preset: str
     reason: str
     encoder: Backbone | None = None
+    lines: Sequence[str] = ()  # that show how the network was chosen
 
 
-def choose_preset(data: SSLData, model: nn.Module | None = None) -> Choice:
+def choose_preset(
+    data: SSLData,
+    model: nn.Module | None,
+    networks: Sequence[Timm | Concat],
+    config: TrainConfig,
+    bank: BankConfig,
+    cache: str | None = None,
+) -> Choice:
     """`frozen` for vectors, and for images large enough to embed if pretrained weights are at hand; else `scratch`."""
     shape = data.dataset.shape
-    if model is not None and not isinstance(model, Timm):
+    if model is not None and not networks:
         return Choice("scratch", f"{type(model).__name__} is trained from random weights")
     if data.dataset.slots is not None:
         return Choice("frozen", "the examples are embedded already")
@@ -58,12 +71,41 @@ def choose_preset(data: SSLData, model: nn.Module | None = None) -> Choice:
     if min(shape[:2]) < TINY:
         return Choice("scratch", f"images of {shape[0]}×{shape[1]} pixels are too small for a pretrained network")
     try:
-        encoder, source = make_encoder(model or Timm(), shape)
+        choice = choose_network(data, networks, config, bank, cache)
     except UserError as fault:
         return Choice("scratch", str(fault))
-    if not source:
-        return Choice("scratch", "weights is none")
-    return Choice("frozen", f"pretrained weights from {source}", encoder)
+    return choice if choice.reason else Choice("scratch", "weights is none")
+
+
+def choose_network(
+    data: SSLData,
+    networks: Sequence[Timm | Concat],
+    config: TrainConfig,
+    bank: BankConfig,
+    cache: str | None = None,
+) -> Choice:
+    """The network and size that the labels and the minutes recommend, with its weights.
+
+    One process chooses for all, because times differ between them.
+    """
+    chosen: list[EncoderChoice | UserError | None] = [None]
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    main = os.environ.get("RANK", "0") == "0"
+    if main:
+        try:
+            chosen[0] = choose_encoder(
+                data, networks, minutes=config.minutes, bank=bank, cache=cache, device=config.device,
+                engine=config.engine, processes=processes, seed=config.seed,
+            )  # fmt: skip
+        except UserError as fault:
+            chosen[0] = fault
+    if processes > 1:
+        PartialState(cpu=resolve_device(config.device).type == "cpu")
+        broadcast_object_list(chosen)
+    if not isinstance(chosen[0], EncoderChoice):
+        raise cast(UserError, chosen[0])
+    encoder, source = make_encoder(chosen[0].encoder, data.dataset.shape)
+    return Choice("frozen", f"pretrained weights from {source}" if source else "", encoder, chosen[0].lines())
 
 
 def training_seconds(trainer: Trainer, data: SSLData) -> float:

@@ -79,6 +79,7 @@ class TrainConfig:
         engine: what computes a frozen network on CPUs: "torch", "onnx" (ONNX Runtime), or "auto" for the faster one.
         seed: seed of the initial weights, the order of the data and every random draw.
         bins: bins of the calibration metrics.
+        minutes: how long embedding may take; the presets auto and frozen choose network and size on the labels to fit.
         out: run folder; from Python nothing is written without it, the command line picks a free one under runs/.
         tracker: also show metrics and reliability diagrams live in "tensorboard" (needs the extra `track`) or
             "wandb" (needs the extra `wandb`).
@@ -118,6 +119,7 @@ class TrainConfig:
     engine: Engine = "auto"
     seed: int = 0
     bins: int = 15
+    minutes: float = 10.0
     out: str | None = None
     tracker: TrackerName = "none"
     preset: str | None = None
@@ -157,6 +159,7 @@ class TrainConfig:
         if self.lazy and self.joint_bn:
             rule = "must be false with joint_bn, which computes all views at once"
             raise OptionError("lazy", True, rule, "leave out one")
+        check_range("minutes", self.minutes, open_low=True)
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
@@ -210,6 +213,7 @@ class TrainOptions(TypedDict, total=False):
     engine: Engine
     seed: int
     bins: int
+    minutes: float
     out: str | None
     tracker: TrackerName
     report: bool
