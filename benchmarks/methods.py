@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 import vcc_infuse
 from vcc_infuse import Algorithm, Balance, Calibrator
@@ -86,17 +87,15 @@ def key_of(run: Run) -> tuple[Any, ...]:
 
 
 def mean_ranks(runs: Sequence[Run]) -> dict[str, float]:
-    """The mean rank of each row's error over all sets, label counts and seeds that every row has; 1 is the best."""
+    """The mean rank of each row's error among the rows that were run in every cell; 1 is the best."""
     cells: dict[tuple[Any, ...], dict[str, float]] = defaultdict(dict)
     for run in runs:
         cells[key_of(run)[:3]][run["row"]] = run["error"]
-    names = sorted({run["row"] for run in runs})
-    table = np.array([[cell[name] for name in names] for cell in cells.values() if len(cell) == len(names)])
-    if not len(table):
+    names = sorted(name for name in rows() if all(name in cell for cell in cells.values()))
+    if not names:
         return {}
-    below = (table[:, None, :] < table[:, :, None]).sum(2)
-    equal = (table[:, None, :] == table[:, :, None]).sum(2)
-    return dict(zip(names, (below + (equal + 1) / 2).mean(0).tolist(), strict=True))
+    table = np.array([[cell[name] for name in names] for cell in cells.values()])
+    return dict(zip(names, rankdata(table, axis=1).mean(0).tolist(), strict=True))
 
 
 def page(runs: Sequence[Run], command: str) -> str:
@@ -122,8 +121,12 @@ def page(runs: Sequence[Run], command: str) -> str:
         cells = [[run for run in runs if key_of(run) == (*column, run["seed"], name)] for column in columns]
         if any(cells):
             texts = " | ".join(_cell(cell) for cell in cells)
-            lines.append(f"| {name} | {ranks.get(name, np.nan):.1f} | {slow.get(name, np.nan):.2f} | {texts} |")
+            lines.append(f"| {name} | {_rank(ranks.get(name))} | {slow.get(name, np.nan):.2f} | {texts} |")
     return "\n".join(lines) + "\n"
+
+
+def _rank(rank: float | None) -> str:
+    return "–" if rank is None else f"{rank:.1f}"
 
 
 def _cell(runs: Sequence[Run]) -> str:

@@ -244,23 +244,23 @@ def test_a_network_of_another_library_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("options", "preset", "calibrator"),
+    ("options", "preset", "parts"),
     [
-        ({}, "frozen", "Evidence"),
-        ({}, "scratch", "Softmax"),
-        ({}, "finetune", "Softmax"),
-        ({"algorithm": "FixMatch"}, "frozen", "Softmax"),  # a method that is named is the published one
-        ({"algorithm": "FlexMatch"}, "frozen", "Softmax"),
-        ({"calibrator": "Softmax"}, "frozen", "Softmax"),
-        ({"calibrator": "VCC"}, "frozen", "VCC"),
+        ({}, "frozen", ("FlexMatch", "Evidence")),
+        ({}, "scratch", ("FixMatch", "Softmax")),
+        ({}, "finetune", ("FixMatch", "Softmax")),
+        ({"algorithm": "FixMatch"}, "frozen", ("FixMatch", "Softmax")),  # a method that is named is the published one
+        ({"algorithm": "FlexMatch"}, "frozen", ("FlexMatch", "Softmax")),
+        ({"calibrator": "Softmax"}, "frozen", ("FixMatch", "Softmax")),
+        ({"calibrator": "VCC"}, "frozen", ("FixMatch", "VCC")),
     ],
 )
-def test_nothing_named_on_a_bank_gets_the_best_calibrator(options, preset, calibrator):
+def test_nothing_named_on_a_bank_gets_the_best_method(options, preset, parts):
     resolved = resolve(RunConfig.from_options(options), preset)
-    assert type(resolved.build("calibrator")).__name__ == calibrator
-    assert type(resolved.build("algorithm")).__name__ == options.get("algorithm", "FixMatch")
-    again = RunConfig.from_yaml(resolved.to_yaml())
-    assert type(resolve(again, preset).build("calibrator")).__name__ == calibrator
+    again = resolve(RunConfig.from_yaml(resolved.to_yaml()), preset)
+    for config in (resolved, again):
+        assert tuple(type(config.build(name)).__name__ for name in ("algorithm", "calibrator")) == parts
+        assert getattr(config.build("calibrator"), "weigh", True)
 
 
 @pytest.mark.parametrize(

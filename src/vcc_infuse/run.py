@@ -64,7 +64,7 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
 
     `data` are loaded already, perhaps embedded, and take the place of those that `config` names.
     """
-    # Mistakes are reported before images are decoded. What `auto` chooses later changes the model and the calibrator.
+    # Mistakes are reported before images are decoded; what nobody named may still change with the preset.
     likely = resolve(config, "scratch" if config.preset == "auto" else config.preset)
     options = likely.train_config()
     algorithm, calibrator, selector = (likely.build(name) for name in ("algorithm", "calibrator", "selector"))
@@ -80,7 +80,7 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     if _oversized(asked, config, choice.encoder):
         config, data = _loaded(asked, None, algorithm, [cast(Timm, choice.encoder)])
     config = resolve(config, choice.preset)
-    calibrator = config.build("calibrator")
+    algorithm, calibrator = (config.build(name) for name in ("algorithm", "calibrator"))
     network, config = _network(config, data, model, choice.encoder)
     trainer = Trainer(network, algorithm, calibrator, selector, config.train_config(), callbacks=callbacks)
     bank = None
@@ -204,8 +204,8 @@ def train(
             trains all layers of one; scratch trains a small network; paper and usb follow those protocols.
         model: the network, as an object, class or name; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; if not given, the softmax confidence or, with the preset frozen
-            and no algorithm given either, Evidence.
+        calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
+            neither given, FlexMatch is trained with labels weighed by Evidence.
         selector: which unlabeled images are trained on; all if not given.
         bank: which views are embedded with the preset frozen.
         callbacks: observers of the run; see Callback.

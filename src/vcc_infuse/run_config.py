@@ -34,7 +34,10 @@ PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator
 DEFAULTS = {"algorithm": "FixMatch", "calibrator": "Softmax"}
 # What a user gets who names neither method nor calibrator: the best of results/methods/methods.md. From random weights
 # its confidence is no help.
-BEST_ON_BANKS = "Evidence"
+BEST_ON_BANKS: dict[str, Any] = {
+    "algorithm": "FlexMatch",
+    "calibrator": {"class_path": "Evidence", "init_args": {"weigh": True}},
+}
 T = TypeVar("T")
 
 
@@ -164,8 +167,8 @@ class RunConfig:
         preset: auto, frozen, finetune, scratch, paper or usb.
         model: the network; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; if not given, the softmax confidence or, with the preset frozen
-            and no algorithm given either, Evidence.
+        calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
+            neither given, FlexMatch is trained with labels weighed by Evidence.
         selector: which unlabeled examples are trained on; all if not given.
         train: options of TrainConfig that are set.
         bank: which views are embedded with the preset frozen.
@@ -265,8 +268,9 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     source = "" if isinstance(config.data, SSLData) else config.data.data
     options = dict(preset_options(preset, source))
     model = _filled(config.model, PartConfig.of(options.pop("model")))
-    algorithm = _filled(config.algorithm, PartConfig(DEFAULTS["algorithm"]))
-    calibrator = _filled(config.calibrator, PartConfig(default_calibrator(config, preset)))
+    defaults = default_parts(config, preset)
+    algorithm = _filled(config.algorithm, PartConfig.of(defaults["algorithm"]))
+    calibrator = _filled(config.calibrator, PartConfig.of(defaults["calibrator"]))
     selector = config.selector
     if preset == "paper":
         options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
@@ -280,10 +284,10 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     return replace(config, preset=preset, train=cast(TrainOptions, {**options, **config.train}), **parts)
 
 
-def default_calibrator(config: RunConfig, preset: str) -> str:
+def default_parts(config: RunConfig, preset: str) -> Mapping[str, Any]:
     """A method that is named is trained as it was published; nothing named, on a bank, gets the best that we know."""
     unnamed = config.algorithm is None and config.calibrator is None
-    return BEST_ON_BANKS if unnamed and preset == "frozen" else DEFAULTS["calibrator"]
+    return BEST_ON_BANKS if unnamed and preset == "frozen" else DEFAULTS
 
 
 def _filled(given: Any, default: PartConfig) -> Any:

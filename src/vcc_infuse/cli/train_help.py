@@ -34,7 +34,7 @@ TEXTS = {
     "finetune (all layers of a pretrained network), scratch (a small network), paper (2^20 steps, Wide ResNet), "
     "usb (pretrained ViT) (auto)",
     "algorithm": "the semi-supervised method (FixMatch)",
-    "calibrator": "how far a pseudo label is trusted (Evidence on a bank if no algorithm is named, else Softmax)",
+    "calibrator": "how far a pseudo label is trusted (Softmax)",
     "selector": "the unlabeled images to train on (all)",
     "model": "the network (by the preset)",
     "config": "YAML file with options, such as the config.yaml of a run",
