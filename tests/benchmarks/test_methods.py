@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.stats import rankdata
 
-from benchmarks import engines, features, methods
+from benchmarks import engines, features, methods, minutes
 from benchmarks.__main__ import main
 from vcc_infuse import Balance, Evidence, FlexMatch
 
@@ -93,3 +94,22 @@ def test_engines_are_compared_in_turns(tmp_path, capsys):
     assert [row["engine"] for row in rows] == [*engines.OPTIONS] * 2
     assert all(row["ratio_cpu"] == 1 for row in rows if row["engine"] == "PyTorch")
     assert "ONNX Runtime" in capsys.readouterr().out
+
+
+def test_error_against_minutes(tmp_path, monkeypatch):
+    timm = minutes.Timm
+    monkeypatch.setattr(minutes, "Timm", lambda name, input_size: timm("test_resnet", "none", input_size or 32))
+    folder = tmp_path / "photos"
+    for number, part in enumerate(("train", "test")):
+        for color in ("red", "blue"):
+            (folder / part / color).mkdir(parents=True)
+            for i in range(6):
+                shade = (200 + i, number, 0) if color == "red" else (0, number, 200 + i)
+                Image.new("RGB", (24, 24), shade).save(folder / part / color / f"{i}.png")
+    words = ["minutes", "--data", str(folder), "--labels", "4", "--seeds", "2", "--out", str(tmp_path / "m")]
+    assert main(words) == 0
+    rows = json.loads((tmp_path / "m.json").read_text())["rows"]
+    assert [len(row["errors"]) for row in rows] == [2] * 4
+    assert all(row["minutes"] > 0 for row in rows)
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+    assert "| defaults, native size | " in (tmp_path / "m.md").read_text()

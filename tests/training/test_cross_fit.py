@@ -15,6 +15,7 @@ from vcc_infuse import (
     Identity,
     LinearProbe,
     Predictor,
+    SmallConv,
     SSLData,
     Supervised,
     Trainer,
@@ -296,10 +297,9 @@ def test_one_line_says_why_a_run_is_not_cross_validated(short, capsys, tmp_path)
     assert "not cross-validated: every class has a single label" in capsys.readouterr().out
     assert "handed_out" not in summary
     images = SSLData.from_arrays(np.zeros((8, 8, 8, 1), np.uint8), [0, 1, 0, 1, -1, -1, -1, -1])
-    Trainer(MLP((4,)) if False else __import__("vcc_infuse").SmallConv(4), Supervised(), steps=1, cross_fit="auto").fit(
-        images
-    )
-    assert "not cross-validated: training on images" in capsys.readouterr().out
+    for start, reason in (("random", "a head that starts at random has no probe"), ("probe", "the run is too long")):
+        Trainer(SmallConv(4), Supervised(), steps=1, head_init=start, cross_fit="auto").fit(images)
+        assert f"not cross-validated: {reason}" in capsys.readouterr().out
 
 
 def test_a_fold_that_diverges_does_not_lose_the_run(short, capsys, monkeypatch):
