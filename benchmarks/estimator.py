@@ -111,10 +111,10 @@ def page(runs: dict[str, dict[str, float]]) -> str:
     behind = [run[NAMES[2]] > run[NAMES[1]] + 0.01 for run in runs.values()]
     ahead = [run[NAMES[2]] < run[NAMES[1]] - 0.01 for run in runs.values()]
     shares = f"{100 * np.mean(behind):.0f} % of fits, below by more than a point in {100 * np.mean(ahead):.0f} %"
-    means = ", ".join(f"{name} {value:.2f}" for name, value in zip(NAMES, total, strict=True))
+    overall = ", ".join(f"{name} {value:.2f}" for name, value in zip(NAMES, total, strict=True))
     lines += [
         "",
-        f"Means of all: {means}; the better of both probes in hindsight {100 * np.mean(best):.2f}.",
+        f"Means of all: {overall}; the better of both probes in hindsight {100 * np.mean(best):.2f}.",
         f"SSLClassifier is above the cross-validated probe by more than a point in {shares}.",
         "",
     ]

@@ -27,6 +27,7 @@ from vcc_infuse import (
     LinearProbe,
     RobustVCC,
     SmallConv,
+    Softmax,
     SSLClassifier,
     SSLData,
     Supervised,
@@ -281,7 +282,7 @@ def test_methods_without_steps_work_on_the_features_themselves(blobs):
 def test_a_head_that_starts_at_the_probe_is_a_logistic_regression(blobs):
     """Without a learning rate it stays where it starts."""
     x, _, y = blobs
-    model = SSLClassifier(head_init="probe", lr=0.0, cross_fit=False, **FAST).fit(x, y)
+    model = SSLClassifier(calibrator=Softmax(), head_init="probe", lr=0.0, cross_fit=False, **FAST).fit(x, y)
     assert isinstance(model.predictor_.model.backbone, Identity)
     scaled = StandardScaler().fit_transform(x)
     scaled = scaled - scaled[y >= 0].mean(0)

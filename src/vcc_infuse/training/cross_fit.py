@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..algorithms import LinearProbe
 from ..calibrators import Calibrator
 from ..data.dataset import UNLABELED
 from ..data.split import without
@@ -144,7 +145,7 @@ def answer_hidden(trainer: Trainer, data: SSLData, rows: np.ndarray) -> FoldAnsw
     state = twin.state_
     y = torch.from_numpy(np.asarray(data.dataset.train.y)[rows])
     method = answers_of(state, state.classifier(), data, rows)
-    probe = answers_of(state, fit_linear_probe(state, trainer.config.seed), data, rows)
+    probe = answers_of(state, fit_linear_probe(twin), data, rows)
     return FoldAnswers(y, method, probe.logits, state.calibrator.eval())
 
 
@@ -156,13 +157,15 @@ def answers_of(state: TrainState, model: Classifier, data: SSLData, rows: np.nda
     return Outputs(*(torch.cat(column).float() for column in zip(*outputs, strict=True)))
 
 
-def fit_linear_probe(state: TrainState, seed: int) -> Classifier:
+def fit_linear_probe(trainer: Trainer) -> Classifier:
     """The linear probe on the labels that a run has seen, of images on the features that fine-tuning started from."""
+    state = trainer.state_
     if state.probe is not None:
         return state.probe.eval()
     data = state.data
     model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
     labeled = plain_features(state, model, data.split.labeled)
     y = torch.from_numpy(np.asarray(data.labeled_y))
+    seed = trainer.algorithm.seed if isinstance(trainer.algorithm, LinearProbe) else trainer.config.seed
     probe_on(model.backbone, labeled, y, state.task.classes, seed).copy_to(model.head)
     return model.eval()
