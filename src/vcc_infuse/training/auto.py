@@ -37,7 +37,7 @@ from .trainer import Trainer
 
 TINY = 24  # pixels per side below which a network pretrained on photographs has nothing to look at
 WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
-TRIAL_STEPS = 100  # after 30, fine-tuning was still behind the probe where it ended far ahead (docs/fine-tuning.md)
+TRIAL_STEPS = 100  # after 30, fine-tuning was behind the probe where it ended far ahead
 TRIAL_FORWARDS = 3 * 16 * TRIAL_STEPS  # a backward pass costs about two of them
 SAMPLE = 64  # test examples on which an evaluation is timed
 SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step

@@ -34,8 +34,6 @@ class ScalePrior(NamedTuple):
 # A probe that few labels regularize is too modest, on all images that we looked at by about as much.
 OF_PROBE = ScalePrior(0.45, 0.2)
 UNKNOWN = ScalePrior(0.0, 1.0)
-ANY_SCALE = ScalePrior(0.0, 10.0)
-NOTHING = 1e-3  # difference of log losses that comes from fitting scales
 NEAR_ONE = ScalePrior(0.0, 0.2)  # for a mix of what was scaled already
 
 
@@ -172,13 +170,14 @@ def choose_mix(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, fl
 
 
 def choose_one(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, float]) -> Mix:
-    """The method, unless the probe's answers for hidden labels are better by more than a standard error.
+    """The method, unless the probe errs less on hidden labels and is better by more than a standard error.
 
-    Each is judged at the scale that suits it best, so that a head that has not moved from the probe equals it.
+    Both, because a difference in scale alone makes a log loss a little better for every label.
     """
-    of_method, of_probe = (log_losses(fit_scale(logits, y, ANY_SCALE) * logits, y) for logits in (method, probe))
+    of_method, of_probe = (log_losses(scale * z, y) for scale, z in zip(scales, (method, probe), strict=True))
     gain = of_method - of_probe
-    return Mix(0.0 if float(gain.mean()) > standard_error(gain) + NOTHING else 1.0, *scales)
+    errs_less = bool((probe.argmax(1) != y).sum() < (method.argmax(1) != y).sum())
+    return Mix(0.0 if errs_less and float(gain.mean()) > standard_error(gain) else 1.0, *scales)
 
 
 def log_losses(logits: Tensor, y: Tensor) -> Tensor:
