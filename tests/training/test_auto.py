@@ -82,7 +82,7 @@ def test_a_comparison_is_made_only_where_the_features_are_weak(weak, finetuned, 
         calls.append(data)
         return auto.Comparison(0.5, finetuned, 6)
 
-    def chosen(data, model=None):
+    def chosen(data, *_):
         return auto.Choice("frozen", "for the test", make_encoder(Timm(**NETWORK), data.dataset.shape)[0])
 
     monkeypatch.setattr(auto, "choose_preset", chosen)
