@@ -12,7 +12,7 @@ from ..utils.device import to_float64
 from .base import Calibrator, Softmax
 
 SURE = 1e-7  # distance from 0 and 1 beyond which all confidences count the same
-SLOPE_DEVIATION = 0.3  # of the prior of each slope; results/cross_fit.md
+SLOPE_DEVIATION = 0.3  # of the prior of each slope
 BIAS_DEVIATION = 0.3
 
 

@@ -38,7 +38,7 @@ PROBE = 0.5  # seconds to fit one
 # Values that runs with hidden labels may read with "auto": about two minutes of one core. Not the time itself, so that
 # a run that is repeated or resumed on a busy machine decides the same.
 LARGEST = 3 * 10**9
-STEPS = 0.25  # of those of the run: more do not change what is chosen (results/cross_fit.md)
+STEPS = 0.25  # of those of the run
 
 
 class FoldAnswers(NamedTuple):
