@@ -42,8 +42,9 @@ direction, *reversed* if it excludes zero in the other direction, and else *not 
 the row cannot act in it: every difference is exactly zero, or all pairs have the same error with every pseudo label
 selected in both runs (a calibrated confidence, which acts at inference too, is then still compared). The overall
 verdict is that of the mean over all tested columns, taken for each seed that all of them have. Ties are pairs without
-any difference: neither wins nor losses. Intervals are not corrected for the number of claims. All of it is measured with heads on frozen features: another network, less data and fewer steps than in the
-paper (`results/frozen/README.md`), so that *reversed* means reversed here.
+any difference: neither wins nor losses. Intervals are not corrected for the number of claims. All of it is measured
+with heads on frozen features: another network, less data and fewer steps than in the paper
+(`results/frozen/README.md`), so that *reversed* means reversed here.
 """
 
 
