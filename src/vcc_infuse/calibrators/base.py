@@ -36,6 +36,11 @@ class Calibrator(HasOptions, nn.Module):
         """
         return 0.0
 
+    @property
+    def promise(self) -> dict[str, float]:
+        """The share of wrong labels that it promises not to exceed, by the name of the option; empty if none."""
+        return {}
+
     @classmethod
     def for_model(
         cls,

@@ -17,6 +17,7 @@ from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData, load, network_size
 from ..errors import UserError, option_prefix
 from ..models import Timm
+from ..models.concat import network_class
 from ..training.trainer import Interrupted
 from ..utils.device import resolve_device
 from ..utils.progress import duration
@@ -76,7 +77,7 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--model.name", default="tf_efficientnet_lite0", help="a network of timm (%(default)s)")
     parser.add_argument("--model.weights", default="auto", metavar="WEIGHTS",
                         help="auto, timm, a torchvision name, a file, or none for random weights (auto)")  # fmt: skip
-    parser.add_argument("--model.input_size", type=integer(), metavar="SIDE",
+    parser.add_argument("--model.input_size", type=side, metavar="SIDE",
                         help="side of the views that the network is shown (that of its training)")  # fmt: skip
     parser.add_argument("--bank.weak", type=integer(), default=2, metavar="N", help="weak views per image (2)")
     parser.add_argument("--bank.strong", type=integer(), default=4, metavar="N", help="strong views per image (4)")
@@ -95,10 +96,17 @@ def read(argv: Sequence[str]) -> Namespace:
     return parser.read(argv)
 
 
+def side(text: str) -> int | str:
+    """The `type` of an option that takes a number of pixels, or one per network as in 224+260."""
+    return text if "+" in text else integer()(text)
+
+
 def make_bank(options: Namespace) -> Bank:
     """The bank, with what is embedded already."""
     chosen = vars(options)
-    network = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
+    arguments = {name: chosen[f"model.{name}"] for name in ("name", "weights", "input_size")}
+    with option_prefix("model"):
+        network = network_class(Timm, arguments)(**arguments)
     limits = limits_of(options)
     size = options.size
     if size is None:  # as `train` does

@@ -33,8 +33,8 @@ TEXTS = {
     "preset": "auto (frozen or scratch, whichever fits the data), frozen (a head on embedded views, in minutes), "
     "finetune (all layers of a pretrained network), scratch (a small network), paper (2^20 steps, Wide ResNet), "
     "usb (pretrained ViT) (auto)",
-    "algorithm": "the semi-supervised method (FixMatch)",
-    "calibrator": "how far a pseudo label is trusted (Evidence on a bank if no algorithm is named, else Softmax)",
+    "algorithm": "the semi-supervised method (FixMatch; on a bank, with no calibrator named, FlexMatch + Evidence)",
+    "calibrator": "how far a pseudo label is trusted (Softmax)",
     "selector": "the unlabeled images to train on (all)",
     "model": "the network (by the preset)",
     "config": "YAML file with options, such as the config.yaml of a run",

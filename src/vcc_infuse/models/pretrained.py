@@ -42,6 +42,26 @@ class Weights(NamedTuple):
     renamed: bool = False  # another library's names, but the timm network's tensors in the same order
 
 
+def names_at_hand() -> list[str]:
+    """Networks whose weights are on this machine: installed packages, then earlier downloads, small ones first."""
+    packages = [name for name, package in PACKAGES.items() if find_spec(package) is not None]
+    return packages + [name for name in _downloads() if name not in packages]
+
+
+def _downloads() -> list[str]:
+    """Names of timm's networks in the hub's cache."""
+    from huggingface_hub import constants
+    from timm import is_model
+
+    sizes: dict[str, int] = {}
+    for folder in Path(constants.HF_HUB_CACHE).glob("models--timm--*"):
+        name = folder.name.rpartition("--")[2]
+        file = _downloaded(f"timm/{name}")
+        if file is not None and is_model(name):
+            sizes[name] = Path(file).stat().st_size
+    return sorted(sizes, key=lambda name: sizes[name])
+
+
 def find_weights(name: str, spec: str, default: Preprocessing) -> Weights | None:
     """Weights of the timm network `name`, whose own configuration expects `default` of images; None for "none".
 

@@ -150,6 +150,15 @@ class Timm(Backbone):
             hint = did_you_mean(str(self.name), timm.list_models()).removeprefix("; ")
             raise OptionError("name", self.name, "must be a network of timm", hint or "timm.list_models() shows all")
 
+    def side_matters(self) -> bool:
+        """Whether the layers depend on the size of the images, as position embeddings do."""
+        return bool(cast(dict[str, Any], self.net.pretrained_cfg).get("fixed_input_size"))
+
+    def resize(self, side: int) -> None:
+        """Show the network images of another size, if that does not matter to its layers."""
+        self.input_size = side
+        self.side = [side, side]
+
     def forward(self, x: Tensor) -> Tensor:
         """The pooled features."""
         if self.input_size and x.shape[-2:] != (self.input_size, self.input_size):

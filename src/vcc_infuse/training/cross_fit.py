@@ -1,7 +1,8 @@
 """Cross-validation of a whole run on its own labels: each label is answered by a run and a probe that never saw it.
 
 On a bank or on vectors a run takes seconds, so it can be repeated with a part of the labels hidden. What comes out is
-honest: the answers for a label depend on it in no way, neither as a label nor as an example of the pool.
+honest: the answers for a label depend on it in no way, neither as a label nor as an example of the pool. Fine-tuning on
+images is repeated once, with a third of the labels hidden: more would cost more time than the run itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..algorithms import LinearProbe
 from ..calibrators import Calibrator
 from ..data.dataset import UNLABELED
 from ..data.split import without
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 FOLDS = 5
+IMAGE_FOLDS = 3  # of which only the first is hidden
 FEWEST_STEPS = 100
 PROBE = 0.5  # seconds to fit one
 # Values that runs with hidden labels may read with "auto": about two minutes of one core. Not the time itself, so that
@@ -54,10 +57,10 @@ class FoldAnswers(NamedTuple):
     calibrator: Calibrator
 
 
-def label_folds(y: np.ndarray, seed: int = 0) -> np.ndarray:
+def label_folds(y: np.ndarray, seed: int = 0, most: int = FOLDS) -> np.ndarray:
     """The fold in which each label is hidden; −1 for the only label of a class, which is always shown.
 
-    There are five folds, or as many as the usual class has labels. Every class is dealt out from the first fold on:
+    There are `most` folds, or as many as the usual class has labels. Every class is dealt out from the first fold on:
     where all have the same number of labels, a fold hides the same number of each. A run that sees fewer labels of one
     class than of others answers with that class less often, and would look worse than it is.
 
@@ -66,7 +69,7 @@ def label_folds(y: np.ndarray, seed: int = 0) -> np.ndarray:
         1
     """
     counts = np.bincount(y)
-    folds = int(np.clip(np.median(counts[counts > 0]), 2, FOLDS))
+    folds = int(np.clip(np.median(counts[counts > 0]), 2, most))
     numbers = np.full(len(y), -1)
     generator = np.random.default_rng(seed)
     for label in np.flatnonzero(counts > 1):
@@ -77,15 +80,15 @@ def label_folds(y: np.ndarray, seed: int = 0) -> np.ndarray:
 
 def obstacle_to(trainer: Trainer, data: SSLData) -> str | None:
     """Why a run cannot, or with "auto" should not, be cross-validated; None if nothing hinders."""
-    if len(data.dataset.shape) != 1:
-        return "training on images would have to be repeated"
-    if trainer.config.init is not None or isinstance(trainer.model, Classifier):
+    config = trainer.config
+    if on_images(data) and config.head_init != "probe":
+        return "a head that starts at random has no probe to compare with"
+    if config.init is not None or isinstance(trainer.model, Classifier):
         return "the starting weights may have seen the labels"
     if np.bincount(data.labeled_y).max() < 2:
         return "every class has a single label"
-    config = trainer.config
     rows = FOLDS * fold_steps(trainer.steps) * config.batch_size * (1 + (config.unlabeled_ratio or 0))
-    if config.cross_fit == "auto" and rows * data.dataset.shape[0] > LARGEST:
+    if config.cross_fit == "auto" and (on_images(data) or rows * data.dataset.shape[0] > LARGEST):
         return "the run is too long to be repeated with fewer labels; cross_fit true does it all the same"
     return None
 
@@ -94,7 +97,13 @@ def cross_fit_seconds(trainer: Trainer, data: SSLData, seconds: float) -> float:
     """The time of cross-validation after a run of `seconds`; 0 if there will be none."""
     if trainer.config.cross_fit is False or obstacle_to(trainer, data) is not None:
         return 0.0
-    return FOLDS * (fold_steps(trainer.steps) / max(trainer.steps, 1) * seconds + PROBE)
+    runs = 1 if on_images(data) else FOLDS
+    return runs * (fold_steps(trainer.steps) / max(trainer.steps, 1) * seconds + PROBE)
+
+
+def on_images(data: SSLData) -> bool:
+    """Whether layers are trained on images, not a head on a bank or on vectors."""
+    return len(data.dataset.shape) != 1
 
 
 def fold_steps(steps: int) -> int:
@@ -103,10 +112,11 @@ def fold_steps(steps: int) -> int:
 
 
 def cross_fit(trainer: Trainer, data: SSLData) -> list[FoldAnswers]:
-    """Train the method of a trainer once per fold of the labels, with that fold hidden."""
+    """Train the method of a trainer once per fold of the labels, with that fold hidden; on images of one fold only."""
     labels = data.with_all_labels().split.labeled if trainer.algorithm.all_labels else data.split.labeled
-    numbers = label_folds(np.asarray(data.dataset.train.y)[labels], trainer.config.seed)
-    parts = [labels[numbers == number] for number in range(numbers.max() + 1)]
+    most = IMAGE_FOLDS if on_images(data) else FOLDS
+    numbers = label_folds(np.asarray(data.dataset.train.y)[labels], trainer.config.seed, most)
+    parts = [labels[numbers == number] for number in range(1 if on_images(data) else numbers.max() + 1)]
     answers = []
     shown = trainer.config.progress and trainer.state_.main
     with Progress("cross-validating", len(parts), "runs", shown) as progress:
@@ -135,7 +145,7 @@ def answer_hidden(trainer: Trainer, data: SSLData, rows: np.ndarray) -> FoldAnsw
     state = twin.state_
     y = torch.from_numpy(np.asarray(data.dataset.train.y)[rows])
     method = answers_of(state, state.classifier(), data, rows)
-    probe = answers_of(state, fit_linear_probe(state, trainer.config.seed), data, rows)
+    probe = answers_of(state, fit_linear_probe(twin), data, rows)
     return FoldAnswers(y, method, probe.logits, state.calibrator.eval())
 
 
@@ -147,11 +157,15 @@ def answers_of(state: TrainState, model: Classifier, data: SSLData, rows: np.nda
     return Outputs(*(torch.cat(column).float() for column in zip(*outputs, strict=True)))
 
 
-def fit_linear_probe(state: TrainState, seed: int) -> Classifier:
-    """The linear probe on the labels that a run has seen."""
+def fit_linear_probe(trainer: Trainer) -> Classifier:
+    """The linear probe on the labels that a run has seen, of images on the features that fine-tuning started from."""
+    state = trainer.state_
+    if state.probe is not None:
+        return state.probe.eval()
     data = state.data
     model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
     labeled = plain_features(state, model, data.split.labeled)
     y = torch.from_numpy(np.asarray(data.labeled_y))
+    seed = trainer.algorithm.seed if isinstance(trainer.algorithm, LinearProbe) else trainer.config.seed
     probe_on(model.backbone, labeled, y, state.task.classes, seed).copy_to(model.head)
     return model.eval()

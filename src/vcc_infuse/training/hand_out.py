@@ -170,10 +170,14 @@ def choose_mix(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, fl
 
 
 def choose_one(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, float]) -> Mix:
-    """The method, unless the probe's answers for hidden labels are better by more than a standard error."""
+    """The method, unless the probe errs less on hidden labels and is better by more than a standard error.
+
+    Both, because a difference in scale alone makes a log loss a little better for every label.
+    """
     of_method, of_probe = (log_losses(scale * z, y) for scale, z in zip(scales, (method, probe), strict=True))
     gain = of_method - of_probe
-    return Mix(0.0 if float(gain.mean()) > standard_error(gain) else 1.0, *scales)
+    errs_less = bool((probe.argmax(1) != y).sum() < (method.argmax(1) != y).sum())
+    return Mix(0.0 if errs_less and float(gain.mean()) > standard_error(gain) else 1.0, *scales)
 
 
 def log_losses(logits: Tensor, y: Tensor) -> Tensor:

@@ -80,6 +80,7 @@ class TrainState:
         self.selector = selector
         self.counters = Counters()
         self.handed_out: HandOut | None = None
+        self.probe: Classifier | None = None  # on images: the starting weights, with which a run is compared
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
         self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
@@ -283,6 +284,8 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
     probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
     probe.copy_to(model.head)
     error = error_on_test_set(state, model)
+    if len(data.dataset.shape) > 1:
+        state.probe = copy.deepcopy(model)
     probe.copy_to(model.head, config.head_scale)
     return error
 

@@ -366,7 +366,7 @@ class Trainer:
                 raise
             obstacle = str(fault)
         if obstacle is None:
-            probe = fit_linear_probe(state, self.config.seed)
+            probe = fit_linear_probe(self)
             prior = scale_prior(self.algorithm, self.config)
             state.handed_out = hand_out(answers, state.classifier(), probe, state.calibrator, prior)
         if self.config.progress and state.main:
