@@ -13,7 +13,7 @@ from ..errors import UserError, check_range
 from .arrays import check_features, check_labels, distances, unit
 from .curve import LearningCurve, learning_curve
 from .doubtful import find_doubtful_labels
-from .duplicates import across_parts, conflicting_labels, find_duplicates
+from .duplicates import conflicting_labels, find_duplicates
 from .ridge import fit_ridge, leave_one_out
 from .shares import ClassShares, estimate_shares
 from .suggest import suggest_labels
@@ -218,19 +218,25 @@ def _unknown(images: AuditedImages, rows: np.ndarray, unknown: Unknown, alpha: f
 
 def _duplicates(images: AuditedImages) -> list[Issue]:
     copies = find_duplicates(images.features, hashes=images.hashes)
-    trained = np.isin(images.parts, ("labeled", "pool"))
-    across = set(across_parts(copies, np.where(trained, "train", images.parts)).tolist())
     conflict = set(conflicting_labels(copies, images.labels).tolist())
     lines = []
     for number, rows in enumerate(copies.groups(), 1):
         for row in rows.tolist():
-            text = f"copy of {images.names[copies.partner[row]]}: keep one"
-            if row in across:
-                text = f"copy of {images.names[copies.partner[row]]}: keep it in one of training and test"
-            if row in conflict:
-                text = f"labeled {images.classes[images.labels[row]]}, its copies otherwise: correct the labels"
+            text = _about_copy(images, row, int(copies.partner[row]), row in conflict)
             lines.append(Issue(images.names[row], "duplicate", float(copies.similarity[row]), f"copies {number}", text))
     return lines
+
+
+def _about_copy(images: AuditedImages, row: int, partner: int, conflict: bool) -> str:
+    """What to do about an image and the most similar other one; `conflict` says that labels in the group differ."""
+    trained = [images.parts[place] in ("labeled", "pool") for place in (row, partner)]
+    labels = [int(images.labels[place]) for place in (row, partner)]
+    copy = f"copy of {images.names[partner]}"
+    if min(labels) >= 0 and labels[0] != labels[1]:
+        return f"{copy}, labeled {images.classes[labels[0]]} here and {images.classes[labels[1]]} there: correct one"
+    if trained[0] != trained[1]:
+        return f"{copy}: keep it in one of training and test"
+    return f"{copy}: labels of the group differ, correct them" if conflict else f"{copy}: keep one"
 
 
 def _doubtful(images: AuditedImages) -> list[Issue]:
