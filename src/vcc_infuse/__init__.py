@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 # Each of these modules lists its public names in `__all__`; the estimator comes last because it imports scikit-learn.
 _ROOMS = (
     "errors", "types", "models", "data", "bank", "algorithms", "calibrators", "selectors", "training", "inference",
-    "run", "estimator",
+    "run", "estimator", "audit",
 )  # fmt: skip
 _MODULES = ("functional", "metrics", "pool_audit")  # public as a whole
 

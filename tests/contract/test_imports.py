@@ -26,7 +26,7 @@ LAYERS = [
     {"inference", "training"},
     {"run_config"},
     {"run"},
-    {"estimator", "label"},
+    {"audit", "estimator", "label"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -43,7 +43,7 @@ def test_a_loaded_run_predicts_the_same(model, path, tmp_path, digits):
     assert card["backbone"]["class_path"] == path
     assert card["calibrator"]["class_path"] == "vcc_infuse.VCC"
     before, after = predictor.predict(x), Predictor.load(tmp_path, trust_code=[path]).predict(x)
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    torch.testing.assert_close(tuple(before), tuple(after), rtol=0, atol=0, equal_nan=True)
 
 
 def test_faulty_folders_are_one_line(tmp_path, digits):
@@ -91,7 +91,7 @@ def photos(tmp_path_factory):
 def same(found, expected):
     """Up to the last digits, which depend on the number of images per forward."""
     for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
 def test_images_come_in_many_forms(predictor, photos, tmp_path):

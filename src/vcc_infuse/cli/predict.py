@@ -31,6 +31,8 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
     parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
                         help="no label, only a best_label, where the calibrated confidence is lower")  # fmt: skip
+    parser.add_argument("--unknown", type=number(0, 1), default=0.0, metavar="P",
+                        help="no label, only a best_label, where unknown_p is at most P")  # fmt: skip
     parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
     add_common(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     options = parser.read(argv)
@@ -39,11 +41,17 @@ def run(argv: Sequence[str]) -> int:
     check_output(options.output, options.overwrite, options.run, paths)
     predictor = image_predictor(options)
     source = paths if len(paths) > 1 else paths[0]  # images of a single folder or zip are named by their path below it
-    tally = Tally()
-    rows = tally.readable(predictor.stream(source, options.batch_size, options.abstain, limits_of(options)))
+    tally = Tally(options.unknown)
+    limits = limits_of(options)
+    answers = predictor.stream(source, options.batch_size, options.abstain, limits, unknown=options.unknown)
+    rows = tally.readable(answers)
     first = next(rows, None)
     if first is not None:
-        write_output(options.output, lambda handle: write_rows(chain([first], rows), predictor.classes, kind, handle))
+        judged = predictor.known is not None
+        write_output(
+            options.output,
+            lambda handle: write_rows(chain([first], rows), predictor.classes, kind, handle, judged=judged),
+        )
     with reading(f"{options.run}/summary.json"):
         return tally.report(options.abstain, predictor.summary or {})
 
@@ -60,8 +68,10 @@ def expand(pattern: str) -> list[str]:
 class Tally:
     """What became of the images: labeled, without a label, or skipped."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: float = 0.0) -> None:
+        self.unknown = unknown
         self.count = 0
+        self.foreign = 0
         self.abstained = 0
         self.skipped = SkippedImages()
 
@@ -74,7 +84,9 @@ class Tally:
                     self.skipped.add([row.name], {0: row.error})
                     continue
                 self.count += 1
-                self.abstained += row.label is None
+                foreign = row.unknown_p <= self.unknown
+                self.foreign += foreign
+                self.abstained += row.label is None and not foreign
                 yield row
 
     def report(self, abstain: float, summary: dict[str, Any]) -> int:
@@ -82,12 +94,16 @@ class Tally:
         self.skipped.report()
         if not self.count:
             print(f"vcc-infuse: none of the {self.skipped.count} images can be read", file=sys.stderr)
-        elif abstain:
-            answered = self.count - self.abstained
-            others = "; the others have a best_label only" if self.abstained else ""
+            return 1
+        if self.unknown:
+            left_out = f"--unknown {self.unknown:g} leaves out {self.foreign} of {self.count} images"
+            print(f"{left_out} that resemble no labeled one", file=sys.stderr)
+        if abstain:
+            answered = self.count - self.abstained - self.foreign
+            others = "; the others have a best_label only" if answered < self.count else ""
             hint = better_cut(summary, abstain, answered / self.count)
             print(f"--abstain {abstain:g} answers {answered} of {self.count} images{others}{hint}", file=sys.stderr)
-        return 0 if self.count else 1
+        return 0
 
 
 def better_cut(summary: dict[str, Any], abstain: float, share: float) -> str:
@@ -100,19 +116,24 @@ def better_cut(summary: dict[str, Any], abstain: float, share: float) -> str:
     return "".join(f"; the run suggests {cut['cut']:g}: {at_cut(cut, measured_on(summary))}" for cut in lower)
 
 
-def write_rows(rows: Iterator[Prediction], classes: Sequence[str], kind: str, handle: TextIO) -> None:
-    """Write file, answer (empty or null where it abstains), likeliest class, confidences and class probabilities."""
-    names = ("file", "label", "best_label", "confidence", "confidence_calibrated")
+def write_rows(
+    rows: Iterator[Prediction], classes: Sequence[str], kind: str, handle: TextIO, *, judged: bool = False
+) -> None:
+    """Write file, answer (empty or null where it abstains), likeliest class, confidences and class probabilities.
+
+    Where the run knows its labeled images, so that a row is `judged`, also how foreign it is.
+    """
+    words = ("file", "label", "best_label")
+    numbers = ("confidence", "confidence_calibrated", *(("unknown", "unknown_p") if judged else ()))
     table = csv.writer(handle)
     if kind == "csv":
-        table.writerow([*names, *(table_cell(f"p_{name}") for name in classes)])
+        table.writerow([*words, *numbers, *(table_cell(f"p_{name}") for name in classes)])
     for row in rows:
+        values = (row.confidence, row.calibrated, row.unknown, row.unknown_p)[: len(numbers)]
         if kind == "csv":
-            numbers = (row.confidence, row.calibrated, *row.probs)
-            words = (row.name, row.label or "", row.best_label or "")
-            table.writerow([*map(table_cell, words), *(f"{value:.6f}" for value in numbers)])
+            texts = (row.name, row.label or "", row.best_label or "")
+            table.writerow([*map(table_cell, texts), *(f"{value:.6f}" for value in (*values, *row.probs))])
         else:
-            values = (row.name, row.label, row.best_label, row.confidence, row.calibrated)
-            probabilities = dict(zip(classes, row.probs, strict=True))
-            line = {**dict(zip(names, values, strict=True)), "probabilities": probabilities}
+            answers = dict(zip((*words, *numbers), (row.name, row.label, row.best_label, *values), strict=True))
+            line = {**answers, "probabilities": dict(zip(classes, row.probs, strict=True))}
             handle.write(json.dumps(line, ensure_ascii=False) + "\n")

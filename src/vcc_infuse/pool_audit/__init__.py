@@ -5,17 +5,26 @@ length with `unit_rows` first.
 """
 
 from .arrays import unit_rows
+from .audit import Audit, AuditedImages, Issue, NextLabel, audit_images, next_labels
 from .curve import Interval, LearningCurve, learning_curve
 from .doubtful import DoubtfulLabels, find_doubtful_labels, judge_labels, out_of_fold_probs
 from .duplicates import Duplicates, across_parts, conflicting_labels, find_duplicates, perceptual_hashes
 from .ridge import LeaveOneOut, RidgeHead, fit_ridge, leave_one_out
 from .shares import ClassShares, estimate_shares, shares_by_confusion, shares_by_em
 from .suggest import Suggestions, suggest_labels
-from .unknown import ForeignCluster, Unknown, conformal_p, find_unknown, foreign_clusters, leave_one_out_distances
+from .unknown import (
+    ForeignCluster,
+    KnownRows,
+    Unknown,
+    conformal_p,
+    find_unknown,
+    foreign_clusters,
+    leave_one_out_distances,
+)
 
-__all__ = ["ClassShares", "DoubtfulLabels", "Duplicates", "ForeignCluster", "Interval", "LearningCurve", "LeaveOneOut"]
-__all__ += ["RidgeHead", "Suggestions", "Unknown", "across_parts", "conflicting_labels", "conformal_p"]
-__all__ += ["estimate_shares", "find_doubtful_labels", "find_duplicates", "find_unknown", "fit_ridge"]
-__all__ += ["foreign_clusters", "judge_labels", "learning_curve", "leave_one_out", "leave_one_out_distances"]
-__all__ += ["out_of_fold_probs", "perceptual_hashes", "shares_by_confusion", "shares_by_em", "suggest_labels"]
-__all__ += ["unit_rows"]
+__all__ = ["Audit", "AuditedImages", "ClassShares", "DoubtfulLabels", "Duplicates", "ForeignCluster", "Interval"]
+__all__ += ["Issue", "KnownRows", "LearningCurve", "LeaveOneOut", "NextLabel", "RidgeHead", "Suggestions", "Unknown"]
+__all__ += ["across_parts", "audit_images", "conflicting_labels", "conformal_p", "estimate_shares"]
+__all__ += ["find_doubtful_labels", "find_duplicates", "find_unknown", "fit_ridge", "foreign_clusters", "judge_labels"]
+__all__ += ["learning_curve", "leave_one_out", "leave_one_out_distances", "next_labels", "out_of_fold_probs"]
+__all__ += ["perceptual_hashes", "shares_by_confusion", "shares_by_em", "suggest_labels", "unit_rows"]

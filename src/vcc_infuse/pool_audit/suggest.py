@@ -33,11 +33,14 @@ class Suggestions:
     Attributes:
         rows: their row numbers.
         reasons: one sentence for each.
+        scores: with `coverage` the share of all images that it stands for, with `margin` how close to even the two
+            likeliest classes are (1 is a tie).
         strategy: `coverage` or `margin`.
     """
 
     rows: np.ndarray
     reasons: tuple[str, ...]
+    scores: np.ndarray
     strategy: str
 
 
@@ -79,13 +82,14 @@ def suggest_labels(
     wanted = min(check_integer("count", count), len(open_rows))
     check_range("copy_threshold", copy_threshold, -1, 1)
     if _strategy(given, strategy, classes, probs) == "coverage":
-        chosen, reasons = _by_coverage(rows, given, open_rows, wanted, copy_threshold, seed)
-        return Suggestions(chosen, reasons, "coverage")
+        chosen, reasons, sizes = _by_coverage(rows, given, open_rows, wanted, copy_threshold, seed)
+        return Suggestions(chosen, reasons, sizes / len(rows), "coverage")
     predicted = _predict(rows, given) if probs is None else check_probs("probs", probs)
     if len(predicted) != len(rows):
         raise UserError(f"probs must have one row per row of features, {len(rows)}, got {len(predicted)}")
     chosen = _by_margin(rows, given, predicted, open_rows, wanted, copy_threshold, seed)
-    return Suggestions(chosen, tuple(_between(predicted[row], names) for row in chosen), "margin")
+    reasons = tuple(_between(predicted[row], names) for row in chosen)
+    return Suggestions(chosen, reasons, 1 - _margin(predicted[chosen]), "margin")
 
 
 def _candidates(labels: np.ndarray, candidates: Any) -> np.ndarray:
@@ -116,8 +120,8 @@ def _predict(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def _by_coverage(
     rows: np.ndarray, labels: np.ndarray, open_rows: np.ndarray, count: int, copy_threshold: float, seed: int
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Rows of the largest groups with the fewest labels, as TypiClust does (Hacohen et al., 2022)."""
+) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
+    """Rows of the largest groups with the fewest labels, as TypiClust does (Hacohen et al., 2022), with their sizes."""
     labeled = np.flatnonzero(labels >= 0)
     clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
     assigned = _assign(rows, clusters, seed)
@@ -127,6 +131,7 @@ def _by_coverage(
     taken = unit(rows[labeled])
     chosen: list[int] = []
     reasons: list[str] = []
+    stood_for: list[int] = []
     while len(chosen) < count and waiting:
         number = min(waiting, key=lambda key: (covered[key], -sizes[key]))
         row = _next_new(rows, waiting[number], taken, copy_threshold)
@@ -136,9 +141,10 @@ def _by_coverage(
         labels_there = "none of them labeled" if not covered[number] else f"{covered[number]} of them labeled or chosen"
         chosen.append(row)
         reasons.append(f"most typical of {sizes[number]} similar images, {labels_there}")
+        stood_for.append(int(sizes[number]))
         taken = np.vstack([taken, unit(rows[row : row + 1])])
         covered[number] += 1
-    return np.array(chosen, np.int64), tuple(reasons)
+    return np.array(chosen, np.int64), tuple(reasons), np.array(stood_for, float)
 
 
 def _assign(rows: np.ndarray, clusters: int, seed: int) -> np.ndarray:
@@ -190,8 +196,7 @@ def _by_margin(
     seed: int,
 ) -> np.ndarray:
     """Uncertain rows, one from each cluster of a shortlist (Zhdanov, 2019), then the rest of it by margin."""
-    top = np.partition(probs[open_rows], -2, axis=1)[:, -2:]
-    margin = top[:, 1] - top[:, 0]
+    margin = _margin(probs[open_rows])
     order = np.argsort(margin, kind="stable")[: SHORTLIST * count]
     shortlist = open_rows[order]
     assigned = _spread(unit(rows[shortlist]), 1 - margin[order], count, seed)
@@ -205,6 +210,12 @@ def _by_margin(
         chosen.append(row)
         taken = np.vstack([taken, unit(rows[row : row + 1])])
     return np.array(chosen, np.int64)
+
+
+def _margin(probs: np.ndarray) -> np.ndarray:
+    """Probability of the likeliest class minus that of the next."""
+    top = np.partition(probs, -2, axis=1)[:, -2:]
+    return np.asarray(top[:, 1] - top[:, 0])
 
 
 def _spread(vectors: np.ndarray, weights: np.ndarray, clusters: int, seed: int) -> np.ndarray:

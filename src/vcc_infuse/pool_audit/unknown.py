@@ -52,6 +52,47 @@ class ForeignCluster:
         return len(self.rows)
 
 
+@dataclass(frozen=True)
+class KnownRows:
+    """Labeled rows and how far each is from its nearest others: all that is needed to judge further rows.
+
+    Attributes:
+        rows: of unit length, of shape (labels, width).
+        reach: distance to the last of the nearest others, of shape (labels,); infinite if there are too few.
+        nearer: sum of the distances to those before it, of shape (labels,).
+        neighbors: how many of the nearest rows count.
+    """
+
+    rows: np.ndarray
+    reach: np.ndarray
+    nearer: np.ndarray
+    neighbors: int
+
+    @classmethod
+    def of(cls, labeled: np.ndarray, *, neighbors: int = NEIGHBORS) -> KnownRows:
+        """From features of the labeled images, of unit length and of shape (labels, width), float32."""
+        count = min(check_integer("neighbors", neighbors), len(labeled))
+        return cls(labeled, *_nearest_others(labeled, count), count)
+
+    @property
+    def least_p(self) -> float:
+        """The smallest p-value that a row can get."""
+        return 1 / (len(self.rows) + 1)
+
+    def judge(self, rows: np.ndarray) -> Unknown:
+        """How foreign other rows are, of shape (rows, width); see `find_unknown`."""
+        count = self.neighbors
+        score = np.empty(len(rows), np.float32)
+        p = np.empty(len(rows))
+        for part in blocks(len(rows), block_for(len(self.rows))):
+            far = distances(unit(rows[part]), self.rows)
+            score[part] = np.partition(far, count - 1, axis=1)[:, :count].mean(1)
+            # With the row among the others, a label's farthest neighbor may be replaced by it.
+            joined = (self.nearer + np.minimum(far, self.reach)) / count
+            p[part] = (1 + (joined >= score[part, None] - 1e-6).sum(1)) / (len(self.rows) + 1)
+        return Unknown(score, p)
+
+
 def find_unknown(features: Any, labeled: Any, *, neighbors: int = NEIGHBORS) -> Unknown:
     """How far each row is from its nearest labeled rows, and how unusual that is for a known class.
 
@@ -70,18 +111,7 @@ def find_unknown(features: Any, labeled: Any, *, neighbors: int = NEIGHBORS) -> 
     [1.0, 0.2]
     """
     rows = check_features("features", features)
-    base = _check_labeled(labeled, rows.shape[1])
-    count = min(check_integer("neighbors", neighbors), len(base))
-    reach, total = _nearest_others(base, count)
-    score = np.empty(len(rows), np.float32)
-    p = np.empty(len(rows))
-    for part in blocks(len(rows), block_for(len(base))):
-        far = distances(unit(rows[part]), base)
-        score[part] = np.partition(far, count - 1, axis=1)[:, :count].mean(1)
-        # With the row among the others, a label's farthest neighbor may be replaced by it.
-        joined = (total + np.minimum(far, reach)) / count
-        p[part] = (1 + (joined >= score[part, None] - 1e-6).sum(1)) / (len(base) + 1)
-    return Unknown(score, p)
+    return KnownRows.of(_check_labeled(labeled, rows.shape[1]), neighbors=neighbors).judge(rows)
 
 
 def leave_one_out_distances(labeled: Any, *, neighbors: int = NEIGHBORS) -> np.ndarray:

@@ -199,7 +199,8 @@ def example_files(folder: Path, state: TrainState) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     images: Columns = {}
     if test is not None:
-        labels, _, confidence, calibrated = (column.numpy() for column in state.row_predictor().predict(test.x))
+        predicted = state.row_predictor().predict(test.x)
+        labels, _, confidence, calibrated = (column.numpy() for column in predicted[:4])
         answers: Columns = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
         answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
         files["predictions.npz"] = npz_bytes(answers)

@@ -20,12 +20,14 @@ from ..data.dataset import Dataset
 from ..data.ssl_data import SSLData
 from ..errors import UserError, option_prefix
 from ..inference.evaluate import chunks, evaluate
+from ..inference.known import keep_known, sample_by_class
 from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier, Identity
 from ..models.backbone import Embedded
 from ..models.classifier import EMA
 from ..models.linear_probe import probe_on
 from ..models.pretrained import Preprocessing
+from ..pool_audit import KnownRows
 from ..selectors import Selector
 from ..types import Task
 from ..utils.seeding import seed_step
@@ -158,7 +160,14 @@ class TrainState:
         mean, std = (values.to(self.device) for values in (self.views.mean, self.views.std))
         head = of_rows.model.head
         backbone = Embedded.attach(bank.encoder, of_rows.model.backbone, mean, std, head.in_features)
-        return replace(of_rows, model=Classifier(backbone, head), views=bank.views, shape=bank.source.shape)
+        return replace(
+            of_rows, model=Classifier(backbone, head), views=bank.views, shape=bank.source.shape, known=self._known()
+        )
+
+    def _known(self) -> KnownRows:
+        """The labeled images of a bank, by which unknown ones are told later."""
+        rows = self.data.split.labeled[sample_by_class(self.data.labeled_y)]
+        return keep_known(torch.cat(list(chunks(self.data.dataset.train.x, self.views, self.device, CHUNK, rows))))
 
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""
