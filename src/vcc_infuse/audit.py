@@ -223,7 +223,7 @@ def _unit_rows(predictor: Predictor, data: SSLData, config: RunConfig, options: 
     dataset = data.dataset
     backbone = predictor.model.backbone
     assert isinstance(backbone, Embedded)
-    recipe = (predictor.fingerprint or {}).get("network")
+    recipe = predictor.fingerprint["network"] if predictor.fingerprint is not None else None
     if recipe and (cache_folder(config.cache) / "banks" / recipe).is_dir():
         assert isinstance(predictor.views, ImageViews)
         bank = Bank(

@@ -149,12 +149,13 @@ def at_sizes(network: Timm | Concat) -> list[Timm | Concat]:
     """The network at each size to compare: the one that it has, else a few up to the native one."""
     if network.input_size is not None:
         return [network]
+    sizes: list[int | str] = []
     if isinstance(network, Timm):
-        sizes: list[int | str] = list(_sides(network))
+        sizes += _sides(network)
     else:
         # From the native size down, so that every network is at its own when the others are.
         levels = zip(*(reversed(_sides(member)) for member in network.members), strict=False)
-        sizes = [SEPARATOR.join(map(str, level)) for level in levels][::-1]
+        sizes += [SEPARATOR.join(map(str, level)) for level in levels][::-1]
     return [at_size(network, size) for size in sizes]
 
 
@@ -166,7 +167,7 @@ def _sides(network: Timm) -> list[int]:
 def at_size(network: Timm | Concat, size: int | str) -> Timm | Concat:
     """The network at another size; not for one that is built."""
     resized = copy.deepcopy(network)
-    resized.input_size = size  # type: ignore[assignment]
+    resized.input_size = size
     return resized
 
 

@@ -97,7 +97,8 @@ class AuditedImages:
     def nearest_class(self, row: int) -> str:
         """Class of the labeled image that is most similar."""
         known, labels = self.labeled()
-        return self.classes[labels[distances(unit(self.features[row : row + 1]), known)[0].argmin()]]
+        nearest = int(labels[distances(unit(self.features[row : row + 1]), known)[0].argmin()])
+        return str(self.classes[nearest])
 
 
 @dataclass(frozen=True)
