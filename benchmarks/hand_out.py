@@ -1,6 +1,6 @@
 """Is a cross-validated run ever behind its probe, and is its confidence calibrated? Methods on features of images.
 
-    OMP_NUM_THREADS=1 python -m benchmarks hand_out --features features --sets svhn-224 cifar100-224 --out results/hand_out
+    OMP_NUM_THREADS=1 python -m benchmarks hand_out --sets svhn-224 cifar100-224 --out results/hand_out
 
 appends one line per run to FOLDER/runs.jsonl, so that a killed study continues, and writes FOLDER/hand_out.md. In the
 pool "skewed" the most frequent class is ten times as frequent as the rarest, while the labels stay balanced.
@@ -108,8 +108,8 @@ def page(runs: Sequence[Run]) -> str:
         "",
         "    " + COMMAND,
         "",
-        "All seeds, numbers of labels, methods and pools of that command are wanted; rows with fewer runs, and rows that are",
-        "missing, are not finished. Rules and priors were chosen on STL-10 and CIFAR-10, by their test errors, with",
+        "All seeds, numbers of labels, methods and pools of that command are wanted; rows with fewer runs, and rows",
+        "that are missing, are not finished. Rules and priors were chosen on STL-10 and CIFAR-10, by their test errors, with",
         "seeds 0 to 2: only other sets count here.",
         "",
         "Test error in per cent and ECE, means over seeds; `weight` is that of the method in the mix handed out.",
