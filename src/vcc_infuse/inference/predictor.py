@@ -351,6 +351,8 @@ class Predictor:
 
     def embed(self, x: np.ndarray, *, progress: bool = False) -> np.ndarray:
         """Features of uint8 images by the frozen network, (images, width), of unit length, as the head sees them."""
+        if x.shape[1:] != self.shape:
+            raise UserError(f"images must have the shape of the model's, {self.shape}, got {x.shape[1:]}; resize them")
         return embed_images(self._fast_model, x, self.views, self.device, progress=progress)
 
     def _vectors(self, rows: Any) -> np.ndarray:
