@@ -130,13 +130,11 @@ class Evidence(Calibrator):
             past = History(
                 task.pool + task.labeled, folds * classes, top_k=folds * top_k, window=2, max_age=self.every * max_age
             )
-            self.out_of_fold = OutOfFoldRows(
-                self.scores, heads, witness if "witness" in self.scores else None, past, frozen=not self.learns
-            )
+            self.out_of_fold = OutOfFoldRows(self.scores, heads, witness if "witness" in self.scores else None, past)
         self.logistic = LogisticModel(columns, classes)
         self.inference = LogisticModel(columns, classes, softmax_itself(columns))
         kinds = {"evidence": ((columns,), torch.float32), "labels": ((), torch.long), "right": ((), torch.bool)}
-        self.strong_rows = RingBuffer(STRONG_ROWS if self.learns else 0, kinds)
+        self.strong_rows = RingBuffer(STRONG_ROWS, kinds)  # also where unused: a saved model is loaded into another one
         self.scale = ScaleMatching(self.match, classes=classes, size=128 * classes, min_per_class=self.min_per_class)
         self.thresholds = nn.Buffer(torch.full((classes,), torch.inf))
         first = min(one_pass, math.ceil(task.steps / 4))
@@ -227,7 +225,8 @@ class Evidence(Calibrator):
         labeled, strong = further_outputs(step, weak)
         if self.learns and "strong" in step.batch.views:
             self._compare_views(step, support, weak.logits.argmax(1), strong.logits.argmax(1))
-        self.out_of_fold.start(step, labeled, weak)
+        if not self.learns:
+            self.out_of_fold.start(step, labeled, weak)
         loss = self.out_of_fold.loss(step, labeled.features, features[: len(strong.features)], strong.features)
         self.out_of_fold.observe(step, self.memory, features, labeled.features)
         if step.number // self.every % FIT_EVERY == FIT_EVERY - 1:

@@ -13,6 +13,7 @@ from .neighbors import FeatureMemory, support_of
 
 THRESHOLD = 0.95  # of the pseudo labels that a head learns from
 RIDGE = 1.0  # strength where heads start, in mean squared lengths of a row
+TINY = 1e-6
 MOST_LABELS = 1024  # for which heads start at a regression; with more they learn fast enough from zero
 
 
@@ -103,7 +104,7 @@ def ridge(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Weight and bias of the ridge regression of `y` (rows, outputs) on `x` (rows, width), solved in the smaller."""
     mean = x.mean(0)
     centered = x - mean
-    strength = RIDGE * centered.square().sum(1).mean()
+    strength = (RIDGE * centered.square().sum(1).mean()).clamp(min=TINY)  # identical images have no spread
     rows, width = x.shape
     targets = y - y.mean(0)
     if rows <= width:
@@ -128,13 +129,10 @@ class OutOfFoldRows(nn.Module):
     """The last out-of-fold prediction for each labeled image: its evidence, its label, and whether that was right.
 
     The witness has heads of the same folds that never see pseudo labels. `past` holds the heads' last predictions for
-    the pool and, behind it, the labeled images: for each example one distribution over pairs of head and class. If the
-    network is `frozen`, the heads start at a regression once every label was seen.
+    the pool and, behind it, the labeled images: for each example one distribution over pairs of head and class.
     """
 
-    def __init__(
-        self, scores: Sequence[str], heads: FoldHeads, witness: FoldHeads | None, past: History, frozen: bool = False
-    ) -> None:
+    def __init__(self, scores: Sequence[str], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
         super().__init__()
         self.scores = scores
         self.heads = heads
@@ -145,7 +143,7 @@ class OutOfFoldRows(nn.Module):
         self.ranks = NormalScores(columns)
         self.evidence = nn.Buffer(torch.zeros(labeled, columns))
         self.log_odds = nn.Buffer(torch.zeros(labeled))
-        waiting = labeled if frozen and labeled <= MOST_LABELS else 0
+        waiting = labeled if labeled <= MOST_LABELS else 0
         self.features = nn.Buffer(torch.zeros(waiting, heads.linear.in_features))
         self.y = nn.Buffer(torch.full((waiting,), -1))
         self.known = nn.Buffer(torch.zeros(waiting, dtype=torch.bool))
