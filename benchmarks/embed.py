@@ -50,7 +50,7 @@ def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str,
     storage.CHUNK = images
     encoder, _ = make_encoder(Timm(name, weights, size), (side, side, 3))
     trial = open_bank(noise(images, side), encoder, cache=cache, device="cpu")
-    forward = fastest_options(trial.encoder, trial._plain(images))
+    forward = fastest_options(trial.encoder, trial.plain_batch(images))
     bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=forward.batch_size), cache=cache, device="cpu")
     job = next(bank.jobs())
     views = len(bank.config.names)
@@ -64,7 +64,7 @@ def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str,
                 network(piece)
 
     works: dict[str, Callable[[], object]] = {
-        "embed": lambda: bank.stored[job.part].store(job.number, bank.embed(job)[1]),
+        "embed": lambda: bank.stored[job.part].store(job.rows, bank.embed(job)[1]),
         "bare": bare,
     }
     seconds: dict[str, list[tuple[float, float]]] = {key: [] for key in works}
@@ -153,7 +153,8 @@ def lazy(name: str, weights: str, cache: str, keep: float = 0.25, images: int = 
             selector = INFUSE(keep=keep, every=every)
             trainer = Trainer(Identity(), FixMatch(), selector=selector, steps=800, batch_size=8, progress=False)
             trainer.fit(banked)
-            further = np.load(bank.folder / "rows-done.npy").sum() if late else images
+            marks = np.load(bank.folder / "train-marks.npy")
+            further = (storage.written_slots(marks) == len(config.names)).sum()
             views = images * (1 if late else 7) + (int(further) * 6 if late else 0)
             rows.append({"bank": "lazy" if late else "whole", "selections": 200 // every or 1, "images": images,
                          "keep": keep, "images_with_all_views": int(further), "views": views,

@@ -26,7 +26,7 @@ def main(steps: int, folder: Path) -> None:
 
     predictor = Predictor.load(run)
     for found in predictor.stream(photos, abstain=0.5):
-        print(f"{found.name}: {found.label or 'unsure'} ({found.calibrated:.0%})")
+        print(f"{found.name}: {found.label or f'unsure, perhaps {found.best_label}'} ({found.calibrated:.0%})")
 
     images = data.dataset.test.x[:100]
     expected = predictor.predict(images)

@@ -1,6 +1,7 @@
 """One way to make a run: `train` and `resume` do what the command line does, and an interruption costs nothing."""
 
 import hashlib
+import itertools
 import json
 import shutil
 
@@ -12,7 +13,6 @@ from torch import nn
 import vcc_infuse
 from vcc_infuse import INFUSE, Callback, FixMatch, OptionError, SmallConv, UserError, resume, train
 from vcc_infuse.bank.bank import Bank
-from vcc_infuse.bank.embed import MEDIUM
 from vcc_infuse.cli.main import main
 from vcc_infuse.run import prepare
 from vcc_infuse.run_config import RunConfig
@@ -62,7 +62,7 @@ def test_photos_of_mixed_sizes_train_as_on_the_command_line(tmp_path, photos):
     assert result.predictor.predict(photos / "test" / "red").labels.shape == (4,)
     # The configuration repeats the run, and another seed makes another one.
     again = RunConfig.from_yaml(configs[0])
-    assert again.data.size == MEDIUM
+    assert again.data.size == 160
     for seed in (3, 4):
         words = ["train", "--config", str(result.folder / "config.yaml"), "--seed", str(seed)]
         assert main([*words, "--out", str(tmp_path / f"seed{seed}")]) == 0
@@ -188,12 +188,13 @@ def test_preparing_writes_nothing_and_makes_one_trainer(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_embedded_data_get_a_head_and_vectors_a_perceptron():
+def test_embedded_data_and_vectors_get_a_head():
     rng = np.random.default_rng(0)
     y = np.arange(30) % 3
     vectors = rng.normal(size=(30, 4)).astype(np.float32) + y[:, None]
     data = vcc_infuse.SSLData.from_arrays(vectors, np.where(np.arange(30) < 9, y, -1))
-    assert type(prepare(RunConfig(data=data)).trainer.model).__name__ == "MLP"
+    run = prepare(RunConfig(data=data))
+    assert (run.config.preset, type(run.trainer.model).__name__) == ("frozen", "Identity")
     views = np.stack([vectors] * 3, 1)
     embedded = vcc_infuse.SSLData.from_arrays(views, np.where(np.arange(30) < 9, y, -1), slots=(1, 1))
     run = prepare(RunConfig(data=embedded))
@@ -237,3 +238,45 @@ def test_the_network_is_an_object_a_class_or_a_name(digits):
     assert all((states[0][name] == state[name]).all() for state in states[1:] for name in state)
     assert runs[0].folder is None
     assert isinstance(runs[0].predictor, vcc_infuse.Predictor)
+
+
+def sizes_of(config):
+    run = prepare(RunConfig.from_options({**QUIET, "labels": 4, "steps": 1, **config}))
+    return run.data.dataset.shape[:2], run.config.data.size, run.bank.encoder.input_size
+
+
+@pytest.mark.parametrize(
+    ("drawn", "given", "size", "expected"),
+    [
+        (None, None, None, ((160, 160), 160, 160)),  # photos of different sizes, at the native size of test_resnet
+        (None, 224, None, ((224, 224), 224, 224)),
+        (None, 224, 96, ((96, 96), 96, 224)),
+        ((200, 180), 32, None, ((32, 32), 32, 32)),  # of one size, larger than the network's
+        ((200, 180), 32, 64, ((64, 64), 64, 32)),
+        ((50, 40), 64, None, ((40, 50), None, 64)),  # smaller
+        ((50, 40), None, None, ((40, 50), None, 160)),
+    ],
+)
+def test_images_are_decoded_at_the_size_of_the_network(tmp_path, photos, drawn, given, size, expected):
+    folder = photos
+    if drawn is not None:
+        folder = tmp_path / "photos"
+        for part, name in itertools.product(("train", "test"), ("red", "blue")):
+            (folder / part / name).mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", drawn, (number, len(name), len(part))).save(folder / part / name / f"{number}.png")
+    network = {"class_path": "Timm", "init_args": {**NETWORK["init_args"], "input_size": given}}
+    options = {"data": str(folder), "preset": "frozen", "model": network, "size": size, "cache": str(tmp_path / "c")}
+    assert sizes_of(options) == expected
+
+
+@pytest.mark.parametrize(("side", "given", "used"), [(32, None, 64), (32, 48, 48), (64, None, None), (80, None, None)])
+def test_fine_tuning_enlarges_small_images_unless_told_otherwise(side, given, used):
+    x = np.zeros((6, side, side, 3), dtype=np.uint8)
+    data = vcc_infuse.SSLData.from_arrays(x, [0, 1, -1, -1, -1, -1])
+    size = {} if given is None else {"input_size": given}
+    network = {"class_path": "Timm", "init_args": {**NETWORK["init_args"], **size}}
+    run = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": network}))
+    assert run.trainer.model.input_size == used
+    own = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": SmallConv()}))
+    assert isinstance(own.trainer.model, SmallConv)

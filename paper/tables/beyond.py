@@ -81,7 +81,7 @@ def error(scale: Scale) -> Table:
         row("RobustVCC-FixMatch", "RobustVCC"),
         row("Evidence-FixMatch", "Evidence"),
         *(
-            row(f"Evidence-FixMatch, {part:.0%} of the {whole} promised", "Evidence", **{option: part})
+            row(f"Evidence-FixMatch, {part:.0%} of the {whole} promised", "Evidence", "FixMatch", **{option: part})
             for whole, option in PROMISES.items()
             for part in MAX_ERRORS
         ),

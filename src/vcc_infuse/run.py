@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack, cast
 
@@ -15,13 +14,13 @@ from torch import nn
 
 from .algorithms import Algorithm
 from .bank.bank import Bank, BankConfig
-from .bank.embed import MEDIUM, head, make_encoder, open_bank
+from .bank.embed import head, input_side, make_encoder, open_bank
 from .calibrators import Calibrator
-from .data.ssl_data import SSLData, load_ssl
-from .errors import OptionError, UserError, option_prefix
+from .data.ssl_data import SSLData, load_ssl, network_size
+from .errors import UserError, option_prefix
 from .inference.predictor import Predictor
-from .models import MLP, Backbone, Timm
-from .run_config import PartConfig, RunConfig, RunOptions, resolve
+from .models import MLP, Backbone, Concat, Timm
+from .run_config import PartConfig, RunConfig, RunOptions, pretrained_networks, resolve
 from .runs import checkpoint
 from .runs.fingerprint import changed_options, options_of, refuse
 from .runs.folder import RunFolder
@@ -29,6 +28,8 @@ from .selectors import Selector
 from .training import auto
 from .training.callbacks import Callback
 from .training.config import TrainConfig, check_compatible, check_lazy
+from .training.cross_fit import cross_fit_seconds
+from .training.presets import FINETUNE_SIDE
 from .training.summary import about_skipped, peak_memory
 from .training.trainer import Interrupted, Trainer
 from .utils.device import resolve_device
@@ -41,6 +42,7 @@ __all__ = ["Result", "RunConfig", "resume", "train"]
 
 FINISH = 3.0  # seconds for a linear probe, the report, and everything else that is not timed
 LONG = 3600.0  # seconds from which on a run is announced with a warning
+KEEP = 0.75  # of the side of decoded photos: networks above it are shown smaller versions of these
 PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
 CHANGEABLE = ("data", "root", "label_file", "cache", "device", "engine", "progress")
@@ -62,68 +64,83 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
 
     `data` are loaded already, perhaps embedded, and take the place of those that `config` names.
     """
-    # Mistakes are reported before images are decoded. What `auto` chooses later changes no part but the model.
+    # Mistakes are reported before images are decoded; what nobody named may still change with the preset.
     likely = resolve(config, "scratch" if config.preset == "auto" else config.preset)
     options = likely.train_config()
     algorithm, calibrator, selector = (likely.build(name) for name in ("algorithm", "calibrator", "selector"))
     check_compatible(algorithm, calibrator, selector)
     check_lazy(algorithm, options.lazy)
     model = None if config.model is None else likely.build("model")
-    config, data = _loaded(config, data, algorithm, model)
+    networks = pretrained_networks(config, model)
+    asked = config
+    config, data = _loaded(asked, data, algorithm, networks)
     with phase("loading the network", shown=options.progress and config.preset in ("auto", "frozen")):
-        choice = _choose(config, data, model)
+        choice = _choose(config, data, model, networks)
+    say(*choice.lines, shown=options.progress)
+    if _oversized(asked, config, choice.encoder):
+        config, data = _loaded(asked, None, algorithm, [cast(Timm, choice.encoder)])
     config = resolve(config, choice.preset)
+    algorithm, calibrator = (config.build(name) for name in ("algorithm", "calibrator"))
     network, config = _network(config, data, model, choice.encoder)
     trainer = Trainer(network, algorithm, calibrator, selector, config.train_config(), callbacks=callbacks)
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
             bank = open_bank(
-                data,
-                choice.encoder,
-                config.bank,
-                cache=config.cache,
-                device=options.device,
-                engine=options.engine,
+                data, choice.encoder, config.bank, cache=config.cache, device=options.device, engine=options.engine
             )
     return Prepared(config, data, trainer, bank, choice.reason)
 
 
 def _loaded(
-    config: RunConfig, data: SSLData | None, algorithm: Algorithm, model: nn.Module | None
+    config: RunConfig, data: SSLData | None, algorithm: Algorithm, networks: Sequence[Timm | Concat]
 ) -> tuple[RunConfig, SSLData]:
-    """The data, and the configuration with the size they were given; a pretrained network needs one size for all."""
+    """The data, and the configuration with the size they were given: what the largest network needs."""
     if data is not None or isinstance(config.data, SSLData):
         return config, data or cast(SSLData, config.data)
-    resize = config.preset in ("frozen", "finetune") or (config.preset == "auto" and isinstance(model, Timm | None))
+    source = config.data
     options = config.train_config()
-    load = partial(
-        load_ssl, cache=config.cache, seed=options.seed, all_labels=algorithm.all_labels, progress=options.progress
-    )
-    with phase(f"reading {config.data.data}", shown=options.progress):
-        try:
-            return config, load(**vars(config.data))
-        except OptionError as mistake:
-            if not resize or (mistake.option, mistake.value) != ("size", None):
-                raise
-    resized = f"the images have different sizes and are resized to {MEDIUM}×{MEDIUM}; the option size sets another"
-    say(resized, shown=options.progress)
-    source = replace(config.data, size=MEDIUM)
-    return replace(config, data=source), load(**vars(source))
+    with phase(f"reading {source.data}", shown=options.progress):
+        if networks and source.size is None:
+            with option_prefix("model"):
+                side = max(map(input_side, networks))
+            size = network_size(source.data, side, cache=config.cache, limits=source.limits, progress=options.progress)
+            source = replace(source, size=size)
+        loaded = load_ssl(
+            **vars(source), cache=config.cache, seed=options.seed, all_labels=algorithm.all_labels,
+            progress=options.progress,
+        )  # fmt: skip
+    if source.size != config.data.size:
+        resized = f"the images are resized to {source.size}×{source.size} for the network; the option size sets another"
+        say(resized, shown=options.progress)
+    return replace(config, data=source), loaded
 
 
-def _choose(config: RunConfig, data: SSLData, model: nn.Module | None) -> auto.Choice:
+def _oversized(asked: RunConfig, config: RunConfig, encoder: Backbone | None) -> bool:
+    """Whether photos were decoded much larger than the chosen network needs, for candidates that were larger.
+
+    Then reading them again pays: every view would be made of the larger image.
+    """
+    if isinstance(asked.data, SSLData) or isinstance(config.data, SSLData) or not isinstance(encoder, Timm | Concat):
+        return False
+    return asked.data.size is None and config.data.size is not None and input_side(encoder) < KEEP * config.data.size
+
+
+def _choose(
+    config: RunConfig, data: SSLData, model: nn.Module | None, networks: Sequence[Timm | Concat]
+) -> auto.Choice:
     """The preset, and for `frozen` the network that embeds, with its weights."""
-    if config.preset == "auto":
-        return auto.choose_preset(data, model)
-    embedded = len(data.dataset.shape) == 1 and not isinstance(model, Timm)  # vectors are features already
-    if config.preset != "frozen" or embedded:
-        return auto.Choice(config.preset, "")
-    encoder = Timm() if model is None else model
-    if not isinstance(encoder, Backbone):
-        raise UserError(f"the preset frozen needs a pretrained network such as Timm, not {type(encoder).__name__}")
     with option_prefix("model"):
-        return auto.Choice("frozen", "", make_encoder(encoder, data.dataset.shape)[0])
+        if config.preset == "auto":
+            return auto.choose_preset(data, model, networks, config.train_config(), config.bank, config.cache)
+        embedded = len(data.dataset.shape) == 1 and not isinstance(model, Timm | Concat)  # features already
+        if config.preset != "frozen" or embedded:
+            return auto.Choice(config.preset, "")
+        if networks:
+            return auto.choose_network(data, networks, config.train_config(), config.bank, config.cache)
+        if not isinstance(model, Backbone):
+            raise UserError(f"the preset frozen needs a pretrained network such as Timm, not {type(model).__name__}")
+        return auto.Choice("frozen", "", make_encoder(model, data.dataset.shape)[0])
 
 
 def _network(
@@ -133,13 +150,24 @@ def _network(
     if encoder is not None:
         size = getattr(encoder, "input_size", None)
         if isinstance(config.model, PartConfig) and size:  # so that config.yaml repeats the run whatever a default is
-            config = replace(config, model=config.model.with_defaults(input_size=size))
+            name = {"name": encoder.name} if isinstance(encoder, Timm | Concat) else {}
+            config = replace(config, model=config.model.with_defaults(**name, input_size=size))
         return head(config.bank), config
+    if config.preset == "finetune" and len(data.dataset.shape) == 3 and min(data.dataset.shape[:2]) < FINETUNE_SIDE:
+        config = _enlarging(config)
+        model = config.build("model")
     if model is None and len(data.dataset.shape) == 1:
         model = head(config.bank) if config.preset == "frozen" else MLP()
     if model is None:
         return config.build("model"), config
     return model, replace(config, model=model)
+
+
+def _enlarging(config: RunConfig) -> RunConfig:
+    """The configuration with a network of timm that enlarges images, unless the user set another size."""
+    if isinstance(config.model, PartConfig) and config.model.kind("model") is Timm:
+        return replace(config, model=config.model.with_defaults(input_size=FINETUNE_SIDE))
+    return config
 
 
 class Result(NamedTuple):
@@ -176,7 +204,8 @@ def train(
             trains all layers of one; scratch trains a small network; paper and usb follow those protocols.
         model: the network, as an object, class or name; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
+        calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
+            neither given, FlexMatch is trained with labels weighed by Evidence.
         selector: which unlabeled images are trained on; all if not given.
         bank: which views are embedded with the preset frozen.
         callbacks: observers of the run; see Callback.
@@ -330,11 +359,14 @@ def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
             # Without the bank itself, which would embed views that only the trial needs.
             trial = replace(run.data, dataset=replace(run.bank.dataset(), bank=None))
             views = run.bank.missing()
+            times.append(run.bank.about())
             total = views * run.bank.seconds_per_view() if views else 0.0
             times += [f"embedding about {duration(total)}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)
     times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
-    total += seconds + FINISH + spent + time.perf_counter() - began
+    if again := cross_fit_seconds(run.trainer, trial, seconds):
+        times.append(f"cross-validating about {duration(again)}")
+    total += again + seconds + FINISH + spent + time.perf_counter() - began
     times.append(f"about {duration(total)} in all")
     memory = peak_memory()
     needs = f", at least {memory / 1024:.1f} GB" if memory else ""
@@ -365,7 +397,7 @@ def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
     if error <= auto.WEAK_FEATURES:
         return say(f"{facts}: frozen features serve well", shown=config.progress)
-    seconds = auto.TRIAL_FORWARDS * bank.seconds_per_view()
+    seconds = auto.trial_seconds(bank)
     if seconds > PATIENCE:
         say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
         return None

@@ -190,6 +190,8 @@ def test_the_key_is_that_of_the_content(tmp_path):
         make_bank(tmp_path, mean=(0.5, 0.4, 0.31)),
     ]
     assert len({first, *(bank.folder for bank in others)}) == 11
+    # Other images of the same recipe lie beside each other.
+    assert [bank.folder.parent == first.parent for bank in others] == [True, True, *[False] * 8]
 
 
 def test_the_key_of_a_timm_network():
@@ -316,7 +318,7 @@ def test_the_fastest_options_are_measured():
 # --- damage
 
 
-@pytest.mark.parametrize("name", ["train.npy", "test.npy", "train-done.npy"])
+@pytest.mark.parametrize("name", ["train.npy", "test.npy", "train-marks.npy", "train-digests.npy"])
 @pytest.mark.parametrize("damage", ["short", "rubbish", "empty", "other"])
 def test_damaged_files_are_noticed(tmp_path, name, damage):
     path = fill(make_bank(tmp_path)).folder / name
@@ -330,7 +332,7 @@ def test_damaged_files_are_noticed(tmp_path, name, damage):
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize(("name", "place"), [("train.npy", -3), ("test.npy", -40), ("train-sums.npy", -8)])
+@pytest.mark.parametrize(("name", "place"), [("train.npy", -3), ("test.npy", -40), ("train-marks.npy", -8)])
 def test_a_damaged_chunk_is_embedded_again(tmp_path, name, place):
     bank = fill(make_bank(tmp_path))
     whole = {part: np.array(features) for part, features in bank.features.items()}
@@ -358,17 +360,18 @@ def test_a_damaged_row_of_a_lazy_bank_is_embedded_again(tmp_path):
     with pytest.warns(UserWarning, match="1 rows of the bank"):
         again = make_bank(tmp_path, config=config)
     assert np.array_equal(again.features["train"][5], whole[5])
-    again.ensure(np.array([0, 3]))
+    assert again.missing() == 1
+    fill(again).ensure(np.array([0, 3]))
     assert np.array_equal(again.features["train"], whole)
 
 
-def test_chunks_without_checksums_are_not_trusted(tmp_path):
+def test_rows_without_marks_are_not_trusted(tmp_path):
     bank = fill(make_bank(tmp_path))
     whole = np.array(bank.features["train"])
-    (bank.folder / "train-sums.npy").unlink()
-    with pytest.warns(UserWarning, match="were damaged and are embedded again"):
-        again = make_bank(tmp_path)
-    assert again.missing() > 0
+    bank.stored["train"].file.write(np.array([3]), whole[:1])
+    (bank.folder / "train-marks.npy").unlink()
+    again = make_bank(tmp_path)
+    assert again.missing() == 20 * 4
     assert np.array_equal(fill(again).features["train"], whole)
 
 
@@ -466,8 +469,9 @@ def test_only_kept_and_labeled_rows_get_further_views(photos, tmp_path, monkeypa
 
 
 def embedded(x):
-    rows = np.load(os.path.join(os.path.dirname(x.filename), "rows-done.npy"))
-    assert ((x[:, 2] != x[:, 0]).any(1) <= (rows == 1)).all()
+    marks = np.load(os.path.join(os.path.dirname(x.filename), "train-marks.npy"))
+    rows = storage.written_slots(marks) == 3
+    assert ((x[:, 2] != x[:, 0]).any(1) <= rows).all()
     return np.flatnonzero(rows).tolist()
 
 
@@ -541,7 +545,7 @@ def test_embed_data_is_its_three_steps(tmp_path):
     made, source = embedding.make_encoder(network, data.dataset.shape)
     assert source is None
     assert not hasattr(network, "net"), "the user's network stays as it was"
-    assert made.input_size == embedding.SMALL
+    assert made.input_size == 160, "as timm's test_resnet was trained"
     assert not any(weight.requires_grad for weight in made.parameters())
     bank = embedding.open_bank(data, made, CONFIG, cache=str(tmp_path / "steps"), device="cpu")
     bank.embed_all(data.split.labeled, progress=False)

@@ -90,6 +90,7 @@ def test_in_place_replaces_the_calibrator_only(run, tmp_path):
         (folder / name).write_bytes(content)
     calibrate.run([str(folder), "--data", "digits", "--in-place", "--method", "EnsembleTS"])
     old, new = Predictor.load(run), Predictor.load(folder)
+    assert new.summary == {**old.summary, "abstain": []}  # its cuts were those of another confidence
     assert isinstance(new.calibrator, EnsembleTS)
     for name, tensor in old.model.state_dict().items():
         assert torch.equal(tensor, new.model.state_dict()[name])

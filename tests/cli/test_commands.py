@@ -16,6 +16,8 @@ import vcc_infuse
 from vcc_infuse import Predictor
 from vcc_infuse.cli.main import COMMANDS, main
 
+CUT = {"cut": 0.15, "answered": 227, "coverage": 0.81, "error": 0.05, "error_low": 0.026, "error_high": 0.087,
+       "suggested": True}  # fmt: skip
 QUICK = "--steps 6 --eval_every 3 --batch_size 8 --unlabeled_ratio 2 --progress false --model SmallConv --model.width 4"
 
 
@@ -94,7 +96,48 @@ def test_predict_leaves_unsure_labels_empty(suffix, run, pictures, tmp_path, cap
     assert [row["label"] for row in both[1]] == [
         row["label"] if s else empty for row, s in zip(both[0], sure, strict=True)
     ]
-    assert f"{20 - sum(sure)} of 20 images are below 0.2 and have no label" in capsys.readouterr().err
+    assert [row["best_label"] for row in both[1]] == [row["label"] for row in both[0]]
+    assert f"--abstain 0.2 answers {sum(sure)} of 20 images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ({"evaluated_on": "test", "evaluated_images": 280, "abstain": [CUT]},
+         "; the run suggests 0.15: 81 % answered, 5.0 % of the answers wrong (95 % interval 3 to 9 %), on 280 test"),
+        ({"evaluated_on": "test", "abstain": [{**CUT, "cut": 0.999}]}, ""),
+        ({"abstain": []}, "; the run has no measured cut to suggest"),
+    ],
+)  # fmt: skip
+def test_a_cut_that_leaves_almost_nothing_meets_the_one_of_the_run(summary, said, run, pictures, tmp_path, capsys):
+    predictor = Predictor.load(run)
+    predictor.summary = summary
+    folder = predictor.save_pretrained(tmp_path / "model")
+    assert main(["predict", str(folder), str(pictures), "-o", str(tmp_path / "out.csv"), "--abstain", "0.99"]) == 0
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"--abstain 0.99 answers 0 of 20 images; the others have a best_label only{said}")
+    assert line.endswith("only") or said
+    assert {row["label"] for row in table(tmp_path / "out.csv")} == {""}
+
+
+def test_a_damaged_cut_is_one_line(run, pictures, tmp_path, capsys):
+    predictor = Predictor.load(run)
+    predictor.summary = {"abstain": [3]}
+    folder = predictor.save_pretrained(tmp_path / "model")
+    assert main(["predict", str(folder), str(pictures), "-o", str(tmp_path / "out.csv"), "--abstain", "0.99"]) == 2
+    assert "summary.json is damaged" in capsys.readouterr().err
+    assert len(table(tmp_path / "out.csv")) == 20
+
+
+def test_evaluate_says_which_classes_fail(run, tmp_path, capsys):
+    assert main(["evaluate", str(run), "-o", str(tmp_path / "figures.json")]) == 0
+    rows = json.loads((tmp_path / "figures.json").read_text())["per_class"]
+    summary = json.loads((run / "summary.json").read_text())
+    assert [(row["class"], row["error"]) for row in rows] == [(r["class"], r["error"]) for r in summary["per_class"]]
+    worst = max(rows, key=lambda row: row["error"])
+    shown = capsys.readouterr().out.splitlines()
+    header = next(i for i, line in enumerate(shown) if line.startswith("class "))
+    assert shown[header + 1].split()[0] == worst["class"]
 
 
 def test_predict_fails_where_nothing_can_be_read(run, pictures, tmp_path, capsys):

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
 from PIL import Image
 from tests.helpers.processes import together
 
 from vcc_infuse import load_ssl
 from vcc_infuse.bank import bank as module
+from vcc_infuse.bank import storage
 from vcc_infuse.cli.main import main
 from vcc_infuse.utils import progress
 
@@ -38,8 +41,8 @@ def expected(photos, tmp_path_factory):
 
 
 def arrays(cache):
-    (folder,) = (Path(cache) / "banks").iterdir()
-    return folder.name, *(np.load(folder / f"{part}.npy") for part in ("train", "test"))
+    (folder,) = (Path(cache) / "banks").glob("*/*/")
+    return f"{folder.parent.name}/{folder.name}", *(np.load(folder / f"{part}.npy") for part in ("train", "test"))
 
 
 def same(one, other):
@@ -51,7 +54,7 @@ def test_it_says_what_it_does(photos, tmp_path, capsys):
     assert main(words) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     # 32 training images in three views, 8 test images in one
-    assert first.startswith("104 views of 40 images to embed: about ")
+    assert first.startswith("40 images, bank of 0.0 MB with 40 new images: 104 views to embed, about ")
     assert second.startswith("embedded 104 views in ")
     assert second.endswith(" per second")
     name, train, test = arrays(tmp_path)
@@ -59,6 +62,43 @@ def test_it_says_what_it_does(photos, tmp_path, capsys):
     assert third.startswith(f"bank: {tmp_path / 'banks' / name} (0.")
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines() == ["all views of 40 images are embedded already", third]
+
+
+def test_a_changed_folder_embeds_what_is_new(tmp_path, capsys):
+    """Photos are added, moved, renamed and relabeled; `train` finds the bank that `embed` has made."""
+    weights = tmp_path / "weights.pth"
+    torch.save(timm.create_model("test_resnet", num_classes=0).state_dict(), weights)
+    photos, rng = tmp_path / "photos", np.random.default_rng(0)
+    for part, count in (("labeled/cat", 8), ("labeled/dog", 8), ("unlabeled", 20), ("test/cat", 3), ("test/dog", 3)):
+        (photos / part).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 256, (40 + number, 50, 3), np.uint8)
+            Image.fromarray(pixels).save(photos / part / f"{number}.png")
+    network = ["--model.name", "test_resnet", "--model.weights", str(weights), "--model.input_size", "32"]
+    words = ["--data", str(photos), *network, "--bank.weak", "1", "--bank.strong", "1", "--device", "cpu",
+             "--cache", str(tmp_path / "cache")]  # fmt: skip
+    assert main(["embed", *words]) == 0
+    assert "42 images, bank of 0.0 MB with 42 new images: 114 views to embed" in capsys.readouterr().out
+    for number in range(4):
+        (photos / "unlabeled" / f"{number}.png").rename(photos / "labeled" / "dog" / f"new{number}.png")
+    (photos / "labeled" / "cat" / "1.png").rename(photos / "labeled" / "dog" / "relabeled.png")
+    (photos / "unlabeled" / "7.png").rename(photos / "test" / "cat" / "9.png")
+    (photos / "unlabeled" / "9.png").unlink()
+    for number in range(2):
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(photos / "unlabeled" / f"a{number}.png")
+    assert main(["embed", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = "43 images, bank of 0.0 MB with 2 new images, 41 taken over from an earlier one: 6 views to embed, about "
+    assert lines[0].startswith(said)
+    assert lines[-1] == "1 other bank takes 0.0 MB; --prune DAYS removes those that nobody opens"
+    run = ["train", *words, "--preset", "frozen", "--model", "Timm", "--labels", "8", "--dry_run", "--out", "r"]
+    assert main(run) == 0
+    assert "cpu; bank of 0.0 MB with 0 new images, training" in capsys.readouterr().out
+    assert main(["embed", "--prune", "1", "--cache", str(tmp_path / "cache")]) == 0
+    assert capsys.readouterr().out.startswith("removed 0 banks of 0.0 MB that were not opened for 1 days; 2 banks of ")
+    assert main(["embed", "--prune", "0", "--cache", str(tmp_path / "cache")]) == 0
+    assert "; 0 banks of 0.0 MB are left in " in capsys.readouterr().out
+    assert not list((tmp_path / "cache" / "banks").glob("*/*"))
 
 
 def test_options_choose_another_bank(photos, tmp_path, expected):
@@ -75,14 +115,14 @@ def test_images_of_a_table_and_other_views(photos, tmp_path, capsys):
     assert main(words) == 0
     assert main([*words, "--augment", "microscopy"]) == 0
     assert len(list((tmp_path / "cache" / "banks").iterdir())) == 2
-    assert capsys.readouterr().out.count("120 views of 40 images to embed") == 2
+    assert capsys.readouterr().out.count("40 new images: 120 views to embed") == 2
     assert main([*words, "--augment", "microscpy"]) == 2
     assert "did you mean microscopy?" in capsys.readouterr().err
 
 
 def test_a_lazy_bank_has_plain_views_only(photos, tmp_path, expected, capsys):
     assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path), "--bank.lazy"]) == 0
-    assert capsys.readouterr().out.startswith("40 views of 40 images")
+    assert capsys.readouterr().out.startswith("40 images, bank of 0.0 MB with 40 new images: 40 views to embed")
     np.testing.assert_array_equal(arrays(tmp_path)[1][:, 0], expected[1][:, 0])
 
 
@@ -98,7 +138,7 @@ def test_two_processes_share_the_work(photos, tmp_path, expected):
     words = ["embed", "--data", str(photos), *SMALL, "--cache", str(tmp_path)]
     together(2, lambda: main(words), tmp_path / "log.txt")
     said = (tmp_path / "log.txt").read_text()
-    assert said.count("104 views of 40 images") == 1
+    assert said.count("104 views to embed") == 1
     assert said.count("bank: ") == 1
     assert same(arrays(tmp_path), expected)
 
@@ -107,7 +147,7 @@ def test_two_processes_share_the_work(photos, tmp_path, expected):
 def test_a_ray_cluster(photos, tmp_path, expected, monkeypatch):
     import ray
 
-    monkeypatch.setattr(module, "CHUNK", 8)  # five tasks
+    monkeypatch.setattr(storage, "CHUNK", 8)  # five tasks
     cache = tmp_path / "here"
     assert main(["embed", "--data", str(photos), *SMALL, "--cache", str(cache)]) == 0
     try:
@@ -148,6 +188,8 @@ def test_an_interrupted_command_says_that_it_continues(photos, tmp_path, monkeyp
         ({"--backend": "moon"}, "--backend must be one of here, ray, got 'moon'"),
         ({"--device": "moon"}, "--device must be auto, cpu, cuda, cuda:N or mps, got 'moon'"),
         ({"--bank.week": "1"}, "did you mean --bank.weak"),
+        ({"--prune": "-1"}, "--prune must be an integer of at least 0, got -1"),
+        ({"--prune": "often"}, "--prune must be an integer, got 'often'"),
     ],
 )
 def test_mistakes_cost_one_line(photos, tmp_path, change, hint, capsys):

@@ -53,6 +53,20 @@ def test_per_class_and_balanced_error(task):
     assert metrics.balanced_error(pred, y, 8) == pytest.approx(balanced)
 
 
+def test_confusion_counts_and_what_a_class_is_taken_for(task):
+    _, probs, y = task
+    pred = probs.argmax(1)
+    counts = metrics.confusion_counts(pred, y, 8)
+    np.testing.assert_array_equal(counts, sk.confusion_matrix(y, pred, labels=range(8)))
+    labels, images = metrics.taken_for(counts)
+    for true in range(8):
+        wrong = [int(guess) for guess, truth in zip(pred, y, strict=True) if truth == true != guess]
+        most = max((wrong.count(label) for label in set(wrong)), default=0)
+        assert images[true] == most
+        assert labels[true] == min((label for label in set(wrong) if wrong.count(label) == most), default=-1)
+    assert counts.trace() == (pred == y).sum()  # the matrix itself is left as it is
+
+
 def test_nll(task):
     logits, probs, y = task
     assert metrics.nll(logits, y) == pytest.approx(sk.log_loss(y, probs))

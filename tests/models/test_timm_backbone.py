@@ -74,3 +74,27 @@ def test_pretrained_weights_serve_other_numbers_of_channels(tmp_path):
     assert torch.equal(own.net.state_dict()["layer1.0.conv1.weight"], saved.state_dict()["layer1.0.conv1.weight"])
     assert len(own.preprocessing().mean) == len(own.preprocessing().std) == 5
     assert own(torch.randn(2, 5, 32, 32)).shape == (2, own.features)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "side"),
+    [
+        ("tf_efficientnet_lite0", "auto", 224),
+        ("tf_efficientnet_lite2", "auto", 260),
+        ("vit_small_patch14_dinov2", "none", 518),
+        ("test_resnet", "a/file.pth", 160),
+        ("inception_v3", "Inception_V3_Weights.IMAGENET1K_V1", 299),
+        ("efficientnet_b0", "EfficientNet_B4_Weights.IMAGENET1K_V1", 380),
+    ],
+)
+def test_the_native_size_is_known_before_the_network_is_built(name, weights, side):
+    network = Timm(name, weights, input_size=32)
+    assert network.native_size() == side
+    assert not hasattr(network, "net")
+
+
+def test_the_native_size_of_no_network():
+    with pytest.raises(UserError, match="name must be a network of timm, got 'resnet81'"):
+        Timm("resnet81").native_size()
+    with pytest.raises(UserError, match="must name weights of a torchvision classifier"):
+        Timm("resnet18", "ResNet18_Weights.NOTHING").native_size()

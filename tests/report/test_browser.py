@@ -88,7 +88,7 @@ def visible(page, chart=0):
 
 @on_single
 def test_every_chart_is_drawn(page):
-    assert page.locator("[data-chart] .js-plotly-plot").count() == page.locator("[data-chart]").count() == 17
+    assert page.locator("[data-chart] .js-plotly-plot").count() == page.locator("[data-chart]").count() == 18
     sizes = page.evaluate("[...document.querySelectorAll('.main-svg')].map(s => s.getBoundingClientRect().width)")
     assert len(sizes) >= 17
     assert min(sizes) > 200
@@ -227,3 +227,22 @@ def test_the_policy_has_no_inline_exception_and_stops_a_foreign_script(browser, 
     other.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
     assert other.evaluate("window.ran") is None
     other.close()
+
+
+@on_single
+def test_a_click_sorts_the_classes(page):
+    def column(number):
+        return page.evaluate(
+            f"[...document.querySelectorAll('.classes tbody tr')].map(r => r.children[{number}].innerText)"
+        )
+
+    button = page.locator(".classes th button", has_text="labels").first
+    button.click()
+    assert [int(text) for text in column(1)] == sorted(range(10, 10 + len(NASTY)), reverse=True)
+    button.click()
+    assert [int(text) for text in column(1)] == list(range(10, 10 + len(NASTY)))
+    page.locator(".classes th button", has_text="error").click()
+    errors = [float(text.removesuffix(" %")) for text in column(3)]
+    assert errors == sorted(errors, reverse=True)
+    page.locator(".classes th button", has_text="class").first.click()
+    assert sorted(column(0)) == sorted(NASTY)

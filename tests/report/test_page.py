@@ -41,7 +41,7 @@ def test_the_page_stands_alone(folder, tmp_path):
 def test_every_chart_and_image_has_words(folder, tmp_path):
     page = read([folder], tmp_path / "page.html")
     figures = [a for tag, a in page.tags if tag == "figure" and "data-chart" in a]
-    assert len(figures) == 17
+    assert len(figures) == 18
     assert all(a["role"] == "img" and len(a["aria-label"]) > 30 for a in figures)
     images = [a["alt"] for tag, a in page.tags if tag == "img"]
     assert len(images) == 9
@@ -151,3 +151,29 @@ def test_a_comparison_marks_the_best(tmp_path):
     assert "0.020 ★" in cells  # ECE calibrated, 0.1 / 5
     assert "0.050" in cells
     assert not any("★" in text and "9.0 s" in text for text in cells), "equal values: none is best"
+
+
+def class_cells(page):
+    """The cells of the table of classes, row by row, as text."""
+    start = page.text.index("Classes")
+    return [text.strip() for text in page.text[start:] if text.strip()]
+
+
+def test_the_worst_class_comes_first_with_its_labels(folder, tmp_path):
+    rows = json.loads((folder / "summary.json").read_text())["per_class"]
+    worst = max(rows, key=lambda row: row["error"])
+    cells = class_cells(read([folder], tmp_path / "page.html"))
+    header = cells.index("mostly taken for")
+    assert cells[1] == "label more of <i>it</i>"
+    assert cells[header - 5 : header] == ["class", "labels", "share of pseudo labels", "error", "test images"]
+    assert cells[header + 1 : header + 3] == [worst["class"], str(worst["labels"])]
+    assert cells[header + 4] == f"{100 * worst['error']:.1f} %"
+
+
+def test_without_a_test_set_the_table_has_labels_only(folder, tmp_path):
+    rows = [{"class": "cat", "labels": 15, "pseudo_label_share": 0.9}, {"class": "owl", "labels": 2}]
+    (folder / "predictions.npz").unlink()
+    cells = class_cells(read([add_to_summary(folder, per_class=rows, advice=[])], tmp_path / "page.html"))
+    last = cells.index("share of pseudo labels")
+    assert cells[last + 1 : last + 7] == ["owl", "2", "–", "cat", "15", "90.0 %"]
+    assert "Without a test set the errors are not known." in cells[1]

@@ -54,8 +54,8 @@ def test_run_folder_is_complete(tmp_path, digits):
     assert any(name.startswith("events.out.tfevents") for name in names)
     written = json.loads((run / "summary.json").read_text())
     promised = """error error_best ece mce ace nll ece_calibrated mce_calibrated ace_calibrated pseudo_label_coverage
-        pseudo_label_precision steps seconds_train seconds_select images_per_second peak_rss_mb coreset_size seed
-        versions""".split()
+        pseudo_label_precision per_class abstain advice steps seconds_train seconds_select images_per_second peak_rss_mb
+        coreset_size seed versions""".split()
     assert set(promised) <= set(written)
     assert written["steps"] == 12
     assert written["error"] == summary["error"]

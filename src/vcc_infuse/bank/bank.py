@@ -1,8 +1,8 @@
 """The bank: every image embedded once by a frozen network, in one plain, a few weak and several strong views.
 
-Features are float16 in memory-mapped files of the cache folder, under a key made from the images, the network's
-weights, the views and the seed. Work is done in chunks, each from a seed of its own: a killed process continues
-where it was, and several processes share the chunks.
+Features are float16 in memory-mapped files of the cache folder, in a folder for the recipe (the network's weights, the
+views, the seed) and in it one for the images. What another bank of the recipe has embedded is copied. Work is done in
+chunks, each from a seed of its own: a killed process continues where it was, and several processes share the chunks.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -29,12 +31,14 @@ from ..errors import check_choice, check_integer, check_range
 from ..utils.io import read_json
 from ..utils.progress import Progress
 from . import storage
+from .earlier import take_over
 from .encoder import ForwardOptions, FrozenNetwork, fastest_options, seconds_per_image
 from .onnx_engine import BATCH, ENGINES, Engine, choose_engine
 from .storage import StoredViews
 
-FORMAT = 2  # raise it when augmentation or layout changes, so that old banks are no longer found
+FORMAT = 3  # raise it when augmentation or layout changes, so that old banks are no longer found
 BLOCK = 2**22  # bytes of images that are read at a time for the key
+DIGEST = 16  # bytes per image
 MEASURED = 20_000  # views from which on it pays to measure how the network is fastest
 FORWARD = "forward.json"
 NATURAL = read_augment("natural")
@@ -121,14 +125,19 @@ class Bank:
         self.images: dict[Part, np.ndarray] = {"train": dataset.train.x}
         if dataset.test is not None and dataset.validation is None:
             self.images["test"] = dataset.test.x
-        self.folder = cache_folder(cache) / "banks" / self._key()
+        digests = {part: self._digests(part) for part in self.images}
+        self.folder = cache_folder(cache) / "banks" / self._recipe_key() / _images_key(digests)
         with torch.no_grad():
-            width = self.encoder(self._plain(1)).shape[1]
+            width = self.encoder(self.plain_batch(1)).shape[1]
         self.stored: dict[Part, StoredViews] = {}
         for part, images in self.images.items():
             slots = len(self.config.names) if part == "train" else 1
             lazy = self.config.lazy and part == "train"
-            self.stored[part] = StoredViews(self.folder, part, (images.shape[0], slots, width), lazy)
+            shape = (images.shape[0], slots, width)
+            self.stored[part] = StoredViews(self.folder, part, shape, digests[part], lazy)
+        self.taken = take_over(self.folder, list(self.stored.values()))  # images found in earlier banks
+        with suppress(OSError):  # a folder that may only be read
+            os.utime(self.folder)  # when it was last used
         self.features = {part: stored.features for part, stored in self.stored.items()}
 
     def embed_all(self, rows: np.ndarray, *, progress: bool = True) -> None:
@@ -142,16 +151,30 @@ class Bank:
 
     # --- what is still to be done, and doing it
 
+    def about(self) -> str:
+        """What it takes on the disk, how many images are to be embedded, and how many an earlier bank had."""
+        taken = f", {self.taken:,} taken over from an earlier one" if self.taken else ""
+        return f"bank of {self.megabytes:,.1f} MB with {self.new_images():,} new images{taken}"
+
     def jobs(self, rank: int = 0, world: int = 1) -> Iterator[Job]:
-        """Chunks that are not embedded yet and belong to process `rank`; of a lazy bank only the plain views."""
+        """What is not embedded of the chunks of process `rank`; of a lazy bank only the plain views."""
         for part, stored in self.stored.items():
             for number in stored.missing():
                 if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
-                    yield Job(part, number, stored.chunk(number), self._names(part))
+                    yield Job(part, number, stored.unwritten(number), self._names(part))
 
     def missing(self, rank: int = 0, world: int = 1) -> int:
         """Views that process `rank` has to embed."""
         return sum(job.views for job in self.jobs(rank, world))
+
+    def new_images(self) -> int:
+        """Images of which nothing is embedded yet."""
+        return sum(len(job.rows) for job in self.jobs())
+
+    @property
+    def megabytes(self) -> float:
+        """What the bank takes on the disk, once it is open."""
+        return sum(stored.features.nbytes for stored in self.stored.values()) / 1e6
 
     def build(self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map) -> Bank:
         """Embed what is missing; process `rank` of `world` takes every world-th chunk.
@@ -160,7 +183,7 @@ class Bank:
         """
         with Progress("embedding", self.missing(rank, world), "views", progress) as shown:
             for job, features in run(self.embed, self.jobs(rank, world)):
-                self.stored[job.part].store(job.number, features)
+                self.stored[job.part].store(job.rows, features)
                 shown.advance(job.views)
         return self
 
@@ -169,11 +192,16 @@ class Bank:
         return job, self.network.embed(self.device, *self.task(job))
 
     def task(self, job: Job) -> tuple[np.ndarray, tuple[str, ...], tuple[int, ...], np.ndarray | None]:
-        """What the network needs to know of a job: raw images of the chunk, views, seed, rows in the chunk."""
-        chunk = self.stored[job.part].chunk(job.number)
+        """What the network needs to know of a job: raw images, views, seed, and which of the images (None: all).
+
+        Views that a lazy bank adds later are drawn for the whole chunk, so that they do not depend on which rows are
+        asked for first.
+        """
         key = (self.seed, ("train", "test").index(job.part), job.number)
-        rows = None if len(job.rows) == len(chunk) else job.rows - chunk[0]
-        return self._raw(job.part, chunk), job.names, key, rows
+        if "plain" in job.names:
+            return self._raw(job.part, job.rows), job.names, key, None
+        chunk = self.stored[job.part].chunk(job.number)
+        return self._raw(job.part, chunk), job.names, key, job.rows - chunk[0]
 
     def ensure(self, rows: np.ndarray, *, rank: int = 0, world: int = 1, progress: bool = False) -> None:
         """Embed the weak and strong views of these training rows, where a lazy bank has not done so yet.
@@ -194,7 +222,7 @@ class Bank:
                 piece = stored.missing_rows(piece)
                 if len(piece):
                     job, features = self.embed(Job("train", int(piece[0]) // storage.CHUNK, piece, names))
-                    stored.store_rows(piece, features)
+                    stored.store_augmented(piece, features)
                     shown.advance(job.views)
         self.seconds += time.perf_counter() - began
 
@@ -230,16 +258,17 @@ class Bank:
         views = self.missing()
         seconds = 0.0
         if views >= MEASURED // 100 and self.engine == "auto" and self.device.type == "cpu":
-            seconds = views * seconds_per_image(self.encoder, self._plain(BATCH))
+            seconds = views * seconds_per_image(self.encoder, self.plain_batch(BATCH))
         if choose_engine(self.encoder, self.engine, device=self.device, seconds=seconds, cache=self.cache):
             return ForwardOptions(BATCH, channels_last=False, engine="onnx")
         if views < MEASURED or self.config.batch_size is not None:
             return ForwardOptions.default(self.device, self.config.batch_size)
-        return fastest_options(self.encoder, self._plain(storage.CHUNK))
+        return fastest_options(self.encoder, self.plain_batch(storage.CHUNK))
 
     def seconds_per_view(self) -> float:
         """Time of a few images of the first chunk in all their views, augmentation included."""
-        rows = self.stored["train"].chunk(0)[: 2 * self.network.options.batch_size]
+        count = min(2 * self.network.options.batch_size, self.new_images() or storage.CHUNK)
+        rows = self.stored["train"].chunk(0)[:count]
         raw = self._raw("train", rows)
         names = self._names("train")
         times = []
@@ -251,21 +280,30 @@ class Bank:
 
     # --- key and files
 
-    def _key(self) -> str:
-        recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, storage.CHUNK, self.views.flip]
+    def _recipe_key(self) -> str:
+        """All that the features of an image depend on, but the image itself."""
+        shape = self.images["train"].shape[1:]
+        recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, storage.CHUNK, self.views.flip, shape]
         recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]
         options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
         # Its layers, not its own repr, which names the file of the weights.
-        layers = [type(self.encoder).__name__, *self.encoder.children()]
-        digest = hashlib.blake2b(repr([recipe, options, layers]).encode(), digest_size=16)
+        networks = getattr(self.encoder, "networks", [self.encoder])
+        layers = [layer for network in networks for layer in (type(network).__name__, *network.children())]
+        digest = hashlib.blake2b(repr([recipe, options, layers]).encode(), digest_size=DIGEST)
         for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        for part, images in self.images.items():
-            digest.update(repr((images.shape, str(images.dtype))).encode())
-            step = max(1, BLOCK // max(1, math.prod(images.shape[1:])))
-            for start in range(0, images.shape[0], step):
-                digest.update(self._raw(part, np.arange(start, min(start + step, images.shape[0]))).data)
         return digest.hexdigest()
+
+    def _digests(self, part: Part) -> np.ndarray:
+        """Of the pixels of every image, `(images, 2)`."""
+        images = self.images[part]
+        step = max(1, BLOCK // max(1, math.prod(images.shape[1:])))
+        digests = np.empty((images.shape[0], 2), np.uint64)
+        for start in range(0, len(digests), step):
+            rows = np.arange(start, min(start + step, len(digests)))
+            hashed = [hashlib.blake2b(image, digest_size=DIGEST).digest() for image in self._raw(part, rows)]
+            digests[rows] = np.frombuffer(b"".join(hashed), np.uint64).reshape(-1, 2)
+        return digests
 
     def _names(self, part: Part) -> tuple[str, ...]:
         return self.config.names if part == "train" and not self.config.lazy else ("plain",)
@@ -273,6 +311,15 @@ class Bank:
     def _raw(self, part: Part, rows: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(self.images[part][rows])
 
-    def _plain(self, count: int) -> Tensor:
+    def plain_batch(self, count: int) -> Tensor:
+        """The plain view of the first training images, normalized."""
         raw = self._raw("train", np.arange(min(count, self.images["train"].shape[0])))
         return self.views("plain", torch.from_numpy(raw).to(self.device))
+
+
+def _images_key(digests: Mapping[Part, np.ndarray]) -> str:
+    """Of all images in their order."""
+    digest = hashlib.blake2b(repr([(part, len(rows)) for part, rows in digests.items()]).encode(), digest_size=DIGEST)
+    for rows in digests.values():
+        digest.update(rows.data)
+    return digest.hexdigest()

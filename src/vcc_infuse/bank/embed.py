@@ -15,15 +15,14 @@ import torch
 from ..augment.views import ImageViews
 from ..data.ssl_data import SSLData
 from ..errors import OptionError, UserError
-from ..models import MLP, Backbone, Identity, Timm
+from ..models import MLP, Backbone, Concat, Identity, Timm
 from ..models.classifier import set_up
+from ..models.concat import networks_of
 from ..utils.device import resolve_device
 from .bank import Bank, BankConfig, Job
 from .encoder import FrozenNetwork
 from .onnx_engine import Engine
 
-SMALL = 96  # pixels
-MEDIUM = 160
 WAITING = 2  # tasks per processor of a cluster that are on their way at a time, so that memory stays bounded
 
 
@@ -69,14 +68,21 @@ def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) ->
         raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
-    if isinstance(encoder, Timm) and encoder.input_size is None:  # what a laptop embeds at a few hundred per second
-        side = min(height, width)
-        encoder.input_size = SMALL if side <= SMALL else min(side, MEDIUM)
+    for network in networks_of(encoder):
+        network.input_size = network.input_size or network.native_size()
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         set_up(encoder, (channels, height, width))
     source = encoder.load_pretrained()
     return encoder.requires_grad_(False), source
+
+
+def input_side(encoder: Timm | Concat) -> int:
+    """Side of the images that the network is shown: the one that was given, else that of its training.
+
+    Of several networks the largest.
+    """
+    return max(network.input_size or network.native_size() for network in networks_of(encoder))
 
 
 def open_bank(

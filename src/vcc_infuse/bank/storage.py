@@ -1,6 +1,6 @@
 """Features of a bank in files of fixed size that several processes fill and read; memory does not grow with them.
 
-Every chunk of rows has a mark, which says that it is written, and a checksum, which is compared when the files are
+Every row has a mark: how many of its views are written, and their checksum, which is compared when the files are
 opened: what is damaged loses its mark and is embedded again.
 """
 
@@ -20,25 +20,33 @@ import numpy as np
 from ..errors import UserError
 
 CHUNK = 256  # rows
+CHECKSUM_BITS = 32  # of a mark; the number of views is above them
 
 
 class StoredViews:
-    """Features of the rows of one part, `(rows, slots, features)`, in chunks of 256 rows.
+    """Features of the rows of one part, `(rows, slots, features)`, embedded in chunks of 256 rows.
 
-    If `lazy`, a chunk has the plain view only, which stands for the others until these are written row by row.
+    If `lazy`, a row has the plain view only, which stands for the others until these are written.
+
+    Args:
+        folder: of the bank.
+        part: name of the files.
+        shape: (rows, slots, features).
+        digests: of the images `(rows, 2)`, by which later banks find what they have in common with this one.
+        lazy: whether rows may have a plain view only.
     """
 
-    def __init__(self, folder: Path, part: str, shape: tuple[int, int, int], lazy: bool = False) -> None:
+    def __init__(
+        self, folder: Path, part: str, shape: tuple[int, int, int], digests: np.ndarray, lazy: bool = False
+    ) -> None:
         self.folder = folder
         self.lazy = lazy
         self.file = ArrayFile(folder / f"{part}.npy", shape, np.float16)
         self.features = self.file.array
-        chunks = -(-shape[0] // CHUNK)
-        self.done = ArrayFile(folder / f"{part}-done.npy", (chunks,), np.uint8)
-        self.sums = ArrayFile(folder / f"{part}-sums.npy", (chunks,), np.uint64)
-        if lazy:  # marks of the rows whose views are all written, and their checksums
-            self.row_done = ArrayFile(folder / "rows-done.npy", shape[:1], np.uint8)
-            self.row_sums = ArrayFile(folder / "rows-sums.npy", shape[:1], np.uint64)
+        self.marks = ArrayFile(folder / f"{part}-marks.npy", shape[:1], np.uint64)
+        self.digests = ArrayFile(folder / f"{part}-digests.npy", digests.shape, np.uint64)
+        if not np.array_equal(self.digests.array, digests):  # a new file, or a damaged one
+            self.digests.write(np.arange(len(digests)), digests)
         self._verify()
 
     def chunk(self, number: int) -> np.ndarray:
@@ -46,64 +54,74 @@ class StoredViews:
         return np.arange(number * CHUNK, min((number + 1) * CHUNK, len(self.features)))
 
     def missing(self) -> list[int]:
-        """The chunks that are not written yet."""
-        return list(map(int, np.flatnonzero(self.done.array == 0)))
+        """The chunks in which rows are not written yet."""
+        return list(map(int, np.unique(np.flatnonzero(self.marks.array == 0) // CHUNK)))
+
+    def unwritten(self, number: int) -> np.ndarray:
+        """The rows of a chunk that are not written yet."""
+        rows = self.chunk(number)
+        return np.asarray(rows[self.marks.array[rows] == 0])
 
     def missing_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Those of the rows that have a plain view only."""
-        return np.asarray(rows[self.row_done.array[rows] == 0])
+        """Those of the rows that lack views."""
+        return np.asarray(rows[written_slots(self.marks.array[rows]) < self.features.shape[1]])
 
-    def store(self, number: int, features: np.ndarray) -> None:
-        """Write a chunk; the first slot stands for those that are not given."""
+    def store(self, rows: np.ndarray, features: np.ndarray) -> None:
+        """Write ascending rows; the first slot stands for those that are not given."""
         missing = self.features.shape[1] - features.shape[1]
-        self.file.write(self.chunk(number), np.concatenate([features, np.repeat(features[:, :1], missing, 1)], 1))
-        self.sums.write(np.array([number]), np.array([self._checksum(number)]))
-        self.done.write(np.array([number]), np.ones(1))
+        self.file.write(rows, np.concatenate([features, np.repeat(features[:, :1], missing, 1)], 1))
+        self.marks.write(rows, np.array([mark_of(row) for row in features], np.uint64))
 
-    def store_rows(self, rows: np.ndarray, augmented: np.ndarray) -> None:
-        """Write all views but the plain one of some rows."""
-        features = np.concatenate([self.features[rows, :1], augmented], 1)
-        self.file.write(rows, features)
-        self.row_sums.write(rows, np.array([_checksum(row) for row in features]))
-        self.row_done.write(rows, np.ones(len(rows)))
-
-    def _checksum(self, number: int) -> int:
-        features = self.features[self.chunk(number)]
-        return _checksum(features[:, :1] if self.lazy else features)
+    def store_augmented(self, rows: np.ndarray, augmented: np.ndarray) -> None:
+        """Write all views but the plain one of ascending rows."""
+        self.store(rows, np.concatenate([self.features[rows, :1], augmented], 1))
 
     def _verify(self) -> None:
-        """Forget chunks that are not what was written, so that they are embedded again."""
-        marked = np.flatnonzero(self.done.array).tolist()
-        bad = [number for number in marked if int(self.sums.array[number]) != self._checksum(number)]
-        if bad:
-            self.done.write(np.array(bad), np.zeros(len(bad)))
-            self._warn(len(bad), "chunks")
+        """Forget what is not as it was written, so that it is embedded again.
+
+        The views of a chunk are drawn together, so that all of it is made again; those of a lazy bank row by row.
+        """
+        chunks = range(-(-len(self.features) // CHUNK))
+        damaged = {number: rows for number in chunks if len(rows := self._damaged(self.chunk(number)))}
+        for number, rows in damaged.items():
+            forgotten = rows if self.lazy else self.chunk(number)
+            self.marks.write(forgotten, np.zeros(len(forgotten)))
+        if damaged:
+            what = f"{sum(map(len, damaged.values()))} rows" if self.lazy else f"{len(damaged)} chunks"
+            warnings.warn(f"{what} of the bank {self.folder} were damaged and are embedded again", stacklevel=2)
         if self.lazy:
-            self._verify_rows(np.concatenate([np.arange(0), *map(self.chunk, bad)]))
+            for number in chunks:
+                self._repeat_plain(self.missing_rows(self.chunk(number)))
 
-    def _verify_rows(self, lost: np.ndarray) -> None:
-        """The same for rows. A row whose views are not written repeats its plain view."""
+    def _damaged(self, rows: np.ndarray) -> np.ndarray:
+        marks = self.marks.array[rows]
+        written = marks > 0
+        return np.asarray(rows[written][~intact(self.features, rows[written], marks[written])])
+
+    def _repeat_plain(self, rows: np.ndarray) -> None:
+        """Where a process was killed between the views and their mark."""
         x = self.features
-        marked = np.flatnonzero(self.row_done.array)
-        bad = [row for row in marked if int(self.row_sums.array[row]) != _checksum(x[row])]
-        if bad:
-            self._warn(len(bad), "rows")
-        forgotten = np.union1d(lost, bad).astype(np.int64)
-        if len(forgotten):
-            self.row_done.write(forgotten, np.zeros(len(forgotten)))
-        for number in range(len(self.done.array)):
-            rows = self.missing_rows(self.chunk(number))
-            rows = rows[(x[rows, 1:] != x[rows, :1]).any((1, 2))]
-            if len(rows):  # a process was killed between the views and their mark
-                self.file.write(rows, np.repeat(x[rows, :1], x.shape[1], 1))
-
-    def _warn(self, count: int, what: str) -> None:
-        warnings.warn(f"{count} {what} of the bank {self.folder} were damaged and are embedded again", stacklevel=2)
+        rows = rows[(x[rows, 1:] != x[rows, :1]).any((1, 2))]
+        if len(rows):
+            self.file.write(rows, np.repeat(x[rows, :1], x.shape[1], 1))
 
 
-def _checksum(features: np.ndarray) -> int:
-    """CRC-32 of the values, plus 1, because an unwritten checksum is 0."""
-    return zlib.crc32(np.ascontiguousarray(features).data) + 1
+def mark_of(row: np.ndarray) -> int:
+    """The mark of a row with these views `(slots, features)`; that of an unwritten row is 0."""
+    return len(row) << CHECKSUM_BITS | zlib.crc32(np.ascontiguousarray(row).data)
+
+
+def written_slots(marks: np.ndarray) -> np.ndarray:
+    """How many views of each row are written."""
+    return (marks >> np.uint64(CHECKSUM_BITS)).astype(np.int64)
+
+
+def intact(features: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """Whether each of the rows is what its mark says."""
+    values = features.view(np.ndarray)  # slices of a memory map are slow to make
+    slots = written_slots(marks)
+    triples = zip(rows, slots, marks, strict=True)
+    return np.array([mark_of(values[row, :count]) == mark for row, count, mark in triples], bool)
 
 
 class ArrayFile:

@@ -131,6 +131,8 @@ def store(predictor: Predictor, figures: dict[str, Any], run: Path, folder: Path
         return
     copied = [run / name for name in ("config.yaml", "rows.npz") if folder != run]
     files = {path.name: path.read_bytes() for path in copied if path.is_file()}
+    if folder == run and predictor.summary is not None:  # its cuts are those of the confidence that is replaced
+        files["summary.json"] = json_bytes({**predictor.summary, "abstain": []})
     with RunFolder(folder).locked():
         publish(folder, {**files, **predictor.files(), "calibration.json": json_bytes(figures)})
     print(f"calibrated run: {folder}")

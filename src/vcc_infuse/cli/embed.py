@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from accelerate import PartialState
 
 from ..bank.bank import Bank, BankConfig
-from ..bank.embed import make_encoder, open_bank, over_ray
+from ..bank.earlier import list_banks, prune
+from ..bank.embed import input_side, make_encoder, open_bank, over_ray
+from ..data.cache import cache_folder
 from ..data.split import from_given_labels
-from ..data.ssl_data import SSLData, load
+from ..data.ssl_data import SSLData, load, network_size
 from ..errors import UserError, option_prefix
 from ..models import Timm
+from ..models.concat import network_class
 from ..training.trainer import Interrupted
 from ..utils.device import resolve_device
 from ..utils.progress import duration
@@ -22,7 +25,7 @@ from .parser import Parser, add_device, add_limits, integer, limits_of, one_of
 
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
 with --preset frozen and the same options finds the bank in the cache and takes seconds. An interrupted command
-continues where it was."""
+continues where it was. After photos were added, moved or removed, only new ones are embedded."""
 PROCESSES = """Several processes: `torchrun --nproc_per_node 2 -m vcc_infuse embed ...` shares the work; --backend ray
 spreads it over the cluster of RAY_ADDRESS, or over the cores of this machine."""
 
@@ -30,6 +33,9 @@ spreads it over the cluster of RAY_ADDRESS, or over the cores of this machine.""
 def run(argv: Sequence[str]) -> None:
     """Build the bank and print where it is, its size and the rate."""
     options = read(argv)
+    if options.prune is not None:
+        remove_unused(options)
+        return
     device = resolve_device(options.device)
     state = PartialState(cpu=device.type == "cpu")
     if options.backend == "ray" and state.num_processes > 1:
@@ -56,10 +62,12 @@ def run(argv: Sequence[str]) -> None:
 def read(argv: Sequence[str]) -> Namespace:
     """The options, checked."""
     parser = Parser("vcc-infuse embed", ABOUT, PROCESSES)
-    parser.add_argument("--data", required=True, help="a named source, or a folder or zip of images")
+    pruning = any(word.partition("=")[0] == "--prune" for word in argv)
+    parser.add_argument("--data", required=not pruning, help="a named source, or a folder or zip of images")
     parser.add_argument("--root", help="folder with the files of a named source")
     parser.add_argument("--download", action="store_true", help="download missing files of a named source")
-    parser.add_argument("--size", type=integer(), help="resize images to size×size when they are decoded")
+    parser.add_argument("--size", type=integer(), help="resize images to size×size when they are decoded (to the "
+                        "network's input, if their sizes differ or are larger)")  # fmt: skip
     parser.add_argument("--mode", **one_of("auto", "rgb", "gray"), default="auto", help="color mode (auto)")
     parser.add_argument("--intensity", **one_of("auto", "full", "percentile"), default="auto",
                         help="which values of 16-bit and float images become black and white (auto)")  # fmt: skip
@@ -69,8 +77,8 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--model.name", default="tf_efficientnet_lite0", help="a network of timm (%(default)s)")
     parser.add_argument("--model.weights", default="auto", metavar="WEIGHTS",
                         help="auto, timm, a torchvision name, a file, or none for random weights (auto)")  # fmt: skip
-    parser.add_argument("--model.input_size", type=integer(), metavar="SIDE",
-                        help="side to which views are resized for the network")  # fmt: skip
+    parser.add_argument("--model.input_size", type=side, metavar="SIDE",
+                        help="side of the views that the network is shown (that of its training)")  # fmt: skip
     parser.add_argument("--bank.weak", type=integer(), default=2, metavar="N", help="weak views per image (2)")
     parser.add_argument("--bank.strong", type=integer(), default=4, metavar="N", help="strong views per image (4)")
     parser.add_argument("--bank.lazy", action="store_true",
@@ -81,21 +89,35 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--cache", help="folder of the bank and of decoded images")
     add_device(parser)
     add_limits(parser)
+    parser.add_argument("--prune", type=integer(0), metavar="DAYS",
+                        help="embed nothing; remove the banks that were not opened for so many days")  # fmt: skip
     parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
     parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster; all cores if not given")
     return parser.read(argv)
 
 
+def side(text: str) -> int | str:
+    """The `type` of an option that takes a number of pixels, or one per network as in 224+260."""
+    return text if "+" in text else integer()(text)
+
+
 def make_bank(options: Namespace) -> Bank:
     """The bank, with what is embedded already."""
     chosen = vars(options)
+    arguments = {name: chosen[f"model.{name}"] for name in ("name", "weights", "input_size")}
+    with option_prefix("model"):
+        network = network_class(Timm, arguments)(**arguments)
+    limits = limits_of(options)
+    size = options.size
+    if size is None:  # as `train` does
+        with option_prefix("model"):
+            side = input_side(network)
+        size = network_size(options.data, side, cache=options.cache, limits=limits, progress=True)
     dataset = load(
-        options.data, root=options.root, download=options.download, size=options.size, mode=options.mode,
-        cache=options.cache, progress=True, label_file=options.label_file, intensity=options.intensity,
-        limits=limits_of(options),
+        options.data, root=options.root, download=options.download, size=size, mode=options.mode,
+        cache=options.cache, progress=True, label_file=options.label_file, intensity=options.intensity, limits=limits,
     )  # fmt: skip
     dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
-    network = Timm(chosen["model.name"], chosen["model.weights"], chosen["model.input_size"])
     config = BankConfig(**{name: chosen[f"bank.{name}"] for name in ("weak", "strong", "lazy", "batch_size")})
     data = SSLData(dataset, from_given_labels(dataset.train.y))
     with option_prefix("model"):
@@ -112,15 +134,25 @@ def make_bank(options: Namespace) -> Bank:
 
 
 def announce(bank: Bank, missing: int, world: int) -> None:
-    """Say how much there is to do, and about how long it takes."""
+    """Say how much there is to do, about how long it takes, and the space on the disk."""
     images = sum(images.shape[0] for images in bank.images.values())
     if not missing:
-        print(f"all views of {images:,} images are embedded already")
+        taken = f"; {bank.taken:,} of them were taken over from an earlier bank" if bank.taken else ""
+        print(f"all views of {images:,} images are embedded already{taken}")
         return
     seconds = missing * bank.seconds_per_view() / world
-    print(f"{missing:,} views of {images:,} images to embed: about {duration(seconds)}", flush=True)
+    print(f"{images:,} images, {bank.about()}: {missing:,} views to embed, about {duration(seconds)}", flush=True)
     if seconds > 3600:
         print("fewer views (--bank.weak, --bank.strong) or a smaller --model.input_size take less", file=sys.stderr)
+
+
+def remove_unused(options: Namespace) -> None:
+    """Remove the banks that nobody has opened lately, and say what is left."""
+    cache = cache_folder(options.cache)
+    removed = prune(cache, options.prune)
+    left = list_banks(cache)
+    sizes = [f"{len(banks):,} banks of {sum(bank.megabytes for bank in banks):,.1f} MB" for banks in (removed, left)]
+    print(f"removed {sizes[0]} that were not opened for {options.prune} days; {sizes[1]} are left in {cache / 'banks'}")
 
 
 def finish(bank: Bank, views: int, seconds: float) -> None:
@@ -129,5 +161,8 @@ def finish(bank: Bank, views: int, seconds: float) -> None:
         raise UserError(f"{left:,} views are not embedded; run the same command again")
     if views:
         print(f"embedded {views:,} views in {duration(seconds)}: {views / seconds:,.0f} per second")
-    size = sum(stored.file.path.stat().st_size for stored in bank.stored.values())
-    print(f"bank: {bank.folder} ({size / 1e6:,.1f} MB)")
+    print(f"bank: {bank.folder} ({bank.megabytes:,.1f} MB)")
+    others = [other.megabytes for other in list_banks(bank.folder.parents[2]) if other.path != bank.folder]
+    if others:
+        count = "1 other bank takes" if len(others) == 1 else f"{len(others):,} other banks take"
+        print(f"{count} {sum(others):,.1f} MB; --prune DAYS removes those that nobody opens")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..inference.predictor import Predictor
 from ..utils.io import write_json
+from .findings import findings
 from .finished_run import add_common, add_measured, check_output, labeled_images, run_parser
 from .train import summary_table
 
@@ -23,5 +24,6 @@ def run(argv: Sequence[str]) -> None:
     metrics = predictor.evaluate(examples, options.bins)
     metrics |= {"evaluated_on": dataset.evaluated_on, "evaluated_images": len(examples)}
     print(summary_table(metrics))
+    print(*findings(metrics), sep="\n")
     if options.output:
         write_json(Path(options.output), metrics)

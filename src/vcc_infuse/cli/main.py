@@ -26,6 +26,8 @@ COMMANDS = {
     "predict": "label images with a trained run",
     "export": "write a trained run as one ONNX or PyTorch file",
     "select": "rank unlabeled images by how much training on them would help a trained run",
+    "audit": "list the images of a run to look at: unknown ones, copies, doubtful labels",
+    "suggest": "suggest which images to label next, from no label on",
     "report": "write a web page about one run, or a comparison of several",
     "list": "show algorithms, calibrators, selectors, models and data sources",
 }

@@ -21,6 +21,7 @@ from ..bank.onnx_engine import ENGINES
 from ..data.images.store import Limits
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from ..models import Timm
+from ..models.concat import network_class
 from ..run_config import DEFAULTS, PARTS, DataConfig
 from ..training.config import TrainConfig
 from ..training.presets import PRESETS, preset_options
@@ -174,6 +175,7 @@ class Reader:
         if not isinstance(chosen, str):
             raise OptionError(name, chosen, "must be the name of a class")
         kind = find_class(name, chosen, base, self.trust_code or name in self.typed)
+        kind = network_class(kind, arguments)
         settled = "class_path" in spec or (name == "model" and self.automatic)
         named = {"class_path": class_path(kind)} if settled else {}
         return {**named, "init_args": self.group(name, types_of(kind), arguments, kind.__name__)}

@@ -9,16 +9,19 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
 from ..data.images.decode import SkippedImages
 from ..errors import UserError
 from ..inference.predictor import Prediction
-from ..utils.io import table_cell
+from ..utils.io import reading, table_cell
+from .findings import at_cut, measured_on, suggested
 from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
 from .parser import integer, limits_of, number, one_of
+
+FEW = 0.5  # of the images: with fewer answers the run's own cut is mentioned
 
 
 def run(argv: Sequence[str]) -> int:
@@ -27,7 +30,9 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns ('*.png')")
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
     parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
-                        help="leave the label empty where the calibrated confidence is lower")  # fmt: skip
+                        help="no label, only a best_label, where the calibrated confidence is lower")  # fmt: skip
+    parser.add_argument("--unknown", type=number(0, 1), default=0.0, metavar="P",
+                        help="no label, only a best_label, where unknown_p is at most P")  # fmt: skip
     parser.add_argument("--batch_size", type=integer(), default=64, help="images per forward (64)")
     add_common(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     options = parser.read(argv)
@@ -36,12 +41,19 @@ def run(argv: Sequence[str]) -> int:
     check_output(options.output, options.overwrite, options.run, paths)
     predictor = image_predictor(options)
     source = paths if len(paths) > 1 else paths[0]  # images of a single folder or zip are named by their path below it
-    tally = Tally()
-    rows = tally.readable(predictor.stream(source, options.batch_size, options.abstain, limits_of(options)))
+    tally = Tally(options.unknown)
+    limits = limits_of(options)
+    answers = predictor.stream(source, options.batch_size, options.abstain, limits, unknown=options.unknown)
+    rows = tally.readable(answers)
     first = next(rows, None)
     if first is not None:
-        write_output(options.output, lambda handle: write_rows(chain([first], rows), predictor.classes, kind, handle))
-    return tally.report(options.abstain)
+        judged = predictor.known is not None
+        write_output(
+            options.output,
+            lambda handle: write_rows(chain([first], rows), predictor.classes, kind, handle, judged=judged),
+        )
+    with reading(f"{options.run}/summary.json"):
+        return tally.report(options.abstain, predictor.summary or {})
 
 
 def expand(pattern: str) -> list[str]:
@@ -56,8 +68,10 @@ def expand(pattern: str) -> list[str]:
 class Tally:
     """What became of the images: labeled, without a label, or skipped."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: float = 0.0) -> None:
+        self.unknown = unknown
         self.count = 0
+        self.foreign = 0
         self.abstained = 0
         self.skipped = SkippedImages()
 
@@ -70,30 +84,56 @@ class Tally:
                     self.skipped.add([row.name], {0: row.error})
                     continue
                 self.count += 1
-                self.abstained += row.label is None
+                foreign = row.unknown_p <= self.unknown
+                self.foreign += foreign
+                self.abstained += row.label is None and not foreign
                 yield row
 
-    def report(self, abstain: float) -> int:
-        """Say on stderr what has no label; returns the exit status."""
+    def report(self, abstain: float, summary: dict[str, Any]) -> int:
+        """Say on stderr what has no label; returns the exit status. `summary` is that of the run."""
         self.skipped.report()
         if not self.count:
             print(f"vcc-infuse: none of the {self.skipped.count} images can be read", file=sys.stderr)
-        elif abstain:
-            print(f"{self.abstained} of {self.count} images are below {abstain:g} and have no label", file=sys.stderr)
-        return 0 if self.count else 1
+            return 1
+        if self.unknown:
+            left_out = f"--unknown {self.unknown:g} leaves out {self.foreign} of {self.count} images"
+            print(f"{left_out} that resemble no labeled one", file=sys.stderr)
+        if abstain:
+            answered = self.count - self.abstained - self.foreign
+            others = "; the others have a best_label only" if answered < self.count else ""
+            hint = better_cut(summary, abstain, answered / self.count)
+            print(f"--abstain {abstain:g} answers {answered} of {self.count} images{others}{hint}", file=sys.stderr)
+        return 0
 
 
-def write_rows(rows: Iterator[Prediction], classes: Sequence[str], kind: str, handle: TextIO) -> None:
-    """Write file, label (empty or null where it is left out), both confidences and the probability of each class."""
-    names = ("file", "label", "confidence", "confidence_calibrated")
+def better_cut(summary: dict[str, Any], abstain: float, share: float) -> str:
+    """The cut that the run suggests, if `abstain` is higher and answers only a small `share` of the images."""
+    if share >= FEW:
+        return ""
+    if not summary.get("abstain"):
+        return "; the run has no measured cut to suggest: `vcc-infuse evaluate` on labeled images gives one"
+    lower = [cut for cut in suggested(summary) if cut["cut"] < abstain]
+    return "".join(f"; the run suggests {cut['cut']:g}: {at_cut(cut, measured_on(summary))}" for cut in lower)
+
+
+def write_rows(
+    rows: Iterator[Prediction], classes: Sequence[str], kind: str, handle: TextIO, *, judged: bool = False
+) -> None:
+    """Write file, answer (empty or null where it abstains), likeliest class, confidences and class probabilities.
+
+    Where the run knows its labeled images, so that a row is `judged`, also how foreign it is.
+    """
+    words = ("file", "label", "best_label")
+    numbers = ("confidence", "confidence_calibrated", *(("unknown", "unknown_p") if judged else ()))
     table = csv.writer(handle)
     if kind == "csv":
-        table.writerow([*names, *(table_cell(f"p_{name}") for name in classes)])
+        table.writerow([*words, *numbers, *(table_cell(f"p_{name}") for name in classes)])
     for row in rows:
+        values = (row.confidence, row.calibrated, row.unknown, row.unknown_p)[: len(numbers)]
         if kind == "csv":
-            numbers = (row.confidence, row.calibrated, *row.probs)
-            table.writerow([table_cell(row.name), table_cell(row.label or ""), *(f"{value:.6f}" for value in numbers)])
+            texts = (row.name, row.label or "", row.best_label or "")
+            table.writerow([*map(table_cell, texts), *(f"{value:.6f}" for value in (*values, *row.probs))])
         else:
-            values = (row.name, row.label, row.confidence, row.calibrated, dict(zip(classes, row.probs, strict=True)))
-            line = dict(zip((*names, "probabilities"), values, strict=True))
+            answers = dict(zip((*words, *numbers), (row.name, row.label, row.best_label, *values), strict=True))
+            line = {**answers, "probabilities": dict(zip(classes, row.probs, strict=True))}
             handle.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..run import prepare, resumed_config, start
 from ..run_config import RunConfig, resolve
+from .findings import findings, measured_on
 from .parser import TrainWords, read_train, read_words
 
 NAMES = {
@@ -56,6 +57,7 @@ def run(argv: Sequence[str]) -> None:
     if result is None or not result.summary or not result.folder:  # only the first of several processes has a summary
         return
     print(summary_table(result.summary))
+    print(*findings(result.summary), sep="\n")
     probe = result.summary.get("error_probe")
     error = result.summary.get("error")
     if probe is not None and error is not None and result.summary["steps"]:
@@ -91,9 +93,7 @@ def two_columns(pairs: Sequence[tuple[str, str]]) -> str:
 
 def summary_table(summary: dict[str, Any]) -> str:
     """The main metrics, rates in percent; calibrated ones only where they differ; and what they are taken on."""
-    images = f"{summary.get('evaluated_images', 0):,}"
-    kinds = {"test": f"{images} test images", "validation": f"{images} labeled images kept for validation"}
-    kind = kinds.get(summary.get("evaluated_on", ""), "nothing: no test images")
+    kind = measured_on(summary) or "nothing: no test images"
     pairs = [("measured on", kind)] if "evaluated_on" in summary else []
     for key, name in NAMES.items():
         value = summary.get(key)

@@ -17,7 +17,7 @@ from .dataset import UNLABELED, Dataset
 from .images.decode import check_options
 from .images.store import Limits
 from .sources.arrays import from_arrays
-from .sources.folder import load_folder
+from .sources.folder import decode_size, load_folder
 from .sources.named import SOURCES, load_named
 from .sources.other_datasets import load_objects
 from .split import LongTail, Split, balanced, from_given_labels, hold_out, long_tailed, validation_rows, without
@@ -265,6 +265,17 @@ def choose_split(
         return from_given_labels(y)
     remedy = f"choose how many labels of {dataset.name} are shown, for example {4 * len(classes)}"
     raise OptionError("labels", None, "must be set", remedy)
+
+
+def network_size(data: str, side: int, *, cache: str | None, limits: Limits | None, progress: bool) -> int | None:
+    """The `size` of `load` that suits a network of `side` pixels: photos need not be decoded at more than that.
+
+    None for named datasets, and for images of one size that are smaller.
+    """
+    path = Path(data).expanduser()
+    if data in SOURCES or not data or not path.exists():  # `load` says what is wrong
+        return None
+    return decode_size(path, side, cache=cache, limits=limits, progress=progress)
 
 
 def load(

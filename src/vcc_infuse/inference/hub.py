@@ -27,8 +27,8 @@ USE = """```python
 from vcc_infuse import Predictor
 
 predictor = Predictor.from_pretrained("{name}")  # a folder, or a repository of the hub
-labels, probabilities, confidence, calibrated = predictor.predict({inputs})
-print([predictor.classes[label] for label in labels])
+answers = predictor.predict({inputs})
+print([predictor.classes[label] for label in answers.labels])
 ```"""
 
 

@@ -27,15 +27,17 @@ from ..data.images.store import Limits
 from ..errors import UserError, check_choice, check_integer, check_range
 from ..models import Classifier
 from ..models.pretrained import Preprocessing
+from ..pool_audit import KnownRows
 from ..runs.fingerprint import Fingerprint
 from ..types import Task
 from ..utils.device import resolve_device
 from ..utils.io import json_bytes, read_json, reading
 from ..utils.manifest import check, publish, settle
 from ..utils.serialization import Trust, from_config, load_state, to_config
-from .evaluate import evaluate, infer
+from .evaluate import evaluate, infer, name_classes
 from .hub import download, model_card, upload
 from .inputs import Inputs, Row, read_rows
+from .known import check_unknown, embed_images, judge, known_tensors, read_known, seen_features
 
 __all__ = ["Prediction", "Predictions", "Predictor"]
 
@@ -61,22 +63,42 @@ class Predictions(NamedTuple):
         probs: softmax probabilities, of shape (examples, classes).
         confidence: softmax confidence, of shape (examples,).
         calibrated: calibrated confidence, of shape (examples,).
+        unknown: distance to the nearest labeled images, of shape (examples,): 0 is a copy, √2 is unrelated. NaN if the
+            model was not trained on a bank.
+        unknown_p: how often an image of a known class is at least that far, of shape (examples,).
     """
 
     labels: Tensor
     probs: Tensor
     confidence: Tensor
     calibrated: Tensor
+    unknown: Tensor
+    unknown_p: Tensor
 
 
 class Prediction(NamedTuple):
-    """One image of a stream: its label is None if its calibrated confidence is too low, or if there is an `error`."""
+    """One image of a stream.
+
+    Attributes:
+        name: the file, or the number of the image.
+        label: the answer; None if the calibrated confidence or `unknown_p` is too low, or if there is an `error`.
+        best_label: the most likely class, answered or not; None only if there is an `error`.
+        confidence: softmax confidence.
+        calibrated: calibrated confidence.
+        probs: softmax probabilities, one per class.
+        unknown: distance to the nearest labeled images; NaN if the model was not trained on a bank.
+        unknown_p: how often an image of a known class is at least that far.
+        error: why the image cannot be read.
+    """
 
     name: str
     label: str | None
+    best_label: str | None = None
     confidence: float = math.nan
     calibrated: float = math.nan
     probs: tuple[float, ...] = ()
+    unknown: float = math.nan
+    unknown_p: float = math.nan
     error: str = ""
 
 
@@ -94,6 +116,7 @@ class Predictor:
         device: where the model is.
         direction: the head's gradient, of shape (classes, width + 1), by which INFUSE ranks examples; None if the run
             had no selector that stores one.
+        known: features of the labeled images, by which unknown images are told; None if the run was not on a bank.
         ranges: the values that become 0 and 255 in images with more than 8 bits per channel.
         summary: the metrics of the run it was loaded from.
         fingerprint: which run it was trained in.
@@ -101,8 +124,8 @@ class Predictor:
             network is in the cache already.
 
     >>> predictor = Predictor.load("runs/x")  # doctest: +SKIP
-    >>> labels, probs, confidence, calibrated = predictor.predict("photos/")  # doctest: +SKIP
-    >>> [predictor.classes[label] for label in labels]  # doctest: +SKIP
+    >>> answers = predictor.predict("photos/")  # doctest: +SKIP
+    >>> [predictor.classes[label] for label in answers.labels]  # doctest: +SKIP
     """
 
     model: Classifier
@@ -113,6 +136,7 @@ class Predictor:
     task: Task
     device: torch.device
     direction: Tensor | None = None
+    known: KnownRows | None = None
     ranges: Ranges = ()
     summary: dict[str, Any] | None = None
     fingerprint: Fingerprint | None = None
@@ -170,6 +194,7 @@ class Predictor:
             task=task,
             device=device,
             direction=tensors["direction"].to(device) if "direction" in tensors else None,
+            known=read_known(model, tensors) if card.get("known") else None,
             ranges=tuple((low, high) for low, high in card.get("ranges", ())),
             summary=read_json(folder / "summary.json"),
             fingerprint=card.get("fingerprint"),
@@ -191,6 +216,7 @@ class Predictor:
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"calibrator.{k}": v for k, v in self.calibrator.state_dict().items()}
         tensors |= {} if self.direction is None else {"direction": self.direction}
+        tensors |= {} if self.known is None else known_tensors(self.known)
         tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
         card = {
             "backbone": to_config(self.model.backbone),
@@ -204,6 +230,7 @@ class Predictor:
             "slots": getattr(self.views, "slots", None),
             "ranges": [list(pair) for pair in self.ranges],
             "task": {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()},
+            "known": self.known is not None,
             "fingerprint": self.fingerprint,
         }
         return {"model.safetensors": save(tensors), "model.json": json_bytes(card)}
@@ -261,42 +288,54 @@ class Predictor:
         return Predictions(*map(torch.cat, zip(*parts, strict=True)))
 
     def stream(
-        self, images: Inputs, batch_size: int = 64, abstain: float = 0.0, limits: Limits | None = None
+        self,
+        images: Inputs,
+        batch_size: int = 64,
+        abstain: float = 0.0,
+        limits: Limits | None = None,
+        *,
+        unknown: float = 0.0,
     ) -> Iterator[Prediction]:
         """Label images one after another; memory does not grow with their number.
 
         Args:
             images: as in `predict`; an iterable is read as it is needed, `batch_size` images ahead.
             batch_size: images per forward.
-            abstain: an image with a lower calibrated confidence gets no label.
+            abstain: an image with a lower calibrated confidence gets no `label`, only a `best_label`. The run suggests
+                cuts: `predictor.summary["abstain"]`.
             limits: the largest files and images that are read.
+            unknown: an image whose `unknown_p` is at most this gets no `label`, only a `best_label`: it seems to be of
+                no class. 0.05 also leaves out up to one in twenty images of the known classes.
 
         Returns:
             One `Prediction` per image, in order; it has an `error` if the image cannot be read.
         """
         size = check_integer("batch_size", batch_size)
         least = check_range("abstain", abstain, 0, 1)
+        check_unknown(unknown, self.known)
         if len(self.shape) == 1:
             raise UserError("stream takes images, and this model was trained on feature vectors; use predict")
-        return self._stream(read_rows(images, self.shape, self.ranges, limits), size, least)
+        return self._stream(read_rows(images, self.shape, self.ranges, limits), size, least, unknown)
 
-    def _stream(self, rows: Iterator[Row], size: int, least: float) -> Iterator[Prediction]:
+    def _stream(self, rows: Iterator[Row], size: int, least: float, foreign: float) -> Iterator[Prediction]:
         for batch in _batches(rows, size):
             pixels = [row.x for row in batch if row.x is not None]
-            columns = (column.tolist() for column in self._label(np.stack(pixels), size)) if pixels else [[]] * 4
+            columns = (column.tolist() for column in self._label(np.stack(pixels), size)) if pixels else [[]] * 6
             answers = zip(*columns, strict=True)
             for row in batch:
                 if row.x is None:
                     yield Prediction(row.name, None, error=row.error)
                 else:
-                    label, probs, confidence, calibrated = next(answers)
-                    name = self.classes[label] if calibrated >= least else None
-                    yield Prediction(row.name, name, confidence, calibrated, tuple(probs))
+                    label, probs, confidence, calibrated, unknown, p = next(answers)
+                    best = self.classes[label]
+                    answer = best if calibrated >= least and not p <= foreign else None  # p may be NaN
+                    yield Prediction(row.name, answer, best, confidence, calibrated, tuple(probs), unknown, p)
 
     def evaluate(self, examples: Examples, bins: int = 15) -> dict[str, Any]:
-        """All test metrics on labeled examples; see `inference.evaluate.measure`."""
+        """All test metrics on labeled examples: see `inference.evaluate.measure`, and `per_class` of `name_classes`."""
         counts = self.task.label_counts
-        return evaluate(self._fast_model, self.calibrator, examples, self.views, self.device, bins, counts)
+        figures = evaluate(self._fast_model, self.calibrator, examples, self.views, self.device, bins, counts)
+        return name_classes(figures, self.classes, counts.tolist())
 
     @cached_property
     def _fast_model(self) -> nn.Module:
@@ -304,10 +343,15 @@ class Predictor:
         return choose_engine(self.model, self.engine, device=self.device) or self.model
 
     def _label(self, x: np.ndarray, size: int) -> Predictions:
-        logits, calibrated = infer(self._fast_model, self.calibrator, x, self.views, self.device, size=size)
+        with seen_features(self._fast_model, self.known) as batches:
+            logits, calibrated = infer(self._fast_model, self.calibrator, x, self.views, self.device, size=size)
         probs = logits.softmax(1)
         confidence, labels = probs.max(1)
-        return Predictions(labels, probs, confidence, calibrated)
+        return Predictions(labels, probs, confidence, calibrated, *judge(self.known, batches, len(x)))
+
+    def embed(self, x: np.ndarray, *, progress: bool = False) -> np.ndarray:
+        """Features of uint8 images by the frozen network, (images, width), of unit length, as the head sees them."""
+        return embed_images(self._fast_model, x, self.views, self.device, progress=progress)
 
     def _vectors(self, rows: Any) -> np.ndarray:
         """Vectors (examples, length), or the views of a bank (examples, views, length)."""

@@ -1,4 +1,4 @@
-"""Classification errors, of all examples, per class and per group of classes; proper scores; AUROC; pseudo labels.
+"""Classification errors, of all examples, per class and per group of classes; confusion; proper scores; pseudo labels.
 
 Throughout, `pred`, `y`, `confidence` and `correct` have shape (examples,), `probs` and `logits` (examples, classes).
 """
@@ -80,6 +80,39 @@ def per_class_error(pred: Values, y: Values, classes: int) -> Tensor:
     classes = check_integer("classes", classes)
     truth, wrong = _wrong(pred, y, classes)
     return torch.bincount(truth, wrong, minlength=classes) / torch.bincount(truth, minlength=classes)
+
+
+def confusion_counts(pred: Values, y: Values, classes: int) -> Tensor:
+    """How often each true class (row) was given each label (column).
+
+    Returns:
+        A tensor of integers of shape (classes, classes).
+
+    >>> confusion_counts([0, 1, 1, 1], [0, 0, 1, 1], classes=3).tolist()
+    [[1, 1, 0], [0, 2, 0], [0, 0, 0]]
+    """
+    classes = check_integer("classes", classes)
+    guess = class_numbers("pred", pred, classes=classes)
+    truth = class_numbers("y", y, classes=classes)
+    same_length(pred=guess, y=truth)
+    return torch.bincount(truth * classes + guess, minlength=classes**2).reshape(classes, classes)
+
+
+def taken_for(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The wrong label that each true class got most often, and how often, from `confusion_counts`.
+
+    Returns:
+        Labels and numbers of examples, both of shape (classes,); of equals the lower label. -1 and 0 for a class
+        without a mistake.
+
+    >>> [column.tolist() for column in taken_for(confusion_counts([0, 1, 1, 1], [0, 0, 1, 1], classes=3))]
+    [[1, -1, -1], [1, 0, 0]]
+    """
+    mistakes = counts.clone().fill_diagonal_(0)
+    most = mistakes.amax(1)
+    # argmax alone may take any of equals.
+    first = (mistakes == most[:, None]).int().argmax(1)
+    return torch.where(most > 0, first, -1), most
 
 
 def balanced_error(pred: Values, y: Values, classes: int) -> float:

@@ -102,5 +102,9 @@ class Embedded(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of the trained layers."""
-        features: Tensor = self.layers(unit_features(self.encoder(x), self.mean, self.std))
+        features: Tensor = self.layers(self.embed(x))
         return features
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The features that the layers were trained on."""
+        return unit_features(self.encoder(x), self.mean, self.std)

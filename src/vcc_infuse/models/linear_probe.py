@@ -53,16 +53,12 @@ def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) ->
     features = np.frombuffer(x_bytes).reshape(-1, width)
     y = np.frombuffer(y_bytes, np.int64)
     mean = features.mean(0)
-    x = features - mean
-    length = max(float(np.sqrt((x**2).sum(1).mean())), 1e-12)
-    rows = x / length
-    basis = np.eye(width)
-    if len(x) < width:  # coordinates in a basis of the rows' span: the same regression, in fewer dimensions
-        left, sizes, basis = np.linalg.svd(rows, full_matrices=False)
-        rows = left * sizes
+    rows, length, basis = _reduced(features - mean)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)  # lbfgs not converged at weak regularization
-        strength, error = _choose_strength(rows, y, classes, seed)
+        validated = _cross_validate(rows, y, classes, seed)
+        strength = FALLBACK if validated is None else validated.strength
+        error = None if validated is None else float(validated.wrong.mean())
         fitted = _regression(strength).fit(rows, y)
     weight = fitted.coef_
     bias = fitted.intercept_
@@ -71,6 +67,16 @@ def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) ->
         bias = np.concatenate([-bias, bias]) / 2
     weight = weight @ basis / length
     return Probe(torch.from_numpy(weight).float(), torch.from_numpy(bias - weight @ mean).float(), strength, error)
+
+
+def _reduced(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
+    """Centered rows of unit length on average, in a basis of their span: the same regression, in fewer dimensions."""
+    length = max(float(np.sqrt((x**2).sum(1).mean())), 1e-12)
+    rows = x / length
+    if len(x) >= x.shape[1]:
+        return rows, length, np.eye(x.shape[1])
+    left, sizes, basis = np.linalg.svd(rows, full_matrices=False)
+    return left * sizes, length, basis
 
 
 def standardized_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
@@ -90,8 +96,26 @@ def probe_on(backbone: nn.Module, features: Tensor, y: Tensor, classes: int, see
     return fit(features, y, classes, seed)
 
 
-def _choose_strength(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> tuple[float, float | None]:
-    """The strength of least cross-validated log loss, and its error."""
+class Validated(NamedTuple):
+    """What cross-validation shows of a probe at the strength of least log loss, row by row."""
+
+    strength: float
+    losses: np.ndarray  # log loss of each row, by the probe that did not see it
+    wrong: np.ndarray  # whether that probe mistook it
+
+
+def cross_validate(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Validated | None:
+    """A probe's answers on rows it did not see; None if some class has a single label.
+
+    Rows and folds depend on labels and seed alone, so that the answers on different features can be compared in pairs.
+    """
+    x = features.detach().cpu().double().numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=UserWarning)
+        return _cross_validate(_reduced(x - x.mean(0))[0], y.cpu().long().numpy(), classes, seed)
+
+
+def _cross_validate(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Validated | None:
     from sklearn.model_selection import StratifiedKFold
 
     order = np.random.default_rng(seed).permutation(len(y))
@@ -101,15 +125,15 @@ def _choose_strength(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> t
     y = y[kept]
     folds = min(5, int(np.bincount(y, minlength=classes).min()))
     if folds < 2:
-        return FALLBACK, None
+        return None
     probs = np.zeros((len(STRENGTHS), len(y), classes))
     for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
         model = _regression(STRENGTHS[0], warm_start=True)
         for i, strength in enumerate(STRENGTHS):
             probs[i, test] = model.set_params(C=strength).fit(x[train], y[train]).predict_proba(x[test])
-    losses = -np.log(np.clip(probs[:, np.arange(len(y)), y], 1e-12, None)).mean(1)
-    best = int(losses.argmin())
-    return STRENGTHS[best], float((probs[best].argmax(1) != y).mean())
+    losses = -np.log(np.clip(probs[:, np.arange(len(y)), y], 1e-12, None))
+    best = int(losses.mean(1).argmin())
+    return Validated(STRENGTHS[best], losses[best], probs[best].argmax(1) != y)
 
 
 def _regression(strength: float, warm_start: bool = False) -> Any:

@@ -42,6 +42,26 @@ class Weights(NamedTuple):
     renamed: bool = False  # another library's names, but the timm network's tensors in the same order
 
 
+def names_at_hand() -> list[str]:
+    """Networks whose weights are on this machine: installed packages, then earlier downloads, small ones first."""
+    packages = [name for name, package in PACKAGES.items() if find_spec(package) is not None]
+    return packages + [name for name in _downloads() if name not in packages]
+
+
+def _downloads() -> list[str]:
+    """Names of timm's networks in the hub's cache."""
+    from huggingface_hub import constants
+    from timm import is_model
+
+    sizes: dict[str, int] = {}
+    for folder in Path(constants.HF_HUB_CACHE).glob("models--timm--*"):
+        name = folder.name.rpartition("--")[2]
+        file = _downloaded(f"timm/{name}")
+        if file is not None and is_model(name):
+            sizes[name] = Path(file).stat().st_size
+    return sorted(sizes, key=lambda name: sizes[name])
+
+
 def find_weights(name: str, spec: str, default: Preprocessing) -> Weights | None:
     """Weights of the timm network `name`, whose own configuration expects `default` of images; None for "none".
 
@@ -55,7 +75,7 @@ def find_weights(name: str, spec: str, default: Preprocessing) -> Weights | None
         return Weights(read_tensors(path), default, f"package {package.name}", renamed=True)
     if spec in ("auto", "timm"):
         return _from_timm(name, default)
-    if re.fullmatch(r"\w+_Weights\.\w+", spec):
+    if torchvision_name(spec):
         return _from_torchvision(spec)
     return Weights(read_tensors(Path(spec).expanduser()), default, spec)
 
@@ -107,17 +127,28 @@ def _downloaded(repository: str | None) -> str | None:
     return next((file for file in files if isinstance(file, str)), None)
 
 
-def _from_torchvision(spec: str) -> Weights:
+def torchvision_name(spec: str) -> bool:
+    """Whether `spec` is spelled like weights of torchvision."""
+    return re.fullmatch(r"\w+_Weights\.\w+", spec) is not None
+
+
+def torchvision_preprocessing(spec: str) -> Preprocessing:
+    """What weights of torchvision expect of images."""
     from torchvision.models import get_weight
 
     try:
-        weights = get_weight(spec)
-        recipe = weights.transforms()
-        expects = Preprocessing(tuple(recipe.mean), tuple(recipe.std), recipe.crop_size[0], recipe.interpolation.value)
+        recipe = get_weight(spec).transforms()
+        return Preprocessing(tuple(recipe.mean), tuple(recipe.std), recipe.crop_size[0], recipe.interpolation.value)
     except (ValueError, AttributeError, KeyError) as fault:
         raise OptionError("weights", spec, "must name weights of a torchvision classifier") from fault
+
+
+def _from_torchvision(spec: str) -> Weights:
+    from torchvision.models import get_weight
+
+    expects = torchvision_preprocessing(spec)
     try:
-        tensors = weights.get_state_dict(progress=False, check_hash=True)
+        tensors = get_weight(spec).get_state_dict(progress=False, check_hash=True)
     except OSError as fault:
         raise UserError(f"weights {spec} cannot be downloaded ({fault}); give a file instead (weights=FILE)") from fault
     return Weights(tensors, expects, spec)

@@ -14,7 +14,7 @@ from ..errors import OptionError, UserError, check_integer
 from ..utils.suggest import did_you_mean
 from .backbone import Backbone, image_shape
 from .classifier import feature_width
-from .pretrained import Preprocessing, Weights, find_weights, load_into
+from .pretrained import Preprocessing, Weights, find_weights, load_into, torchvision_name, torchvision_preprocessing
 
 Interpolation = Literal["bilinear", "bicubic"]
 # Arguments of timm.create_model by which a file or an address is opened, or the features are no tensor.
@@ -57,6 +57,17 @@ class Timm(Backbone):
         if refused := [key for key in model_kwargs or () if key in NOT_NETWORK or str(key).startswith("pretrained")]:
             remedy = "weights come from the option weights, never from an address or file named here"
             raise OptionError("model_kwargs", refused[0], "must hold arguments of the network itself", remedy)
+
+    def native_size(self) -> int:
+        """Side of the images that the pretrained weights saw in training; known before the network is built."""
+        import timm
+
+        if torchvision_name(self.weights):
+            return torchvision_preprocessing(self.weights).size
+        self._check_name()
+        if (config := timm.get_pretrained_cfg(self.name)) is None:
+            raise OptionError("input_size", None, "must be set", f"timm does not say which images {self.name} expects")
+        return int(config.input_size[-1])
 
     def setup(self, shape: tuple[int, ...]) -> None:
         """Create the network for images of this shape, with random weights."""
@@ -123,16 +134,30 @@ class Timm(Backbone):
     def _create(self, channels: int) -> nn.Module:
         import timm  # here, because it takes a second that other networks need not wait for
 
-        # timm would take a name with a prefix as a repository or folder to open.
-        if not re.fullmatch(r"[\w.-]+", str(self.name)) or not timm.is_model(self.name):
-            hint = did_you_mean(str(self.name), timm.list_models()).removeprefix("; ")
-            raise OptionError("name", self.name, "must be a network of timm", hint or "timm.list_models() shows all")
+        self._check_name()
         # Networks with position embeddings are built for one image size.
         config = timm.get_pretrained_cfg(self.name)
         fixed = {"img_size": tuple(self.side)} if config is not None and config.fixed_input_size else {}
         kwargs = {"num_classes": 0, "in_chans": channels, **fixed, **(self.model_kwargs or {})}
         network: nn.Module = timm.create_model(self.name, pretrained=False, **kwargs)
         return network
+
+    def _check_name(self) -> None:
+        import timm
+
+        # timm would take a name with a prefix as a repository or folder to open.
+        if not re.fullmatch(r"[\w.-]+", str(self.name)) or not timm.is_model(self.name):
+            hint = did_you_mean(str(self.name), timm.list_models()).removeprefix("; ")
+            raise OptionError("name", self.name, "must be a network of timm", hint or "timm.list_models() shows all")
+
+    def side_matters(self) -> bool:
+        """Whether the layers depend on the size of the images, as position embeddings do."""
+        return bool(cast(dict[str, Any], self.net.pretrained_cfg).get("fixed_input_size"))
+
+    def resize(self, side: int) -> None:
+        """Show the network images of another size, if that does not matter to its layers."""
+        self.input_size = side
+        self.side = [side, side]
 
     def forward(self, x: Tensor) -> Tensor:
         """The pooled features."""

@@ -57,6 +57,24 @@
     return drawAll(document.getElementById("curves"));
   }
 
+  // Numbers have thin spaces between thousands and units behind them; a dash is unknown and comes last.
+  function sortBy(header) {
+    const table = header.closest("table");
+    const column = [...header.parentNode.children].indexOf(header);
+    const down = header.getAttribute("aria-sort") !== "descending";
+    const cell = (row) => row.children[column].textContent.trim();
+    const number = (row) => Number.parseFloat(cell(row).replaceAll("\u202f", ""));
+    const rows = [...table.tBodies[0].rows];
+    const words = column === 0 || rows.every((row) => Number.isNaN(number(row)));
+    const order = (a, b) => words ? cell(b).localeCompare(cell(a)) : number(b) - number(a);
+    const unknown = (row) => !words && Number.isNaN(number(row));
+    rows.sort((a, b) => unknown(a) - unknown(b) || (down ? order(a, b) : order(b, a)) || 0);
+    for (const other of header.parentNode.children) other.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", down ? "descending" : "ascending");
+    table.tBodies[0].append(...rows);
+  }
+  all(".classes th button").forEach((button) => button.addEventListener("click", () => sortBy(button.parentNode)));
+
   try {
     await decompress();
     await drawAll();

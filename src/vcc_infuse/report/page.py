@@ -180,6 +180,38 @@ def cards(run: Run) -> list[Card]:
     return [Card(name, value, "" if UNKNOWN in detail else detail) for name, value, detail in shown if value != UNKNOWN]
 
 
+class ClassRow(NamedTuple):
+    """One class in words, and its error in percent (None if it is not known) for the bar."""
+
+    name: str
+    labels: str
+    error: str
+    percent: float | None
+    images: str
+    taken_for: str
+    share: str
+
+
+def class_rows(run: Run) -> list[ClassRow]:
+    """The classes of a finished run, the highest error first; without a test set the fewest labels first."""
+
+    def badness(row: dict[str, Any]) -> tuple[float, float]:
+        return (-row["error"] if known(row.get("error")) else 1, row["labels"])
+
+    return [
+        ClassRow(
+            name=str(row["class"]),
+            labels=count(row["labels"]),
+            error=percent(row.get("error")),
+            percent=100 * row["error"] if known(row.get("error")) else None,
+            images=count(row.get("test_images")),
+            taken_for=f"{row['taken_for']} ({count(row['taken_for_images'])})" if row.get("taken_for") else UNKNOWN,
+            share=percent(row.get("pseudo_label_share")),
+        )
+        for row in sorted(run.latest.get("per_class") or [], key=badness)
+    ]
+
+
 @dataclass
 class Part:
     """What a section shows of one run."""
@@ -188,11 +220,12 @@ class Part:
     charts: list[Chart] = field(default_factory=list)
     text: str = ""
     strips: list[Strip] = field(default_factory=list)
+    classes: list[ClassRow] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.charts or self.text or self.strips)
+        return not (self.charts or self.text or self.strips or self.classes)
 
 
 @dataclass
@@ -222,7 +255,9 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     curves = (training.error_curve, training.loss_curves, training.ece_curves, training.pseudo_label_curves)
     diagrams = (calibration.softmax_diagram, calibration.calibrated_diagram)
     kept = (training.kept_bars, training.true_class_bars)
-    histograms = [Part(run, drawn(calibration.confidence_histogram(run))) for run in runs]
+    histograms = [
+        Part(run, drawn(calibration.confidence_histogram(run), calibration.abstain_curve(run))) for run in runs
+    ]
     matrices = [Part(run, drawn(calibration.confusion_matrix(run))) for run in runs]
     scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
     images = [Part(run, strips=gallery(run)) for run in runs]
@@ -231,6 +266,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     no_images = "No images were kept: none was mistaken, the data are not images, or the run is unfinished."
     candidates = [
         Section("curves", "Error and losses", drawn(*(draw(runs) for draw in curves)), [], no_evaluation),
+        Section("classes", "Classes", [], [Part(run, classes=class_rows(run)) for run in runs]),
         Section("calibration", "Calibration", drawn(*(draw(runs) for draw in diagrams)), histograms, no_evaluation),
         per_class("pseudo", "Pseudo labels per class", runs, list(training.PER_CLASS)[:2]),
         per_class("thresholds", "Thresholds per class", runs, ["threshold_per_class"]),

@@ -32,7 +32,7 @@ class Fingerprint(TypedDict):
     classes: list[str]
     data: str  # digest of the examples that are trained and measured on
     split: str  # digest of the labeled, pool and held-out row numbers
-    network: str | None  # the frozen network's bank, if there is one
+    network: str | None  # the frozen network and its views, if there is a bank
     processes: int
     total: int  # steps of the whole run
     step: NotRequired[int]  # of the checkpoint that it was read from

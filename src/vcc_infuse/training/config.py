@@ -61,6 +61,10 @@ class TrainConfig:
             same. Images are then normalized as in that run, and `head_init` does not count.
         head_init: "random", or "probe" to start the head at a logistic regression on the labeled images' features.
         head_scale: factor on the logits of a head that starts at the probe; more makes it more confident.
+        cross_fit: repeat the run with parts of the labels hidden, and by the answers for these labels hand out the
+            method or the linear probe, on a bank or on vectors also a mix of both, and calibrate its confidence. On
+            images the repetition is one shorter run, for which `head_init` must be "probe". "auto" does so where it
+            takes less than about two minutes.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
@@ -75,6 +79,7 @@ class TrainConfig:
         engine: what computes a frozen network on CPUs: "torch", "onnx" (ONNX Runtime), or "auto" for the faster one.
         seed: seed of the initial weights, the order of the data and every random draw.
         bins: bins of the calibration metrics.
+        minutes: how long embedding may take; the presets auto and frozen choose network and size on the labels to fit.
         out: run folder; from Python nothing is written without it, the command line picks a free one under runs/.
         tracker: also show metrics and reliability diagrams live in "tensorboard" (needs the extra `track`) or
             "wandb" (needs the extra `wandb`).
@@ -102,6 +107,7 @@ class TrainConfig:
     init: str | None = None
     head_init: Literal["random", "probe"] = "random"
     head_scale: float = 1.0
+    cross_fit: bool | Literal["auto"] = False
     micro_batch: int | None = None
     memory: str | None = None
     joint_bn: bool = False
@@ -113,6 +119,7 @@ class TrainConfig:
     engine: Engine = "auto"
     seed: int = 0
     bins: int = 15
+    minutes: float = 10.0
     out: str | None = None
     tracker: TrackerName = "none"
     preset: str | None = None
@@ -145,11 +152,14 @@ class TrainConfig:
             raise OptionError("freeze", self.freeze, "must be none, backbone or a number of stages")
         check_choice("optimizer", self.optimizer, ("sgd", "adamw"))
         check_choice("head_init", self.head_init, ("random", "probe"))
+        if type(self.cross_fit) is not bool and self.cross_fit != "auto":
+            raise OptionError("cross_fit", self.cross_fit, "must be true, false or auto")
         for name in ("momentum", "ema_decay"):
             check_range(name, getattr(self, name), 0, 1, open_high=True)
         if self.lazy and self.joint_bn:
             rule = "must be false with joint_bn, which computes all views at once"
             raise OptionError("lazy", True, rule, "leave out one")
+        check_range("minutes", self.minutes, open_low=True)
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
@@ -191,6 +201,7 @@ class TrainOptions(TypedDict, total=False):
     init: str | None
     head_init: Literal["random", "probe"]
     head_scale: float
+    cross_fit: bool | Literal["auto"]
     micro_batch: int | None
     memory: str | None
     joint_bn: bool
@@ -202,6 +213,7 @@ class TrainOptions(TypedDict, total=False):
     engine: Engine
     seed: int
     bins: int
+    minutes: float
     out: str | None
     tracker: TrackerName
     report: bool

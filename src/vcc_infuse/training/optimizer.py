@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import OptionError
-from ..models import Classifier
+from ..models import Classifier, Concat
 from ..models.classifier import batchnorms, decay_at
 from .config import TrainConfig
 
@@ -48,15 +48,25 @@ def _by_shape(modules: Iterable[nn.Module], weight_decay: float) -> list[Group]:
 
 def _by_layer(backbone: nn.Module, config: TrainConfig) -> list[Group]:
     """Learning rates that fall by `layer_decay` per layer from the top, as timm counts the layers of its networks."""
-    net = getattr(backbone, "net", backbone)
-    if config.layer_decay == 1 or not hasattr(net, "group_matcher"):
+    networks = _timm_networks(backbone)
+    if config.layer_decay == 1 or not networks:
         if config.layer_decay < 1:
             raise OptionError("layer_decay", config.layer_decay, "must be 1 for a network that is not timm's")
         return _by_shape([backbone], config.weight_decay)
     from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]
 
-    groups: list[Group] = param_groups_layer_decay(net, config.weight_decay, layer_decay=config.layer_decay)
+    groups: list[Group] = []
+    for net in networks.values():
+        groups += param_groups_layer_decay(net, config.weight_decay, layer_decay=config.layer_decay)
     return [{"params": g["params"], "weight_decay": g["weight_decay"], "lr_scale": g["lr_scale"]} for g in groups]
+
+
+def _timm_networks(backbone: Any) -> dict[str, Any]:
+    """The networks of timm that make up a backbone, by the prefix of their parameters' names; none if others do."""
+    if isinstance(backbone, Concat):
+        return {f"networks.{place}.net.": network.net for place, network in enumerate(backbone.members)}
+    net = getattr(backbone, "net", backbone)
+    return {"" if net is backbone else "net.": net} if hasattr(net, "group_matcher") else {}
 
 
 def freeze(model: Classifier, config: TrainConfig) -> None:
@@ -76,15 +86,18 @@ def freeze(model: Classifier, config: TrainConfig) -> None:
 
 def _first_stages(backbone: nn.Module, stages: int) -> set[str]:
     """Names of the parameters of the first stages, as timm groups those of its networks."""
-    net = getattr(backbone, "net", None)
-    if net is None or not hasattr(net, "group_matcher"):
+    networks = _timm_networks(backbone)
+    if not networks:
         raise OptionError("freeze", stages, "must be none or backbone for a network that is not timm's")
     from timm.models import group_parameters
 
-    layers: dict[int, list[str]] = group_parameters(net, net.group_matcher(coarse=True))
-    if stages > len(layers):
-        raise OptionError("freeze", stages, f"must be at most {len(layers)}, the stages of this network")
-    return {f"net.{name}" for layer in sorted(layers)[:stages] for name in layers[layer]}
+    names: set[str] = set()
+    for prefix, net in networks.items():
+        layers: dict[int, list[str]] = group_parameters(net, net.group_matcher(coarse=True))
+        if stages > len(layers):
+            raise OptionError("freeze", stages, f"must be at most {len(layers)}, the stages of this network")
+        names |= {f"{prefix}{name}" for layer in sorted(layers)[:stages] for name in layers[layer]}
+    return names
 
 
 def learning_rate(config: TrainConfig, step: int, steps: int) -> float:

@@ -185,7 +185,7 @@ def fingerprint(state: TrainState, options: dict[str, Any], rows: Columns) -> Fi
         "classes": list(data.dataset.classes),
         "data": content_digest(*rows.values()),
         "split": content_digest(data.split.labeled, data.split.pool, data.split.held_out),
-        "network": bank.folder.name if bank else None,
+        "network": bank.folder.parent.name if bank else None,
         "processes": state.world,
         "total": state.task.steps,
     }
@@ -199,7 +199,8 @@ def example_files(folder: Path, state: TrainState) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     images: Columns = {}
     if test is not None:
-        labels, _, confidence, calibrated = (column.numpy() for column in state.row_predictor().predict(test.x))
+        predicted = state.row_predictor().predict(test.x)
+        labels, _, confidence, calibrated = (column.numpy() for column in predicted[:4])
         answers: Columns = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
         answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
         files["predictions.npz"] = npz_bytes(answers)
@@ -215,7 +216,7 @@ def influence_direction(state: TrainState, batches: Batches) -> Tensor | None:
     """What the run's selector needs to rank further images (`vcc-infuse select`); None without such a selector."""
     if state.selector is None:
         return None
-    model = state.ema.module
+    model = state.handed_out.model if state.handed_out else state.ema.module
     pool = Pool(
         batches=batches,
         model=model,

@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from ..data.dataset import Dataset
 from ..data.ssl_data import SSLData
 from ..errors import UserError, option_prefix
 from ..inference.evaluate import chunks, evaluate
+from ..inference.known import keep_known, sample_by_class
 from ..inference.predictor import Predictor, make_views
 from ..models import Backbone, Classifier, Identity
 from ..models.backbone import Embedded
 from ..models.classifier import EMA
 from ..models.linear_probe import probe_on
 from ..models.pretrained import Preprocessing
+from ..pool_audit import KnownRows
 from ..selectors import Selector
 from ..types import Task
 from ..utils.seeding import seed_step
@@ -35,6 +37,9 @@ from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
 from .optimizer import bn_momentum, freeze, make_optimizer
 from .summary import TrainingStats
+
+if TYPE_CHECKING:
+    from .hand_out import HandOut
 
 Part = TypeVar("Part", Algorithm, Calibrator)
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
@@ -76,6 +81,8 @@ class TrainState:
         self.task = task
         self.selector = selector
         self.counters = Counters()
+        self.handed_out: HandOut | None = None
+        self.probe: Classifier | None = None  # on images: the starting weights, with which a run is compared
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
         self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
@@ -139,7 +146,9 @@ class TrainState:
         return [self.model, self.algorithm, self.calibrator]
 
     def classifier(self) -> Classifier:
-        """What is evaluated and saved: the averaged model, under the head that the method predicts with."""
+        """What is evaluated and saved: what cross-validation chose, or the averaged model under the method's head."""
+        if self.handed_out is not None:
+            return self.handed_out.model
         return cast(Classifier, self.algorithm.classifier(self.ema.module))
 
     def predictor(self) -> Predictor:
@@ -151,14 +160,21 @@ class TrainState:
         mean, std = (values.to(self.device) for values in (self.views.mean, self.views.std))
         head = of_rows.model.head
         backbone = Embedded.attach(bank.encoder, of_rows.model.backbone, mean, std, head.in_features)
-        return replace(of_rows, model=Classifier(backbone, head), views=bank.views, shape=bank.source.shape)
+        return replace(
+            of_rows, model=Classifier(backbone, head), views=bank.views, shape=bank.source.shape, known=self._known()
+        )
+
+    def _known(self) -> KnownRows:
+        """The labeled images of a bank, by which unknown ones are told later."""
+        rows = self.data.split.labeled[sample_by_class(self.data.labeled_y)]
+        return keep_known(torch.cat(list(chunks(self.data.dataset.train.x, self.views, self.device, CHUNK, rows))))
 
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""
         dataset = self.data.dataset
         return Predictor(
             model=self.classifier(),
-            calibrator=self.calibrator,
+            calibrator=self.handed_out.calibrator if self.handed_out else self.calibrator,
             views=self.views,
             classes=dataset.classes,
             shape=dataset.shape,
@@ -277,6 +293,8 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
     probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
     probe.copy_to(model.head)
     error = error_on_test_set(state, model)
+    if len(data.dataset.shape) > 1:
+        state.probe = copy.deepcopy(model)
     probe.copy_to(model.head, config.head_scale)
     return error
 
@@ -297,4 +315,4 @@ def error_on_test_set(state: TrainState, model: Classifier) -> float | None:
     test = state.data.dataset.test
     if test is None:
         return None
-    return float(evaluate(model, Softmax(), test, state.views, state.device)["error"])  # type: ignore[arg-type]
+    return float(evaluate(model, Softmax(), test, state.views, state.device)["error"])

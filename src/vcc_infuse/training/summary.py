@@ -8,15 +8,17 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.stats import binomtest
 from torch import Tensor
 
 from ..data.dataset import Examples
 from ..data.ssl_data import SSLData
-from ..inference.evaluate import evaluate
+from ..inference.evaluate import evaluate, name_classes
 from ..runs.fingerprint import row_digests
 from ..runs.folder import versions
 from ..types import Losses
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 LONG_ENOUGH = 100  # steps after which a run without a pseudo label is worth a warning
 REASONS = 3
+MOST_ADVICE = 3  # classes that the advice names
+SHOWS = 5  # test images of a class that is never answered
+FAR_ABOVE = 1.5  # times the error of the other classes: what a class must exceed to be named
 MOST_BYTES = 2**32  # of images that are compared; reading more takes longer than a warning is worth
 
 
@@ -132,9 +137,13 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     shape = dataset.images.shape
     seen = task.steps * (task.batch_size + task.unlabeled_batch_size * bool(state.algorithm.views))
     metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
+    metrics |= about_handed_out(state, last, config)
+    named = name_classes(metrics, dataset.classes, task.label_counts.tolist())
     return {
         "evaluated_on": None,
-        **metrics,
+        "abstain": [],
+        **named,
+        "advice": list(about_classes(named["per_class"])),
         **({} if dataset.test is None else {"error_best": state.counters.best_error}),
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),
         **state.stats.read_total(),
@@ -159,6 +168,20 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         "precision": state.accelerator.mixed_precision,
         "versions": versions(),
     }
+
+
+def about_handed_out(state: TrainState, last: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """What cross-validation chose, its metrics, and the error of the method itself; nothing without it."""
+    chosen = state.handed_out
+    if chosen is None:
+        return {}
+    figures = {"handed_out": chosen.mix.name, "cross_validated": chosen.cross_validated}
+    test = state.data.dataset.test
+    if test is None:
+        return figures
+    counts = state.task.label_counts
+    metrics = evaluate(chosen.model, chosen.calibrator, test, state.views, state.device, config.bins, counts)
+    return {**metrics, "error_method": last["error"], **figures}
 
 
 def peak_memory() -> float | None:
@@ -188,7 +211,7 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
     dataset = data.dataset
     yield from about_skipped(dataset.skipped, out)
     pictures = dataset.images
-    if pictures.test is None:
+    if dataset.test is None or pictures.test is None:
         return
     rows = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     seen, first = overlap(pictures.train, rows, pictures.test)
@@ -233,6 +256,48 @@ def only_class(last: dict[str, Any], classes: tuple[str, ...]) -> str | None:
         return classes[right[0]] if len(right) == 1 and others and min(others) == 1 else None
     shares = last.get("pseudo_label_share_per_class") or [0]
     return classes[int(np.argmax(shares))] if max(shares) > 0.999 else None
+
+
+def about_classes(table: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Advice on the classes of `per_class` that fail, the worst first: which, by how much, and what to do."""
+    answered = [row["class"] for row in table if row.get("answers")]
+    if len(table) < 2 or len(answered) == 1:  # a warning says that there is a single answer
+        return
+    worst = sorted(table, key=lambda row: (-(row.get("error") or 0), row["labels"]))
+    yield from islice(filter(None, (about_class(row, table) for row in worst)), MOST_ADVICE)
+
+
+def about_class(row: dict[str, Any], table: Sequence[dict[str, Any]]) -> str:
+    """Advice on one class; empty if there is none."""
+    others = [other for other in table if other is not row]
+    typical = float(np.median([other["labels"] for other in others]))
+    few = row["labels"] <= typical / 2
+    aside = f" (the others about {typical:g})" if few else ""
+    name = f"class {row['class']!r}"
+    labels = f"{row['labels']} label{'s' * (row['labels'] != 1)}{aside}"
+    if row.get("error") is None:
+        ignored = row.get("pseudo_label_share") == 0
+        pseudo = ", and no unlabeled image is taken for it" if ignored else ""
+        return f"{name} has {labels}{pseudo}: label more of it" if few or ignored else ""
+    never = not row["answers"] and row["test_images"] >= SHOWS
+    if not (never or fails(row, others)):
+        return ""
+    facts = f"{name} has {labels} and {100 * row['error']:.1f} % error" + (", and is never answered" if never else "")
+    if few:
+        return f"{facts}: label more of it"
+    confused = f"{row['taken_for_images']} of its {row['test_images']} images are taken for {row['taken_for']!r}"
+    return f"{facts}; {confused}: look for wrong labels in both classes, and label more of {row['class']!r}"
+
+
+def fails(row: dict[str, Any], others: Sequence[dict[str, Any]]) -> bool:
+    """Whether the error of a class is far above that of the others, by more than chance among so many classes."""
+    images = sum(other["test_images"] for other in others)
+    if not row["test_images"] or not images:
+        return False
+    usual = sum(other["error"] * other["test_images"] for other in others if other["test_images"]) / images
+    wrong = round(row["error"] * row["test_images"])
+    chance = binomtest(wrong, row["test_images"], min(FAR_ABOVE * usual, 1.0), alternative="greater").pvalue
+    return bool(chance < 0.05 / (len(others) + 1))
 
 
 def about_evaluations(recorded: list[dict[str, Any]], steps: int, every: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vcc_infuse.data.images.decode import run
-from vcc_infuse.data.sources.folder import load_folder, read_images
+from vcc_infuse.data.sources.folder import decode_size, load_folder, read_images
 from vcc_infuse.errors import UserError
 
 
@@ -415,3 +415,49 @@ def test_plain_images_keep_their_key_and_their_pixels(tmp_path, options, key, pi
     data = load_folder(bmp_zip(tmp_path / "a.zip"), cache=str(tmp_path / "own"), **options)
     assert [path.name for path in (tmp_path / "own").iterdir()] == [key]
     assert hashlib.sha256(data.train.x.tobytes() + data.test.x.tobytes()).hexdigest()[:16] == pixels
+
+
+# The size for a network
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([(4, 4), (4, 4)], None),  # smaller than the network's 8 pixels: it resizes them itself
+        ([(8, 8), (8, 8)], None),
+        ([(9, 8), (9, 8)], 8),
+        ([(30, 20), (30, 20)], 8),
+        ([(30, 5), (30, 5)], None),  # one side is smaller
+        ([(4, 4), (5, 4)], 8),  # which differ
+        ([(30, 20), (20, 30)], 8),
+    ],
+)
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_the_size_for_a_network(tmp_path, sizes, expected, kind):
+    root = tmp_path / "pets"
+    for number, (name, size) in enumerate(zip(("cat", "dog"), sizes, strict=True)):
+        save(root / "train" / name / "0.png", picture(number, size))
+    (root / "train" / "cat" / "broken.png").write_bytes(b"")
+    path = root if kind == "folder" else zipped(root, tmp_path / "pets.zip")
+    assert decode_size(path, 8) == expected
+
+
+def test_headers_are_read_once_for_the_size(tmp_path, monkeypatch):
+    root = make(tmp_path / "pets", size=(20, 20))
+    assert decode_size(root, 8) == 8
+    with monkeypatch.context() as patch:
+        patch.setattr("vcc_infuse.data.sources.folder.read_headers", lambda *args: pytest.fail("read again"))
+        assert decode_size(root, 8) == 8
+        assert decode_size(root, 20) is None
+    save(root / "train" / "cat" / "other.png", picture(0, (21, 20)))
+    assert decode_size(root, 20) == 20, "the folder has changed"
+
+
+def test_a_photo_turned_by_its_camera_has_another_size(tmp_path):
+    root = make(tmp_path / "pets", size=(20, 16), suffix="jpg")
+    assert decode_size(root, 24) is None
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (root / "train" / "cat" / "0.jpg").unlink()
+    picture(0, (20, 16)).save(root / "train" / "cat" / "0.jpg", exif=exif)
+    assert decode_size(root, 24) == 24

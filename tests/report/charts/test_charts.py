@@ -48,6 +48,24 @@ def test_reliability_shows_accuracy_and_counts_of_each_bin(folder):
     assert accuracy["x"][0] == pytest.approx(100 / 30)
 
 
+def test_the_abstain_curve_is_the_error_of_the_surest_answers(folder):
+    columns = np.load(folder / "predictions.npz")
+    coarse = dict(columns) | {"calibrated": columns["calibrated"].round(1)}  # several answers per confidence
+    np.savez(folder / "predictions.npz", **coarse)
+    curve, cuts = calibration.abstain_curve(read_run(folder, "one")).data
+    wrong = coarse["truth"] != coarse["predicted"]
+    for x, y, least in zip(curve["x"], curve["y"], curve["customdata"], strict=True):
+        answered = coarse["calibrated"] >= least
+        assert x == pytest.approx(100 * answered.mean())
+        assert y == pytest.approx(100 * wrong[answered].mean())
+    assert len(curve["x"]) == len(set(coarse["calibrated"].tolist()))
+    assert (cuts["x"], cuts["y"], cuts["text"]) == ([70, 40], [10, 10], ["0.5", "0.8"])
+    assert cuts["error_y"]["array"] == pytest.approx([9, 9])
+    assert cuts["error_y"]["arrayminus"] == pytest.approx([6, 6])
+    note = calibration.abstain_curve(read_run(folder, "one")).note
+    assert note == "Suggested: --abstain 0.5: 70 % answered, 10.0 % of the answers wrong (95 % interval 4 % to 19 %)."
+
+
 def test_without_a_calibrator_there_is_nothing_after_calibration(folder):
     stored = [{**line, "reliability_calibrated": line["reliability"]} for line in lines_of(folder)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in stored))

@@ -180,8 +180,8 @@ class OutOfFoldRows(nn.Module):
         self.known[ids] = step.gather(labeled.logits).argmax(1) == self.y[ids]
         if (self.y >= 0).all():
             self.heads.assign(torch.arange(len(self.y), device=ids.device), self.y)
-            rows = [step.gather(part.detach().float()) for part in (pool.features, pool.logits)]
-            self.heads.start(self.features, self.y, *rows, known=self.known.float().mean().item())
+            features, logits = (step.gather(part.detach().float()) for part in (pool.features, pool.logits))
+            self.heads.start(self.features, self.y, features, logits, self.known.float().mean().item())
             self.started.fill_(True)
 
     def loss(self, step: Step, labeled: Tensor, weak: Tensor, strong: Tensor) -> Tensor:

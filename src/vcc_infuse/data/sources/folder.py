@@ -88,6 +88,25 @@ def load_folder(
     return dataset.with_validation(rows) if len(rows) else dataset
 
 
+def decode_size(
+    path: str | Path, side: int, *, cache: str | None = None, limits: Limits | None = None, progress: bool = False
+) -> int | None:
+    """The size at which images for a network of `side` pixels are decoded: `side`, or None for their own.
+
+    Their own if it is the same for all, and not larger.
+    """
+    with open_store(Path(path), limits) as store:
+
+        def build(_: Allocate) -> dict[str, Any]:
+            headers = read_headers(store, list(store.images()), progress)
+            return {"sizes": sorted({header.size for header in headers if not header.reason})[:2]}
+
+        key = ["sizes", type(store).__name__, store.fingerprint(), (store.limits.image_mb, store.limits.file_mb)]
+        sizes = cached(key, cache, build)[1]["sizes"]
+    larger = len(sizes) == 1 and min(sizes[0]) >= side and max(sizes[0]) > side
+    return side if len(sizes) > 1 or larger else None
+
+
 def read_images(
     path: str | Path, size: Size = None, mode: str = "auto", intensity: str = "auto"
 ) -> tuple[np.ndarray, list[str], Skipped]:

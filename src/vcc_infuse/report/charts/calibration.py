@@ -17,6 +17,7 @@ COLORS = ("#3b82f6", "#f0701a", "#10a37f", "#a463f2", "#e0457b", "#0ea5b7", "#b5
 Trace = dict[str, Any]
 BINS = 20
 PANELS = (("confidence", "softmax", ""), ("calibrated", "calibrated", "2"))
+POINTS = 400  # of a curve; more cannot be seen
 READABLE = 20  # classes with a number in each cell of the confusion matrix
 
 
@@ -161,6 +162,55 @@ def histogram_bars(run: Run, confidence: np.ndarray, members: np.ndarray, word: 
         marker=dict(color=COLORS[int(word == "wrong")]), meta=dict(run=run.number),
         hovertemplate=f"%{{customdata}} {word} predictions, %{{y:.1f}} % of them<extra></extra>",
     )  # fmt: skip
+
+
+def abstain_curve(run: Run) -> Chart | None:
+    """The error of the answers that are left when unsure ones are left out, and the cuts that the run suggests."""
+    if run.predictions is None or not len(run.predictions["truth"]):
+        return None
+    confidence = np.sort(run.predictions["calibrated"])[::-1]
+    order = np.argsort(-run.predictions["calibrated"], kind="stable")
+    wrong = (run.predictions["truth"] != run.predictions["predicted"])[order].cumsum()
+    answered = np.arange(1, len(wrong) + 1)
+    ends = np.flatnonzero(np.append(np.diff(confidence) != 0, True))  # no cut tells equal confidences apart
+    ends = ends[np.unique(np.linspace(0, len(ends) - 1, min(len(ends), POINTS)).astype(int))]
+    hover = "cut %{customdata:.3g}: %{x:.0f} % answered, %{y:.1f} % of the answers wrong<extra></extra>"
+    curve: Trace = dict(
+        type="scatter", mode="lines", x=(100 * answered[ends] / len(wrong)).tolist(), name="every cut",
+        y=(100 * wrong[ends] / answered[ends]).tolist(), customdata=confidence[ends].tolist(), hovertemplate=hover,
+        line=dict(color=color(run.number), width=2), meta=dict(run=run.number),
+    )  # fmt: skip
+    cuts = run.latest.get("abstain") or []
+    shape = layout(xaxis=axis("answered, %", range=[0, 102]), yaxis=axis("error of the answers, %", rangemode="tozero"))
+    words = "; ".join(cut_in_words(cut) for cut in cuts)
+    everything = f"{int(wrong[-1])} of all {len(wrong)} answers are wrong"
+    alt = (
+        f"Error of the answers of {run.name} over the share that is answered: {everything}. {words or 'No cut helps'}."
+    )
+    note = "".join(f"Suggested: {cut_in_words(cut)}." for cut in cuts if cut["suggested"])
+    return Chart("Answer only what is sure", alt, [curve, *cut_markers(run, cuts)], shape, note)
+
+
+def cut_markers(run: Run, cuts: Sequence[Metrics]) -> list[Trace]:
+    """A marker per cut with the 95 % interval of its error, labeled with its value."""
+    if not cuts:
+        return []
+    above, below = ([100 * abs(cut[end] - cut["error"]) for cut in cuts] for end in ("error_high", "error_low"))
+    return [dict(
+        type="scatter", mode="markers+text", name="cuts, with 95 % intervals", meta=dict(run=run.number),
+        x=[100 * cut["coverage"] for cut in cuts], y=[100 * cut["error"] for cut in cuts],
+        text=[f"{cut['cut']:g}" for cut in cuts], textposition="top left", cliponaxis=False,
+        hovertext=list(map(cut_in_words, cuts)), hoverinfo="text",
+        error_y=dict(array=above, arrayminus=below, width=4, thickness=1.2),
+        marker=dict(size=[11 if cut["suggested"] else 7 for cut in cuts], color=COLORS[1]),
+    )]  # fmt: skip
+
+
+def cut_in_words(cut: Metrics) -> str:
+    """A cut, what it answers, and the error of the answers."""
+    interval = f"95 % interval {percent(cut['error_low'], 0)} to {percent(cut['error_high'], 0)}"
+    share = f"{percent(cut['coverage'], 0)} answered, {percent(cut['error'])} of the answers wrong ({interval})"
+    return f"--abstain {cut['cut']:g}: {share}"
 
 
 def confusion_matrix(run: Run) -> Chart | None:

@@ -1,0 +1,120 @@
+"""The comparison of methods on features: its ranks, its rows, and that a killed study continues."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks import engines, features, methods, minutes
+from benchmarks.__main__ import main
+from vcc_infuse import Balance, Evidence, FlexMatch
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 20)
+    centers = rng.normal(size=(3, 16)) * 3
+    train = (centers[y][:, None] + rng.normal(size=(60, 7, 16))).astype(np.float16)
+    np.savez(tmp_path / "made.npz", train=train, train_y=y, test=train[:, 0], test_y=y)
+    return tmp_path
+
+
+def test_a_killed_study_continues_and_its_page_has_every_row(folder, monkeypatch):
+    words = ["methods", "--features", str(folder), "--sets", "made", "--per_class", "3", "--seeds", "0", "1"]
+    words += ["--steps", "2", "--rows", "LinearProbe", "FixMatch", "--out", str(folder / "out")]
+    whole = methods.measure
+    calls = []
+
+    def dies(*arguments):
+        calls.append(arguments[1:4])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr(methods, "measure", dies)
+    assert main(words) != 0
+    assert main(words) == 0
+    assert [call for call in calls if calls.count(call) > 1] == [calls[2]] * 2  # only what was killed ran twice
+    runs = methods.read_runs(folder / "out" / "runs.jsonl")
+    assert len(runs) == 4
+    assert all(0 <= run["error"] <= 1 for run in runs)
+    text = (folder / "out" / "methods.md").read_text()
+    assert "| FixMatch | " in text
+    assert "| LinearProbe | " in text
+
+
+def test_ranks_are_those_of_a_slow_count_among_rows_that_are_complete():
+    rng = np.random.default_rng(0)
+    names = ("FixMatch", "FlexMatch", "LinearProbe", "SimMatch")
+    errors = rng.integers(0, 4, (6, 4)) / 10  # with ties
+    runs = [
+        {"set": "s", "per_class": 4, "seed": seed, "row": name, "error": errors[seed, column]}
+        for seed in range(6)
+        for column, name in enumerate(names)
+        if name != "SimMatch" or seed == 0
+    ]
+    ranks = methods.mean_ranks(runs)
+    assert set(ranks) == set(names[:3])
+    for column, name in enumerate(names[:3]):
+        below = [sum(e < row[column] for e in row[:3]) for row in errors]
+        equal = [sum(e == row[column] for e in row[:3]) for row in errors]
+        assert ranks[name] == pytest.approx(np.mean(below) + (np.mean(equal) + 1) / 2)
+
+
+def test_rows_are_what_they_are_called():
+    algorithm, calibrator = methods.parts("FlexMatch + Evidence")
+    assert isinstance(algorithm, FlexMatch)
+    assert isinstance(calibrator, Evidence)
+    assert calibrator.weigh
+    assert not methods.parts("FixMatch + Evidence")[1].weigh
+    wrapped, none = methods.parts("Balance(FlexMatch)")
+    assert isinstance(wrapped, Balance)
+    assert isinstance(wrapped.base, FlexMatch)
+    assert none is None
+
+
+def test_features_of_a_dataset(tmp_path, monkeypatch):
+    words = ["features", "--data", "digits", "--images", "40", "--network", "test_resnet", "--size", "32"]
+    monkeypatch.setattr(features, "Timm", lambda name, input_size: features_timm(name, "none", input_size))
+    monkeypatch.setattr(features, "TEST_IMAGES", 30)
+    assert main([*words, "--cache", str(tmp_path), "--out", str(tmp_path)]) == 0
+    made = features.FeatureSet.load(tmp_path, "digits-32")
+    assert made.train.shape[:2] == (40, 7)
+    assert np.bincount(made.train_y).tolist() == [4] * 10
+    assert len(made.test) == len(made.test_y) == 30
+    data = made.draw(1, 0)
+    assert len(data.split.labeled) == 10
+    assert (data.hidden_truth >= 0).any()
+
+
+features_timm = features.Timm
+
+
+def test_engines_are_compared_in_turns(tmp_path, capsys):
+    words = ["engines", "--model", "test_resnet", "--weights", "none", "--sizes", "32:32", "--rounds", "1"]
+    assert main([*words, "--out", str(tmp_path / "engines")]) == 0
+    rows = json.loads((tmp_path / "engines.json").read_text())["rows"]
+    assert [row["engine"] for row in rows] == [*engines.OPTIONS] * 2
+    assert all(row["ratio_cpu"] == 1 for row in rows if row["engine"] == "PyTorch")
+    assert "ONNX Runtime" in capsys.readouterr().out
+
+
+def test_error_against_minutes(tmp_path, monkeypatch):
+    timm = minutes.Timm
+    monkeypatch.setattr(minutes, "Timm", lambda name, input_size: timm("test_resnet", "none", input_size or 32))
+    folder = tmp_path / "photos"
+    for number, part in enumerate(("train", "test")):
+        for color in ("red", "blue"):
+            (folder / part / color).mkdir(parents=True)
+            for i in range(6):
+                shade = (200 + i, number, 0) if color == "red" else (0, number, 200 + i)
+                Image.new("RGB", (24, 24), shade).save(folder / part / color / f"{i}.png")
+    words = ["minutes", "--data", str(folder), "--labels", "4", "--seeds", "2", "--out", str(tmp_path / "m")]
+    assert main(words) == 0
+    rows = json.loads((tmp_path / "m.json").read_text())["rows"]
+    assert [len(row["errors"]) for row in rows] == [2] * 4
+    assert all(row["minutes"] > 0 for row in rows)
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+    assert "| defaults, native size | " in (tmp_path / "m.md").read_text()
