@@ -12,7 +12,7 @@ from vcc_infuse.calibrators.evidence.logistic import (
     LogisticModel,
     class_thresholds,
     cross_fitted,
-    softmax_itself,
+    softened_softmax,
     trusted_threshold,
 )
 from vcc_infuse.errors import OptionError
@@ -224,13 +224,14 @@ def test_the_threshold_on_trusted_labels_counts_scores_of_the_pool():
     torch.testing.assert_close(calibrator.thresholds, expected.expand(CLASSES))
 
 
-def test_confidence_is_the_softmax_until_labels_were_judged():
+def test_confidence_is_a_softened_softmax_until_labels_were_judged():
     world = Clusters(Evidence())
     outputs = Outputs(*(part.detach() for part in world.model(world.x)))
     for number in range(2):
         world.run(number)
     softmax = outputs.logits.softmax(1).amax(1).clamp(1e-4, 1 - 1e-4)
-    torch.testing.assert_close(world.calibrator.eval().predict(outputs), softmax, atol=1e-5, rtol=0)
+    expected = (0.8 * softmax.logit()).sigmoid()
+    torch.testing.assert_close(world.calibrator.eval().predict(outputs), expected, atol=1e-5, rtol=0)
 
 
 def test_confidence_at_inference_is_honest_though_heads_lack_labels():
@@ -262,7 +263,7 @@ def test_a_network_that_learns_is_believed_as_far_as_strong_views_keep_its_label
     kept = world.calibrator.strong_rows
     assert torch.equal(kept["right"][kept.valid].sum(), torch.cat(agree).sum())
     assert kept.filled == 20 * 16
-    model = LogisticModel(3, CLASSES, softmax_itself(3))
+    model = LogisticModel(3, CLASSES, softened_softmax(3))
     world.calibrator._refit(world.calibrator.out_of_fold)
     model.fit(*(kept[name][kept.valid] for name in ("evidence", "labels", "right")), rounds=50)
     torch.testing.assert_close(world.calibrator.inference.weights, model.weights, atol=0.02, rtol=0)

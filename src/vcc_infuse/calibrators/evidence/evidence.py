@@ -31,7 +31,7 @@ from .logistic import (
     cross_fitted,
     labels_needed,
     log_odds,
-    softmax_itself,
+    softened_softmax,
     trusted_threshold,
 )
 from .neighbors import FeatureMemory, mean_over, support_of
@@ -132,7 +132,7 @@ class Evidence(Calibrator):
             )
             self.out_of_fold = OutOfFoldRows(self.scores, heads, witness if "witness" in self.scores else None, past)
         self.logistic = LogisticModel(columns, classes)
-        self.inference = LogisticModel(columns, classes, softmax_itself(columns))
+        self.inference = LogisticModel(columns, classes, softened_softmax(columns))
         kinds = {"evidence": ((columns,), torch.float32), "labels": ((), torch.long), "right": ((), torch.bool)}
         self.strong_rows = RingBuffer(STRONG_ROWS, kinds)  # also where unused: a saved model is loaded into another one
         self.scale = ScaleMatching(self.match, classes=classes, size=128 * classes, min_per_class=self.min_per_class)

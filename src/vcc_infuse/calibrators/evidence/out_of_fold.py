@@ -148,6 +148,7 @@ class OutOfFoldRows(nn.Module):
         self.y = nn.Buffer(torch.full((waiting,), -1))
         self.known = nn.Buffer(torch.zeros(waiting, dtype=torch.bool))
         self.started = nn.Buffer(torch.tensor(waiting == 0))
+        self.waiting = waiting > 0
         self.labels = nn.Buffer(torch.full((labeled,), -1))
         self.right = nn.Buffer(torch.zeros(labeled, dtype=torch.bool))
         self.batch = nn.Buffer(torch.full((labeled,), -RECENT))
@@ -170,7 +171,9 @@ class OutOfFoldRows(nn.Module):
     @torch.no_grad()
     def start(self, step: Step, labeled: Outputs, pool: Outputs) -> None:
         """Remember labeled images, given outputs of the batch; the heads start when all are known."""
-        if self.started:
+        if self.waiting:  # asked once per process after the start, because the question makes a GPU wait
+            self.waiting = not self.started
+        if not self.waiting:
             return
         ids = step.gather(step.batch.ids)
         self.features[ids] = step.gather(labeled.features)
