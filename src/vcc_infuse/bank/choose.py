@@ -62,7 +62,8 @@ class Candidate:
         if self.error is None or self.losses is None:
             return f"{network}not compared, {self.minutes:.1f} min"
         uncertainty = np.sqrt(self.error * (1 - self.error) / len(self.losses))
-        return f"{network}error {100 * self.error:.1f} ± {100 * uncertainty:.1f} %, {self.minutes:.1f} min"
+        loss = f"log loss {self.losses.mean():.2f}, error {100 * self.error:.1f} ± {100 * uncertainty:.1f} %"
+        return f"{network}{loss}, {self.minutes:.1f} min"
 
 
 class EncoderChoice(NamedTuple):
@@ -85,7 +86,7 @@ class EncoderChoice(NamedTuple):
         if len(self.candidates) < 2:
             return []
         head = (
-            f"compared on the labels in {self.seconds:.0f} s (cross-validated error of a linear probe, time to embed):"
+            f"compared on the labels in {self.seconds:.0f} s (a cross-validated linear probe; time to embed):"
         )
         chosen = f"chosen: {self.encoder.name} at {self.encoder.input_size} px, {self.reason}"
         return [head, *(f"  {candidate}" for candidate in self.candidates), chosen]
@@ -185,8 +186,8 @@ def decide(candidates: Sequence[Candidate], minutes: float, margin: float = MARG
     close = [c for c, losses in compared if _difference(losses, least) <= margin]
     chosen = close[-1]
     if chosen is best:
-        return best, f"the best{limit}"
-    return chosen, f"the largest{limit} that the labels cannot tell from the best"
+        return best, f"the lowest log loss{limit}"
+    return chosen, f"the largest{limit} that the labels cannot tell from the lowest log loss"
 
 
 def _difference(losses: np.ndarray, least: np.ndarray) -> float:
