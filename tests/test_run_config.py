@@ -9,12 +9,14 @@ import yaml
 
 from vcc_infuse import (
     ABC,
+    DARP,
     INFUSE,
     BankConfig,
     FixMatch,
     FlexMatch,
     MixMatch,
     OptionError,
+    SimMatch,
     SmallConv,
     SSLData,
     UserError,
@@ -24,7 +26,7 @@ from vcc_infuse import (
 from vcc_infuse.data.images.store import Limits
 from vcc_infuse.data.split import LongTail
 from vcc_infuse.run_config import DataConfig, DataOptions, PartConfig, RunConfig, RunOptions, resolve
-from vcc_infuse.training.config import TrainConfig, TrainOptions
+from vcc_infuse.training.config import TrainConfig, TrainOptions, check_lazy
 from vcc_infuse.training.presets import PAPER_REFRESH, PRESETS, preset_options
 
 FIXED = [preset for preset in PRESETS if preset != "auto"]
@@ -49,6 +51,7 @@ def test_the_yaml_of_a_preset_repeats_it(preset):
     assert read.train_config() == TrainConfig(
         **{name: value for name, value in preset_options(preset, "svhn").items() if name != "model"},
         **({"unlabeled_ratio": FixMatch.unlabeled_ratio} if preset == "paper" else {}),
+        **({"lazy": True} if preset == "finetune" else {}),
         preset=preset,
         seed=7,
     )
@@ -238,3 +241,44 @@ def test_a_network_of_another_library_is_kept():
     network = SmallConv()
     config = replace(RunConfig(), model=network)
     assert resolve(config, "finetune").build("model") is network
+
+
+@pytest.mark.parametrize(
+    ("options", "preset", "parts"),
+    [
+        ({}, "frozen", ("FlexMatch", "Evidence")),
+        ({}, "scratch", ("FixMatch", "Softmax")),
+        ({}, "finetune", ("FixMatch", "Softmax")),
+        ({"algorithm": "FixMatch"}, "frozen", ("FixMatch", "Softmax")),  # a method that is named is the published one
+        ({"algorithm": "FlexMatch"}, "frozen", ("FlexMatch", "Softmax")),
+        ({"calibrator": "Softmax"}, "frozen", ("FixMatch", "Softmax")),
+        ({"calibrator": "VCC"}, "frozen", ("FixMatch", "VCC")),
+    ],
+)
+def test_nothing_named_on_a_bank_gets_the_best_method(options, preset, parts):
+    resolved = resolve(RunConfig.from_options(options), preset)
+    again = resolve(RunConfig.from_yaml(resolved.to_yaml()), preset)
+    for config in (resolved, again):
+        assert tuple(type(config.build(name)).__name__ for name in ("algorithm", "calibrator")) == parts
+        assert getattr(config.build("calibrator"), "weigh", True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lazy"),
+    [
+        (None, True),
+        ("FlexMatch", True),
+        ("CoMatch", False),
+        ("Supervised", False),
+        ({"class_path": "DARP", "init_args": {"base": {"class_path": "FlexMatch"}}}, True),
+        ({"class_path": "DARP", "init_args": {"base": {"class_path": "SimMatch"}}}, False),
+        (DARP(base=SimMatch()), False),
+        (FixMatch(), True),
+    ],
+    ids=str,
+)
+def test_fine_tuning_computes_strong_views_where_they_count(algorithm, lazy):
+    config = resolve(RunConfig.from_options({"algorithm": algorithm}), "finetune")
+    assert config.train_config().lazy == lazy
+    check_lazy(config.build("algorithm"), config.train_config().lazy)
+    assert not resolve(replace(config, train={"lazy": False}), "finetune").train_config().lazy

@@ -5,7 +5,7 @@
 
 A claim compares a row of a table with another one, in every column that has both. It is confirmed where the 95 %
 interval of the paired difference excludes zero in the claimed direction, reversed where it excludes zero in the other
-direction, and not confirmed elsewhere.
+direction, and not confirmed elsewhere. A column in which the row cannot act is not tested and counts nowhere else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,14 +31,20 @@ BASES = ("FixMatch", "FlexMatch")
 LAZY = "FullShort, lazy, 4/3 of the steps"
 CALIBRATION = ("ece_calibrated", "mce_calibrated", "ace_calibrated")
 CONFIRMED, OPEN, REVERSED, UNKNOWN = "confirmed", "not confirmed", "reversed", "not measured"
+NOT_TESTED = "not tested"
+COVERAGE = "pseudo_label_coverage"
+FULL = 100.0
 HEAD = """# The paper's claims, one by one
 
 Made by `python tools/claims.py` from the tables in `results/frozen`; do not edit. A claim compares one row with another
 on the same seeds. Its verdict is *confirmed* if the 95 % interval of the paired difference excludes zero in the claimed
-direction, *reversed* if it excludes zero in the other direction, and else *not confirmed*. The overall verdict is that
-of the mean over all columns, taken for each seed that all of them have. Intervals are not corrected for the number of
-claims. All of it is measured with heads on frozen features: another network, less data and fewer steps than in the
-paper (`results/frozen/README.md`), so that *reversed* means reversed here.
+direction, *reversed* if it excludes zero in the other direction, and else *not confirmed*. A column is *not tested* if
+the row cannot act in it: every difference is exactly zero, or all pairs have the same error with every pseudo label
+selected in both runs (a calibrated confidence, which acts at inference too, is then still compared). The overall
+verdict is that of the mean over all tested columns, taken for each seed that all of them have. Ties are pairs without
+any difference: neither wins nor losses. Intervals are not corrected for the number of claims. All of it is measured
+with heads on frozen features: another network, less data and fewer steps than in the paper
+(`results/frozen/README.md`), so that *reversed* means reversed here.
 """
 
 
@@ -59,12 +65,13 @@ class Claim:
 
 
 class Finding(NamedTuple):
-    """The difference of a claim in one column, or over all; `wins` of `runs` pairs are better."""
+    """The difference of a claim in one column, or over all; `wins` of `runs` pairs are better, `ties` exactly equal."""
 
     verdict: str
     difference: Estimate | None
     wins: int
     runs: int
+    ties: int = 0
 
 
 def paper_claims() -> Iterator[tuple[str, list[Claim]]]:
@@ -91,7 +98,7 @@ def paper_claims() -> Iterator[tuple[str, list[Claim]]]:
                 f"FlexMatch + {other}",
                 metric,
             )
-            for other in ("EnsembleTS", "MMCE")
+            for other in ("EnsembleTS, pseudo labels", "EnsembleTS, held-out labels", "MMCE")
             for metric in ("error", *CALIBRATION)
         ],
     )
@@ -244,23 +251,55 @@ def change(claim: Claim, ours: float, base: float) -> float:
     return 100 * (ours / base - 1) if claim.relative else ours - base
 
 
-def judge(claim: Claim, values: Sequence[float], runs: Sequence[float] | None = None) -> Finding:
-    """The verdict on the mean of `values`; wins are counted among `runs`."""
-    found, pairs = estimate(values), values if runs is None else runs
+def idle_columns(claim: Claim, entries: Sequence[dict[str, Any]]) -> set[str]:
+    """Columns in which every pair of runs has the same error, and both runs select every pseudo label."""
+    if claim.relative or claim.metric.endswith("_calibrated"):
+        return set()
+    error = Claim("", claim.table, claim.row, claim.base)
+    covered = {
+        (entry["column"], entry["row"], seed)
+        for entry in entries
+        for seed, coverage in entry["metrics_by_seed"].get(COVERAGE, {}).items()
+        if coverage == FULL
+    }
+    return {
+        column
+        for column, by_seed in differences(error, entries).items()
+        if all(difference == 0 and {(column, row, seed) for row in (claim.row, claim.base)} <= covered
+               for seed, difference in by_seed.items())
+    }  # fmt: skip
+
+
+def judge(claim: Claim, values: Sequence[float], runs: Sequence[float] | None = None, *, idle: bool = False) -> Finding:
+    """The verdict on the mean of `values`; wins and ties are counted among `runs`."""
+    mean = estimate(values)
+    pairs = values if runs is None else runs
     sign = better_sign(claim.metric)
     wins = sum(sign * run > 0 for run in pairs)
-    if found is None:
-        return Finding(UNKNOWN, None, wins, len(pairs))
-    low, high = sorted((sign * found.low, sign * found.high))
+    ties = sum(run == 0 for run in pairs)
+    if mean is None:
+        return Finding(UNKNOWN, None, wins, len(pairs), ties)
+    low, high = sorted((sign * mean.low, sign * mean.high))
     verdict = CONFIRMED if low > 0 else REVERSED if high < 0 else OPEN
-    return Finding(OPEN if math.isnan(found.low) else verdict, found, wins, len(pairs))
+    if math.isnan(mean.low):
+        verdict = OPEN
+    if idle or ties == len(pairs):
+        verdict = NOT_TESTED
+    return Finding(verdict, mean, wins, len(pairs), ties)
 
 
-def overall(claim: Claim, columns: dict[str, dict[str, float]]) -> Finding:
-    """The verdict on the mean over columns, seed by seed."""
-    shared = sorted(set.intersection(*(set(each) for each in columns.values()))) if columns else []
-    means = [sum(each[seed] for each in columns.values()) / len(columns) for seed in shared]
-    return judge(claim, means, [run for each in columns.values() for run in each.values()])
+def overall(claim: Claim, columns: dict[str, dict[str, float]], idle: Set[str] = frozenset()) -> Finding:
+    """The verdict on the mean over columns, seed by seed; over those that are tested, if there are any."""
+    by_column = {
+        column: by_seed
+        for column, by_seed in columns.items()
+        if judge(claim, list(by_seed.values()), idle=column in idle).verdict != NOT_TESTED
+    }
+    untested = not by_column
+    by_column = by_column or columns
+    shared = sorted(set.intersection(*(set(by_seed) for by_seed in by_column.values()))) if by_column else []
+    means = [sum(by_seed[seed] for by_seed in by_column.values()) / len(by_column) for seed in shared]
+    return judge(claim, means, [run for by_seed in by_column.values() for run in by_seed.values()], idle=untested)
 
 
 def page(tables: dict[str, list[dict[str, Any]]]) -> str:
@@ -275,15 +314,17 @@ def page(tables: dict[str, list[dict[str, Any]]]) -> str:
 
 def section(claims: Sequence[Claim], tables: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     """One line per claim, with its columns."""
-    yield "| claim | verdict | mean difference [95 % interval] | wins | columns confirmed / open / reversed | table |"
+    counted = (CONFIRMED, OPEN, REVERSED, NOT_TESTED)
+    places = "confirmed / open / reversed / not tested"
+    yield f"| claim | verdict | mean difference [95 % interval] | wins | columns {places} | table |"
     yield "|---|---|---|---|---|---|"
     for claim in claims:
-        columns = differences(claim, tables.get(claim.table, []))
-        each = {column: judge(claim, list(values.values())) for column, values in columns.items()}
-        counts = " / ".join(
-            str(sum(f.verdict == verdict for f in each.values())) for verdict in (CONFIRMED, OPEN, REVERSED)
-        )
-        yield line(claim.text, claim, overall(claim, columns), counts if each else "–")
+        entries = tables.get(claim.table, [])
+        columns = differences(claim, entries)
+        idle = idle_columns(claim, entries)
+        each = {name: judge(claim, list(values.values()), idle=name in idle) for name, values in columns.items()}
+        counts = " / ".join(str(sum(f.verdict == verdict for f in each.values())) for verdict in counted)
+        yield line(claim.text, claim, overall(claim, columns, idle), counts if each else "–")
         if len(each) > 1:
             for column, finding in each.items():
                 yield line(f"· {column}", claim, finding, "")
@@ -294,7 +335,8 @@ def line(text: str, claim: Claim, finding: Finding, counts: str) -> str:
     verdict = f"**{finding.verdict}**" if counts else finding.verdict
     digits = 0 if claim.relative else precision(claim.metric)
     figure = interval(finding.difference, digits) + (" %" if claim.relative and finding.difference else "")
-    wins = f"{finding.wins} of {finding.runs}" if finding.runs else "–"
+    ties = f" ({finding.ties} ties)" if finding.ties else ""
+    wins = f"{finding.wins} of {finding.runs}{ties}" if finding.runs else "–"
     return f"| {text} | {verdict} | {figure} | {wins} | {counts} | {claim.table if counts else ''} |"
 
 

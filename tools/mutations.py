@@ -142,7 +142,7 @@ MUTATIONS = (
       "int(max_error * (len(scores) + 1) + 1e-9) - 1", "int(max_error * len(scores) + 1e-9)",
       f"{EVIDENCE}/test_logistic.py"),
     M("the softmax selects before a promise can be kept", f"{EVIDENCE}/evidence.py",
-      "if step.progress < self.warmup_fraction and self.max_label_error is None:",
+      "if step.progress < self.warmup_fraction and not self.promise:",
       "if step.progress < self.warmup_fraction:", f"{EVIDENCE}/test_evidence.py"),
     M("judgments that set a threshold had a part in their own score", f"{EVIDENCE}/evidence.py",
       "scores = cross_fitted(evidence, labels, right, folds, classes=classes)",

@@ -29,7 +29,13 @@ PAPER_OTHERS = paper_numbers(
     (column_name("cifar100", 2500),),
     width=4,
 )
-OTHERS = ("TemperatureScaling", "EnsembleTS", "MMCE")
+PAPER_OTHERS["EnsembleTS, pseudo labels"] = PAPER_OTHERS.pop("EnsembleTS")
+OTHERS = {
+    "TemperatureScaling": {"calibrator": "TemperatureScaling"},
+    "EnsembleTS, held-out labels": {"calibrator": "EnsembleTS"},
+    "EnsembleTS, pseudo labels": {"calibrator": "EnsembleTS", "calibrator.labels": "weak_strong"},
+    "MMCE": {"calibrator": "MMCE"},
+}
 
 
 def table(scale: Scale) -> Table:
@@ -45,11 +51,14 @@ def columns(scale: Scale) -> tuple[TableColumn, ...]:
 
 
 def calibrators(scale: Scale) -> Table:
-    """ECE, MCE and ACE are of the calibrated confidence; the last metric is the ECE of the softmax."""
+    """ECE, MCE and ACE are of the calibrated confidence; the last metric is the ECE of the softmax.
+
+    The paper fits Ensemble-TS to pseudo labels, so that its numbers stand in that row. Held-out labels are missing from
+    training, which alone raises the error where there are few.
+    """
     others = (
-        Row(f"FlexMatch + {name}", {"algorithm": "FlexMatch", "calibrator": name}, "FlexMatch",
-            PAPER_OTHERS.get(name, {}))
-        for name in OTHERS
+        Row(f"FlexMatch + {name}", {"algorithm": "FlexMatch", **options}, "FlexMatch", PAPER_OTHERS.get(name, {}))
+        for name, options in OTHERS.items()
     )  # fmt: skip
     rows = (*all_five("FlexMatch", PAPER_OTHERS), *others)
     settings = ABLATION_SETTINGS if scale == "frozen" else ()

@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # not from typing: `python -m vcc_infuse` imports nothing
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import functional, metrics
+    from . import functional, metrics, pool_audit
     from .algorithms import *
     from .bank import *
     from .calibrators import *
@@ -31,7 +31,7 @@ _ROOMS = (
     "errors", "types", "models", "data", "bank", "algorithms", "calibrators", "selectors", "training", "inference",
     "run", "estimator",
 )  # fmt: skip
-_MODULES = ("functional", "metrics")  # public as a whole
+_MODULES = ("functional", "metrics", "pool_audit")  # public as a whole
 
 
 def _public_names() -> list[str]:

@@ -66,8 +66,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     The arguments are copied, never changed, and the caller's random generators are left as they were.
 
     Args:
-        model: the network to train; if not given, SmallConv() for images and MLP() for features, and only a linear
-            layer for views, for embedded images, and for features with `head_init="probe"` or a method without steps.
+        model: the network to train; if not given, SmallConv() for images, and a linear layer for features, for views
+            and for embedded images (MLP() for features with `head_init="random"`).
         algorithm: the semi-supervised method; FixMatch() if not given.
         calibrator: computes the confidence of pseudo labels and predictions; the softmax if not given.
         selector: chooses the unlabeled examples to train on; all of them if not given.
@@ -80,7 +80,10 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         slots: how many weak and strong views follow the plain one in `X` of shape (N, V, D); without it such `X` are
             gray images.
         head_init: "probe" starts the last layer at a logistic regression on the labeled rows, "random" does not; if
-            not given, "probe" for views and embedded images.
+            not given, "probe" for features, views and embedded images, unless there is a `model`.
+        cross_fit: cross-validate the method on the labels, and hand out its mix with the logistic regression that they
+            speak for, with a calibrated confidence; see TrainConfig. If not given, "auto" for features, views and
+            embedded images, unless there is a `model`.
         steps: optimizer steps.
         batch_size: labeled examples per step; few labels are repeated.
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
@@ -125,6 +128,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         cache: str | None = None,
         slots: tuple[int, int] | None = None,
         head_init: Literal["random", "probe"] | None = None,
+        cross_fit: bool | Literal["auto"] | None = None,
         steps: int = 1000,
         batch_size: int = 64,
         unlabeled_ratio: int | None = None,
@@ -147,6 +151,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.cache = cache
         self.slots = slots
         self.head_init = head_init
+        self.cross_fit = cross_fit
         self.steps = steps
         self.batch_size = batch_size
         self.unlabeled_ratio = unlabeled_ratio
@@ -218,17 +223,20 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _train(self, data: SSLData) -> Result:
         """Train copies of the objects; also of the selector, which stores its last selection."""
         embedded = self.backbone is not None or self.slots is not None
-        start = self.head_init or ("probe" if embedded else "random")
+        features = self.model is None and len(data.dataset.shape) == 1 and self.head_init != "random"
+        linear = embedded or features
+        start = self.head_init or ("probe" if linear else "random")
         steps = check_integer("steps", _to_python(self.steps))
         parts = {"algorithm": self.algorithm, "calibrator": self.calibrator, "selector": self.selector}
         options: dict[str, Any] = {
-            "preset": "frozen" if embedded else "scratch",
+            "preset": "frozen" if linear else "scratch",
             "model": self._network(data.dataset, start) if self.model is None else self.model,
             "steps": steps,
             "eval_every": math.ceil(steps / EVALUATIONS),
             "batch_size": _to_python(self.batch_size),
             "unlabeled_ratio": _to_python(self.unlabeled_ratio),
             "head_init": start,
+            "cross_fit": self.cross_fit if self.cross_fit is not None else "auto" if linear else False,
             "lazy": self.lazy,
             "precision": self.precision,
             "seed": _seed(self.random_state),

@@ -28,6 +28,8 @@ from .selectors import Selector
 from .training import auto
 from .training.callbacks import Callback
 from .training.config import TrainConfig, check_compatible, check_lazy
+from .training.cross_fit import cross_fit_seconds
+from .training.presets import FINETUNE_SIDE
 from .training.summary import about_skipped, peak_memory
 from .training.trainer import Interrupted, Trainer
 from .utils.device import resolve_device
@@ -62,7 +64,7 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
 
     `data` are loaded already, perhaps embedded, and take the place of those that `config` names.
     """
-    # Mistakes are reported before images are decoded. What `auto` chooses later changes no part but the model.
+    # Mistakes are reported before images are decoded; what nobody named may still change with the preset.
     likely = resolve(config, "scratch" if config.preset == "auto" else config.preset)
     options = likely.train_config()
     algorithm, calibrator, selector = (likely.build(name) for name in ("algorithm", "calibrator", "selector"))
@@ -78,13 +80,15 @@ def prepare(config: RunConfig, data: SSLData | None = None, *, callbacks: Sequen
     if _oversized(asked, config, choice.encoder):
         config, data = _loaded(asked, None, algorithm, [cast(Timm, choice.encoder)])
     config = resolve(config, choice.preset)
+    algorithm, calibrator = (config.build(name) for name in ("algorithm", "calibrator"))
     network, config = _network(config, data, model, choice.encoder)
     trainer = Trainer(network, algorithm, calibrator, selector, config.train_config(), callbacks=callbacks)
     bank = None
     if choice.encoder is not None:
         with phase("comparing the images with the bank", shown=options.progress):
-            where = {"cache": config.cache, "device": options.device, "engine": options.engine}
-            bank = open_bank(data, choice.encoder, config.bank, **where)
+            bank = open_bank(
+                data, choice.encoder, config.bank, cache=config.cache, device=options.device, engine=options.engine
+            )
     return Prepared(config, data, trainer, bank, choice.reason)
 
 
@@ -149,11 +153,21 @@ def _network(
             name = {"name": encoder.name} if isinstance(encoder, Timm | Concat) else {}
             config = replace(config, model=config.model.with_defaults(**name, input_size=size))
         return head(config.bank), config
+    if config.preset == "finetune" and len(data.dataset.shape) == 3 and min(data.dataset.shape[:2]) < FINETUNE_SIDE:
+        config = _enlarging(config)
+        model = config.build("model")
     if model is None and len(data.dataset.shape) == 1:
         model = head(config.bank) if config.preset == "frozen" else MLP()
     if model is None:
         return config.build("model"), config
     return model, replace(config, model=model)
+
+
+def _enlarging(config: RunConfig) -> RunConfig:
+    """The configuration with a network of timm that enlarges images, unless the user set another size."""
+    if isinstance(config.model, PartConfig) and config.model.kind("model") is Timm:
+        return replace(config, model=config.model.with_defaults(input_size=FINETUNE_SIDE))
+    return config
 
 
 class Result(NamedTuple):
@@ -190,7 +204,8 @@ def train(
             trains all layers of one; scratch trains a small network; paper and usb follow those protocols.
         model: the network, as an object, class or name; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
+        calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
+            neither given, FlexMatch is trained with labels weighed by Evidence.
         selector: which unlabeled images are trained on; all if not given.
         bank: which views are embedded with the preset frozen.
         callbacks: observers of the run; see Callback.
@@ -349,7 +364,9 @@ def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
             times += [f"embedding about {duration(total)}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)
     times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
-    total += seconds + FINISH + spent + time.perf_counter() - began
+    if again := cross_fit_seconds(run.trainer, trial, seconds):
+        times.append(f"cross-validating about {duration(again)}")
+    total += again + seconds + FINISH + spent + time.perf_counter() - began
     times.append(f"about {duration(total)} in all")
     memory = peak_memory()
     needs = f", at least {memory / 1024:.1f} GB" if memory else ""
@@ -380,7 +397,7 @@ def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
     if error <= auto.WEAK_FEATURES:
         return say(f"{facts}: frozen features serve well", shown=config.progress)
-    seconds = auto.TRIAL_FORWARDS * bank.seconds_per_view()
+    seconds = auto.trial_seconds(bank)
     if seconds > PATIENCE:
         say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
         return None

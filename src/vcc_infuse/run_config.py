@@ -32,6 +32,12 @@ from .utils.suggest import did_you_mean
 
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
 DEFAULTS = {"algorithm": "FixMatch", "calibrator": "Softmax"}
+# What a user gets who names neither method nor calibrator: the best of results/methods/methods.md. From random weights
+# its confidence is no help.
+BEST_ON_BANKS: dict[str, Any] = {
+    "algorithm": "FlexMatch",
+    "calibrator": {"class_path": "Evidence", "init_args": {"weigh": True}},
+}
 T = TypeVar("T")
 
 
@@ -161,7 +167,8 @@ class RunConfig:
         preset: auto, frozen, finetune, scratch, paper or usb.
         model: the network; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
-        calibrator: how far a pseudo label is trusted; the softmax confidence if not given.
+        calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
+            neither given, FlexMatch is trained with labels weighed by Evidence.
         selector: which unlabeled examples are trained on; all if not given.
         train: options of TrainConfig that are set.
         bank: which views are embedded with the preset frozen.
@@ -261,17 +268,26 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
     source = "" if isinstance(config.data, SSLData) else config.data.data
     options = dict(preset_options(preset, source))
     model = _filled(config.model, PartConfig.of(options.pop("model")))
-    algorithm = _filled(config.algorithm, PartConfig(DEFAULTS["algorithm"]))
-    calibrator = _filled(config.calibrator, PartConfig(DEFAULTS["calibrator"]))
+    defaults = default_parts(config, preset)
+    algorithm = _filled(config.algorithm, PartConfig.of(defaults["algorithm"]))
+    calibrator = _filled(config.calibrator, PartConfig.of(defaults["calibrator"]))
     selector = config.selector
     if preset == "paper":
         options["unlabeled_ratio"] = _unlabeled_ratio(algorithm)
         if isinstance(selector, PartConfig) and "every" in selector.kind("selector").option_names():
             selector = selector.with_defaults(every=PAPER_REFRESH)
+    if preset == "finetune":
+        options["lazy"] = _lazy(algorithm)  # with frozen statistics of BatchNorm the same gradient in less time
     if isinstance(algorithm, PartConfig):
         algorithm = _protocol(algorithm, preset, source)
     parts = {"model": model, "algorithm": algorithm, "calibrator": calibrator, "selector": selector}
     return replace(config, preset=preset, train=cast(TrainOptions, {**options, **config.train}), **parts)
+
+
+def default_parts(config: RunConfig, preset: str) -> Mapping[str, Any]:
+    """A method that is named is trained as it was published; nothing named, on a bank, gets the best that we know."""
+    unnamed = config.algorithm is None and config.calibrator is None
+    return BEST_ON_BANKS if unnamed and preset == "frozen" else DEFAULTS
 
 
 def _filled(given: Any, default: PartConfig) -> Any:
@@ -289,6 +305,14 @@ def _unlabeled_ratio(algorithm: Any) -> int:
         return int(algorithm.unlabeled_ratio)
     base = algorithm.init_args.get("base")
     return int(algorithm.kind("algorithm").unlabeled_ratio) if base is None else _unlabeled_ratio(base)
+
+
+def _lazy(algorithm: Any) -> bool:
+    """Whether a method needs strong views only of rows whose pseudo label counts; a wrapper, if its base does so."""
+    if not isinstance(algorithm, PartConfig):
+        return bool(algorithm.lazy_strong)
+    base = algorithm.init_args.get("base")
+    return bool(algorithm.kind("algorithm").lazy_strong) and (base is None or _lazy(base))
 
 
 def _protocol(algorithm: PartConfig, preset: str, source: str) -> PartConfig:

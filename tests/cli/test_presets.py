@@ -108,7 +108,8 @@ def test_the_start_line_says_everything(tmp_path, photos, capsys):
     first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preset "))
     pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; bank of [\d.]+ MB with 64 new images, "
                r"embedding about \d+ s, "
-               r"training 600 steps about [\d.]+ (s|min), about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
+               r"training 600 steps about [\d.]+ (s|min), cross-validating about [\d.]+ (s|min), "
+               r"about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
     assert re.fullmatch(pattern, first)
 
 
@@ -143,8 +144,10 @@ def test_fine_tuning_runs_with_its_preset(tmp_path, photos):
     words = ["--data", photos, "--labels", 8, "--preset", "finetune", *SMALL, "--steps", 3, "--batch_size", 4]
     assert train(*words, "--out", tmp_path / "r") == 0
     options = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())
-    assert (options["optimizer"], options["layer_decay"], options["freeze_bn"]) == ("adamw", 0.75, True)
+    assert (options["optimizer"], options["lr"], options["head_lr"]) == ("adamw", 3e-4, 3e-3)
+    assert (options["freeze_bn"], options["lazy"], options["cross_fit"]) == (True, True, True)
     assert summary(tmp_path / "r")["error_probe"] is not None
+    assert summary(tmp_path / "r")["handed_out"] in ("probe", "method")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,10 @@ def test_fine_tuning_runs_with_its_preset(tmp_path, photos):
         (["--preset", "frozen", "--bank.head", "cnn"], "--bank.head must be"),
         (["--preset", "frozen", "--bank.week", "3"], "--bank.weak"),
         (["--preset", "finetune", *SMALL, "--freeze", "99"], "--freeze must be at most"),
-        (["--preset", "finetune", "--model", "SmallConv"], "--layer_decay must be 1 for a network that is not timm's"),
+        (
+            ["--preset", "finetune", "--model", "SmallConv", "--layer_decay", "0.5"],
+            "--layer_decay must be 1 for a network that is not timm's",
+        ),
         (["--preset", "frozen", "--model.weights", "nowhere.pth"], "--model.weights must be auto, none, timm"),
     ],
 )

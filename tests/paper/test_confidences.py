@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from torchmetrics.functional.classification import binary_calibration_error
 
 from paper import Cell, run_grid
-from paper.collect import collect, trusted_and_wrong
+from paper.collect import collect
 from paper.confidences import CONFIDENCES, EVIDENCE_PARTS, MOMENTS, SCORES, WatchedSoftmax, measure
 from paper.scales import run_options
 from paper.tables import beyond, tables
@@ -123,9 +123,3 @@ def test_measuring_evidence_trains_as_fixmatch_alone(options: dict[str, object])
     assert tuple(watched["parts"]) == EVIDENCE_PARTS
     ends = [found["auroc_end"] for found in watched["parts"].values()]
     assert len(set(ends)) == len(EVIDENCE_PARTS)  # each is a confidence of its own
-
-
-def test_trusted_and_wrong_is_a_part_of_the_whole_pool() -> None:
-    known = {"pseudo_label_coverage": 0.5, "pseudo_label_precision": 0.8}
-    assert trusted_and_wrong(known) == pytest.approx(0.1)
-    assert trusted_and_wrong({}) is None

@@ -240,3 +240,42 @@ def test_scoring_with_the_averaged_weights(make_pool):
     again = INFUSE(keep=0.3)
     again.select(swapped, 90)
     np.testing.assert_array_equal(again.selection_.rows.scores, ema.selection_.rows.scores)
+
+
+def test_a_scan_makes_the_strong_view_of_selected_examples_only(make_pool, eval_mode, monkeypatch):
+    """They look as if the whole view had been made."""
+    pool = eval_mode(make_pool())
+    whole = {}
+    made = []
+    strong_later = type(pool.batches.views).strong_later
+
+    def watched(self, raw):
+        make = strong_later(self, raw)
+
+        def rows_made(rows):
+            made.append(len(rows))
+            whole[len(made)] = make(slice(None))[rows]
+            return make(rows)
+
+        return rows_made
+
+    monkeypatch.setattr(type(pool.batches.views), "strong_later", watched)
+    chunks = []
+    columns = pool.scan(lambda chunk: chunks.append(chunk) or {"weight": chunk.weights})
+    assert 0 < sum(made) == int((columns["weight"] > 0).sum()) < pool.size
+    for chunk, expected in zip(chunks, whole.values(), strict=True):
+        assert torch.equal(chunk.images[chunk.weights > 0], expected)
+        assert (chunk.images[chunk.weights == 0] == 0).all()
+
+
+def test_views_that_nobody_reads_are_not_made(make_pool, eval_mode, monkeypatch):
+    pool = eval_mode(make_pool())
+    names = []
+    call = type(pool.batches.views).__call__
+    monkeypatch.setattr(
+        type(pool.batches.views), "__call__", lambda self, name, raw: names.append(name) or call(self, name, raw)
+    )
+    views = pool.views(np.arange(5), ("weak", "strong", "weak_2"))
+    assert names == ["weak"]
+    assert views["weak_2"].shape == views["weak"].shape == views["strong"].shape
+    assert names == ["weak", "weak_2"]

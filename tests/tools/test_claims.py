@@ -69,6 +69,49 @@ def test_all_columns_together_are_averaged_by_seed(claims: ModuleType) -> None:
     assert (found.difference.seeds, found.wins, found.runs) == (2, 4, 5)
 
 
+def test_ties_are_neither_wins_nor_losses_and_nothing_but_ties_is_no_test(claims: ModuleType) -> None:
+    claim = claims.Claim("", "t", "new", "old")
+    some = claims.judge(claim, [-1.0, 0.0, 0.0, 2.0])
+    assert (some.verdict, some.wins, some.ties, some.runs) == ("not confirmed", 1, 2, 4)
+    assert "| 1 of 4 (2 ties) |" in claims.line("x", claim, some, "")
+    assert claims.judge(claim, [0.0, 0.0, 0.0]).verdict == "not tested"
+    assert claims.judge(claim, [0.0, 0.0, 1e-9]).verdict == "not confirmed"
+
+
+def test_columns_in_which_the_row_cannot_act_do_not_count(claims: ModuleType) -> None:
+    claim = claims.Claim("", "t", "new", "old")
+    entries = [entry("old", "idle", **BASE), entry("new", "idle", **BASE)]
+    assert claims.overall(claim, claims.differences(claim, entries)).verdict == "not tested"
+    entries += [entry("old", "a", **BASE), entry("new", "a", s0=9.0, s1=11.1, s2=12.9)]
+    (whole, first) = (line.split(" | ") for line in list(claims.section([claim], {"t": entries}))[2:4])
+    assert whole[1:5] == ["**confirmed**", "-1.00 [-1.25, -0.75]", "3 of 3", "1 / 0 / 0 / 1"]
+    assert first[:2] == ["| · idle", "not tested"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "coverage", "errors", "idle"),
+    [
+        ("ece", 100.0, BASE, {"c"}),
+        ("ece", 99.99, BASE, set()),  # something was left to decide
+        ("ece", 100.0, BASE | {"s1": 12.1}, set()),
+        ("ece_calibrated", 100.0, BASE, set()),  # it acts at inference
+        ("hours", 100.0, BASE, set()),
+    ],
+)
+def test_equal_errors_at_full_coverage_are_no_test(
+    claims: ModuleType, metric: str, coverage: float, errors: dict[str, float], idle: set[str]
+) -> None:
+    claim = claims.Claim("", "t", "new", "old", metric)
+    entries = [entry("old", "c", **BASE), entry("new", "c", **errors)]
+    for number, item in enumerate(entries):
+        known = {"0": 100.0, "1": 100.0, "2": coverage if number else 100.0}
+        item["metrics_by_seed"] |= {"pseudo_label_coverage": known, metric: {"0": 0.1, "1": 0.2, "2": 0.3 + number}}
+    assert claims.idle_columns(claim, entries) == idle
+    lines = list(claims.section([claim], {"t": entries}))
+    verdict = lines[2].split(" | ")[1]
+    assert verdict == ("**not tested**" if idle else "**not confirmed**")
+
+
 def test_times_are_relative(claims: ModuleType) -> None:
     claim = claims.Claim("", "t", "new", "old", "hours")
     entries = [entry("old", "a", "hours", s0=2.0, s1=4.0), entry("new", "a", "hours", s0=1.0, s1=3.0)]
@@ -103,5 +146,5 @@ def test_the_page_has_one_line_per_claim(claims: ModuleType, tmp_path: Path, mon
     (line,) = (
         line for line in text.splitlines() if line.startswith("| VCC lowers the error of FixMatch | **confirmed**")
     )
-    assert "| -1.01 [-1.03, -0.99] | 3 of 3 | 1 / 0 / 0 | main |" in line
+    assert "| -1.01 [-1.03, -0.99] | 3 of 3 | 1 / 0 / 0 / 0 | main |" in line
     assert "| VCC lowers the error of FlexMatch | **not measured** | – | – | – | main |" in text

@@ -55,6 +55,18 @@ def test_too_few_labels_to_keep_any_aside(embedded):
     assert auto.compare_finetuning(embedded(colored(labeled=4)), TrainConfig(device="cpu")) is None
 
 
+def test_a_trial_takes_smaller_images_and_learns(embedded):
+    bank = embedded(colored()).dataset.bank
+    bank.encoder.input_size = 128
+    network = auto.trial_network(bank.encoder)
+    assert (network.input_size, bank.encoder.input_size) == (64, 128)
+    assert all(weight.requires_grad for weight in network.parameters())
+    large = auto.TRIAL_FORWARDS * bank.seconds_per_view()
+    assert auto.trial_seconds(bank) == pytest.approx(large / 4, rel=0.5)
+    bank.encoder.net.pretrained_cfg["fixed_input_size"] = True
+    assert auto.trial_network(bank.encoder).input_size == 128
+
+
 @pytest.mark.parametrize(
     ("weak", "finetuned", "said"),
     [
@@ -70,7 +82,7 @@ def test_a_comparison_is_made_only_where_the_features_are_weak(weak, finetuned, 
         calls.append(data)
         return auto.Comparison(0.5, finetuned, 6)
 
-    def chosen(data, model=None):
+    def chosen(data, *_):
         return auto.Choice("frozen", "for the test", make_encoder(Timm(**NETWORK), data.dataset.shape)[0])
 
     monkeypatch.setattr(auto, "choose_preset", chosen)

@@ -12,11 +12,12 @@ from tests.helpers.every import ALGORITHMS, lively, name
 from tests.helpers.images import striped
 from tests.helpers.processes import together
 
-from vcc_infuse import VCC, FixMatch, RandomOnline, SmallConv, Supervised, Timm, Trainer
+from vcc_infuse import VCC, FixMatch, Predictor, RandomOnline, SmallConv, Supervised, Timm, Trainer
 from vcc_infuse.algorithms import PseudoLabeling
 from vcc_infuse.algorithms.baselines import ClosedForm
 from vcc_infuse.models.classifier import batchnorms
 from vcc_infuse.training.optimizer import learning_rate
+from vcc_infuse.training.presets import FINETUNE
 from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.types import Step
 
@@ -65,6 +66,72 @@ def uneven(model):
     for layer in batchnorms(model):
         layer.running_mean.uniform_(-0.3, 0.3)
         layer.running_var.uniform_(0.5, 1.5)
+
+
+def of_preset(**options):
+    """The preset's own options, for a short run."""
+    return {**{key: value for key, value in FINETUNE.items() if key != "model"}, **RUN, **options}
+
+
+def test_the_preset_moves_the_head_ten_times_as_fast_as_all_layers_below(data):
+    """The first step of AdamW without decay moves every weight by its learning rate."""
+    trainer = prepared(data, vit(), **of_preset(weight_decay=0.0, warmup_steps=0, clip_grad=None))
+    before = weights(trainer.state_.model)
+    trainer.train_step(0)
+    step = {key: (p - before[key]).abs().max().item() for key, p in trainer.state_.model.named_parameters()}
+    assert step["head.weight"] == pytest.approx(3e-3, rel=1e-2)
+    blocks = [step[f"backbone.net.blocks.{number}.attn.qkv.weight"] for number in (0, 1)]
+    assert blocks == pytest.approx([3e-4, 3e-4], rel=1e-2)
+
+
+def compared(data, folder, **options):
+    trainer = Trainer(resnet(), lively(FixMatch), **of_preset(cross_fit=True, out=str(folder / "run"), **options))
+    return trainer, trainer.fit(data)
+
+
+def test_a_ruined_run_hands_out_its_probe(tmp_path):
+    """An absurd rate: what is measured, saved and returned is the probe on the starting weights."""
+    data = striped(rows=96, labeled=60)
+    trainer, summary = compared(data, tmp_path, lr=0.03, head_lr=0.3, warmup_steps=0)
+    assert summary["error_method"] > summary["error_probe"]
+    assert (summary["handed_out"], summary["error"]) == ("probe", summary["error_probe"])
+    assert summary["cross_validated"]["probe"]["error"] < summary["cross_validated"]["method"]["error"]
+    assert (summary["cross_validated"]["labels"], summary["cross_validated"]["folds"]) == (21, 1)
+    saved = Predictor.load(tmp_path / "run", "cpu").model.state_dict()
+    start = prepared(data, resnet(), head_init="probe").state_.model.state_dict()
+    assert all(torch.equal(saved[key], start[key]) for key in start)
+    assert not torch.equal(saved["head.weight"], trainer.state_.ema.module.head.weight)
+
+
+def test_a_run_that_is_not_behind_its_probe_is_handed_out(tmp_path):
+    trainer, summary = compared(striped(rows=96, labeled=60), tmp_path, lr=1e-7, head_lr=1e-7)
+    assert summary["handed_out"] == "method"
+    assert summary["error"] == summary["error_method"]
+    average = trainer.state_.ema.module.state_dict()
+    saved = Predictor.load(tmp_path / "run", "cpu").model.state_dict()
+    assert all(torch.equal(saved[key], average[key]) for key in saved)
+
+
+def test_hiding_labels_does_not_change_the_run_itself(tmp_path):
+    data = striped(rows=96, labeled=60)
+    trainer, _ = compared(data, tmp_path)
+    alone = Trainer(resnet(), lively(FixMatch), **of_preset(cross_fit=False))
+    alone.fit(data)
+    one, other = (t.state_.ema.module.state_dict() for t in (trainer, alone))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize(
+    ("labeled", "options", "reason"),
+    [
+        (3, {}, "every class has a single label"),
+        (12, {"head_init": "random"}, "a head that starts at random has no probe to compare with"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_and_handed_out_as_it_is(tmp_path, capsys, labeled, options, reason):
+    _, summary = compared(striped(labeled=labeled), tmp_path, progress=True, **options)
+    assert f"not cross-validated: {reason}" in capsys.readouterr().out
+    assert "handed_out" not in summary
 
 
 def test_the_whole_recipe_trains(data):

@@ -136,3 +136,22 @@ def test_without_a_test_set_few_labels_and_missing_pseudo_labels_are_named():
     assert list(about_classes(even)) == [
         "class 'monkey' has 15 labels, and no unlabeled image is taken for it: label more of it"
     ]
+
+
+def test_totals_are_of_the_whole_run_and_count_wrong_labels_both_ways():
+    tally = TrainingStats(2)
+    for truth in (torch.tensor([0, 1, 1, -1]), torch.tensor([1, 1, 0, 0])):
+        pseudo = PseudoLabels(torch.tensor([0, 0, 1, 1]), torch.tensor([1.0, 1.0, 0.0, 1.0]))
+        tally.add(Losses(pseudo), truth)
+        tally.reset()
+    # Trusted with known truth: right, wrong; then wrong, wrong, wrong. Six of eight rows are trusted.
+    assert tally.read_total() == pytest.approx({"trusted_error": 4 / 5, "trusted_and_wrong": 6 / 8 * 4 / 5})
+    other = TrainingStats(2)
+    other.load_state_dict(tally.state_dict())
+    assert other.read_total() == tally.read_total()
+    assert TrainingStats(2).read_total() == {}
+    assert TrainingStats(2, checked=False).read_total() == {}
+    nothing = TrainingStats(2)
+    nothing.add(Losses(PseudoLabels(torch.tensor([0, 1]), torch.zeros(2))), torch.tensor([1, 1]))
+    nothing.reset()
+    assert nothing.read_total() == {"trusted_and_wrong": 0.0}

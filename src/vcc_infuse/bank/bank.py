@@ -128,7 +128,7 @@ class Bank:
         digests = {part: self._digests(part) for part in self.images}
         self.folder = cache_folder(cache) / "banks" / self._recipe_key() / _images_key(digests)
         with torch.no_grad():
-            width = self.encoder(self._plain(1)).shape[1]
+            width = self.encoder(self.plain_batch(1)).shape[1]
         self.stored: dict[Part, StoredViews] = {}
         for part, images in self.images.items():
             slots = len(self.config.names) if part == "train" else 1
@@ -258,12 +258,12 @@ class Bank:
         views = self.missing()
         seconds = 0.0
         if views >= MEASURED // 100 and self.engine == "auto" and self.device.type == "cpu":
-            seconds = views * seconds_per_image(self.encoder, self._plain(BATCH))
+            seconds = views * seconds_per_image(self.encoder, self.plain_batch(BATCH))
         if choose_engine(self.encoder, self.engine, device=self.device, seconds=seconds, cache=self.cache):
             return ForwardOptions(BATCH, channels_last=False, engine="onnx")
         if views < MEASURED or self.config.batch_size is not None:
             return ForwardOptions.default(self.device, self.config.batch_size)
-        return fastest_options(self.encoder, self._plain(storage.CHUNK))
+        return fastest_options(self.encoder, self.plain_batch(storage.CHUNK))
 
     def seconds_per_view(self) -> float:
         """Time of a few images of the first chunk in all their views, augmentation included."""
@@ -311,7 +311,8 @@ class Bank:
     def _raw(self, part: Part, rows: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(self.images[part][rows])
 
-    def _plain(self, count: int) -> Tensor:
+    def plain_batch(self, count: int) -> Tensor:
+        """The plain view of the first training images, normalized."""
         raw = self._raw("train", np.arange(min(count, self.images["train"].shape[0])))
         return self.views("plain", torch.from_numpy(raw).to(self.device))
 

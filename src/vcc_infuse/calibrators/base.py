@@ -25,7 +25,7 @@ class Calibrator(HasOptions, nn.Module):
     learns_from_labeled: ClassVar[bool] = False
     """Whether it needs the labeled images of every batch."""
 
-    follows_schedule: ClassVar[bool] = False
+    follows_schedule: bool = False
     """Whether the number of steps of the run matters to it."""
 
     @property
@@ -35,6 +35,11 @@ class Calibrator(HasOptions, nn.Module):
         Their weak views arrive as `step.batch.views["held_out"]`, their labels as `step.batch.held_out_y`.
         """
         return 0.0
+
+    @property
+    def promise(self) -> dict[str, float]:
+        """The share of wrong labels that it promises not to exceed, by the name of the option; empty if none."""
+        return {}
 
     @classmethod
     def for_model(
@@ -72,7 +77,8 @@ class Calibrator(HasOptions, nn.Module):
             >>> confidence.shape, loss
             (torch.Size([5]), None)
         """
-        if steps is None and cls.follows_schedule:
+        calibrator = cls(**options)
+        if steps is None and calibrator.follows_schedule:
             raise UserError(f"{cls.__name__} follows a schedule; pass steps, the number of updates in the whole run")
         if y is None and cls.learns_from_labeled:
             raise UserError(f"{cls.__name__} learns from labeled images; pass y, the labels of all of them")
@@ -82,7 +88,7 @@ class Calibrator(HasOptions, nn.Module):
         check_integer("pool_size", pool_size)
         check_integer("batch_size", batch_size)
         task = Task(classes, len(labels), pool_size, counts, steps or 1, batch_size, batch_size)
-        return StandaloneCalibrator(cls(**options), model, task, ema=ema, ema_decay=ema_decay)
+        return StandaloneCalibrator(calibrator, model, task, ema=ema, ema_decay=ema_decay)
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Build memories and networks once the sizes are known."""

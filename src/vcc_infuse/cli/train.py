@@ -32,7 +32,10 @@ NAMES = {
     "ace_calibrated": "ACE, calibrated",
     "pseudo_label_coverage": "pseudo-label coverage",
     "pseudo_label_precision": "pseudo-label precision",
+    "trusted_and_wrong": "trusted and wrong, of the pool",
+    "trusted_error": "wrong, of the trusted",
 }
+PROMISES = {"trusted_and_wrong": "max_pool_error", "trusted_error": "max_trusted_error"}
 
 
 def run(argv: Sequence[str]) -> None:
@@ -96,6 +99,8 @@ def summary_table(summary: dict[str, Any]) -> str:
         value = summary.get(key)
         same = key.endswith("_calibrated") and value == summary.get(key.removesuffix("_calibrated"))
         if isinstance(value, float) and value == value and not same:
-            rate = key.startswith(("error", "pseudo_label"))
-            pairs.append((name, f"{100 * value:.2f} %" if rate else f"{value:.4f}"))
+            rate = key.startswith(("error", "pseudo_label", "trusted"))
+            text = f"{100 * value:.2f} %" if rate else f"{value:.4f}"
+            promised = summary.get(PROMISES.get(key, ""))
+            pairs.append((name, text if promised is None else f"{text} (promised: {100 * promised:g} %)"))
     return two_columns(pairs)

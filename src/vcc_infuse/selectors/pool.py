@@ -15,16 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..algorithms import Algorithm, PseudoLabeling
+from ..augment.views import MakeRows
 from ..calibrators import Calibrator
 from ..data.batches import Batches
-from ..types import Batch, Outputs, PseudoLabels, Step, Task, WeakOutputs, identity_gather
+from ..types import Batch, LazyViews, Outputs, PseudoLabels, Step, Task, WeakOutputs, identity_gather
 from ..utils.seeding import seed_chunk
 
 POOL, LABELED, SAMPLE = 1, 2, 3  # keys of random streams
 
 
 class PoolChunk(NamedTuple):
-    """Some rows of the pool. `outputs` belong to the view with gradient; they are zero where the weight is zero."""
+    """Some rows of the pool. `images` and `outputs` are of the view with gradient, zero where the weight is zero."""
 
     ids: Tensor
     targets: Tensor
@@ -84,10 +85,16 @@ class Pool:
         """The same pool, evaluated with the averaged weights if `weights` is "ema"."""
         return replace(self, model=self.ema, trained=self.model) if weights == "ema" else self
 
-    def views(self, ids: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
-        """Views of pool ids, by name."""
+    def views(self, ids: np.ndarray, names: Sequence[str] = ()) -> LazyViews:
+        """The weak view of pool ids, and others by name, which are made when they are read: the strong one by row."""
         raw = self.batches.rows(self.batches.data.split.pool[ids])
-        return {name: self.batches.views(name, raw) for name in names}
+        make = self.batches.views
+
+        def later(name: str) -> MakeRows:
+            return make.strong_later(raw) if name == "strong" else lambda rows: make(name, raw)[rows]
+
+        weak = make("weak", raw)  # first, because the views draw from one random stream
+        return LazyViews({"weak": weak}, {name: later(name) for name in names if name != "weak"})
 
     def frozen(self) -> set[str]:
         """Names of the parameters that are not trained; none if no parameter is, as in averaged weights."""
@@ -130,7 +137,7 @@ class Pool:
         for number, piece in enumerate(self._pieces(ids)):
             seed_chunk(self.seed, self.number, SAMPLE, number)
             with self.autocast():
-                outputs.append(self.model(self.views(piece, ("weak",))["weak"]))
+                outputs.append(self.model(self.views(piece)["weak"]))
         return _join(outputs)
 
     def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
@@ -159,7 +166,7 @@ class Pool:
     def _evaluate(self, ids: np.ndarray, purpose: int, number: int) -> PoolChunk:
         """Pseudo-label some examples as a training step would."""
         seed_chunk(self.seed, self.number, purpose, number)
-        views = self.views(ids, tuple(dict.fromkeys(("weak", *self.algorithm.views))))
+        views = self.views(ids, self.algorithm.views)
         no_labels = torch.empty(0, dtype=torch.long, device=self.device)
         batch = Batch(
             x=views["weak"][:0],
@@ -188,15 +195,20 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
         pseudo = algorithm.pseudo_label(calibrated, step)
     else:
         pseudo = PseudoLabels(calibrated.labels, torch.ones_like(calibrated.confidence))
-    images = views["strong" if "strong" in algorithm.views else algorithm.views[-1]]
+    view = "strong" if "strong" in algorithm.views else algorithm.views[-1]
+    images = views["weak"]
     outputs = Outputs(*(part.float() for part in weak))
-    if images is not views["weak"]:
-        # Zeros where the weight is zero: such an example has no gradient to compute.
+    if view != "weak":
+        # Zeros where the weight is zero: such an example has no gradient to compute, and its view is not made.
         wanted = pseudo.weights > 0
+        images = torch.zeros_like(images)
         outputs = Outputs(*(torch.zeros_like(part) for part in outputs))
         if wanted.any():
-            for part, values in zip(outputs, step.model(images[wanted]), strict=True):
-                part[wanted] = values.float()
+            rows = wanted.nonzero()[:, 0]
+            made = step.batch.rows(view, rows)
+            images[rows] = made
+            for part, values in zip(outputs, step.model(made), strict=True):
+                part[rows] = values.float()
     targets = pseudo.targets if pseudo.targets.ndim == 2 else F.one_hot(pseudo.targets, weak.logits.shape[1])
     return PoolChunk(
         ids=step.batch.pool_ids,

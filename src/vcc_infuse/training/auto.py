@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,9 +17,11 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
 from ..algorithms import Supervised
-from ..bank.bank import BankConfig
+from ..bank.bank import Bank, BankConfig
 from ..bank.choose import EncoderChoice, choose_encoder
 from ..bank.embed import make_encoder
+from ..bank.encoder import seconds_per_image
+from ..bank.onnx_engine import BATCH
 from ..calibrators import Softmax
 from ..data.dataset import Examples
 from ..data.split import hold_out
@@ -30,13 +32,13 @@ from ..models import Backbone, Classifier, Concat, Timm
 from ..models.linear_probe import fit_probe
 from ..utils.device import resolve_device, unit_features
 from .config import TrainConfig
-from .presets import FINETUNE
+from .presets import FINETUNE, FINETUNE_SIDE
 from .trainer import Trainer
 
 TINY = 24  # pixels per side below which a network pretrained on photographs has nothing to look at
 WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
-TRIAL_STEPS = 30
-TRIAL_FORWARDS = 3 * 16 * TRIAL_STEPS  # of a comparison with fine-tuning: a backward pass costs about two of them
+TRIAL_STEPS = 100  # after 30, fine-tuning was behind the probe where it ended far ahead
+TRIAL_FORWARDS = 3 * 16 * TRIAL_STEPS  # a backward pass costs about two of them
 SAMPLE = 64  # test examples on which an evaluation is timed
 SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step
 
@@ -58,14 +60,14 @@ def choose_preset(
     bank: BankConfig,
     cache: str | None = None,
 ) -> Choice:
-    """`frozen` for images large enough to embed, if pretrained weights are at hand; else `scratch`."""
+    """`frozen` for vectors, and for images large enough to embed if pretrained weights are at hand; else `scratch`."""
     shape = data.dataset.shape
     if model is not None and not networks:
         return Choice("scratch", f"{type(model).__name__} is trained from random weights")
     if data.dataset.slots is not None:
         return Choice("frozen", "the examples are embedded already")
     if len(shape) == 1:
-        return Choice("scratch", "the examples are vectors")
+        return Choice("frozen", "the examples are vectors")
     if min(shape[:2]) < TINY:
         return Choice("scratch", f"images of {shape[0]}×{shape[1]} pixels are too small for a pretrained network")
     try:
@@ -163,13 +165,32 @@ def compare_finetuning(data: SSLData, config: TrainConfig, *, steps: int = TRIAL
     probe = fit_probe(_features(data, split.labeled), torch.from_numpy(labels[split.labeled]), classes)
     frozen = (_features(data, split.held_out) @ probe.weight.T + probe.bias).argmax(1)
     images = replace(data, dataset=replace(bank.source, test=None), split=replace(split, held_out=split.held_out[:0]))
-    # A copy of the frozen network, whose weights are in memory already, with a new head.
-    backbone = copy.deepcopy(cast(Backbone, bank.encoder)).requires_grad_(True)
+    backbone = trial_network(bank.encoder)
     model = Classifier(backbone, nn.Linear(backbone.features, classes)).to(memory_format=torch.channels_last)
     options = {name: value for name, value in FINETUNE.items() if name != "model"}
-    options |= {"steps": steps, "progress": False, "device": config.device, "seed": config.seed}
+    options |= {"steps": steps, "progress": False, "device": config.device, "seed": config.seed, "cross_fit": False}
     trainer = Trainer(model, Supervised(), config=TrainConfig(**options))
     trainer.fit(images)
     finetuned = trainer.predictor().predict(bank.source.train.x[split.held_out]).labels.cpu()
     frozen_error, finetuned_error = (float((answers != truth).float().mean()) for answers in (frozen, finetuned))
     return Comparison(frozen_error, finetuned_error, len(truth))
+
+
+def trial_network(encoder: nn.Module) -> Backbone:
+    """A copy of the frozen network that learns, for smaller images where it takes any size: a trial must be short."""
+    backbone = copy.deepcopy(cast(Backbone, encoder)).requires_grad_(True)
+    if isinstance(backbone, Timm):
+        backbone.input_size = trial_side(backbone)
+    return backbone
+
+
+def trial_side(network: Timm) -> int | None:
+    """The side of the images of a trial; that of the network if it is built for one size."""
+    fixed = cast(dict[str, Any], network.net.pretrained_cfg).get("fixed_input_size")
+    return network.input_size if fixed or network.input_size is None else min(network.input_size, FINETUNE_SIDE)
+
+
+def trial_seconds(bank: Bank) -> float:
+    """How long `compare_finetuning` takes, about: in PyTorch, whatever engine embeds."""
+    network = trial_network(bank.encoder).eval()
+    return TRIAL_FORWARDS * seconds_per_image(network, bank.plain_batch(BATCH))

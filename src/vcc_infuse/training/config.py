@@ -61,6 +61,10 @@ class TrainConfig:
             same. Images are then normalized as in that run, and `head_init` does not count.
         head_init: "random", or "probe" to start the head at a logistic regression on the labeled images' features.
         head_scale: factor on the logits of a head that starts at the probe; more makes it more confident.
+        cross_fit: repeat the run with parts of the labels hidden, and by the answers for these labels hand out the
+            method or the linear probe, on a bank or on vectors also a mix of both, and calibrate its confidence. On
+            images the repetition is one shorter run, for which `head_init` must be "probe". "auto" does so where it
+            takes less than about two minutes.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
@@ -103,6 +107,7 @@ class TrainConfig:
     init: str | None = None
     head_init: Literal["random", "probe"] = "random"
     head_scale: float = 1.0
+    cross_fit: bool | Literal["auto"] = False
     micro_batch: int | None = None
     memory: str | None = None
     joint_bn: bool = False
@@ -147,6 +152,8 @@ class TrainConfig:
             raise OptionError("freeze", self.freeze, "must be none, backbone or a number of stages")
         check_choice("optimizer", self.optimizer, ("sgd", "adamw"))
         check_choice("head_init", self.head_init, ("random", "probe"))
+        if type(self.cross_fit) is not bool and self.cross_fit != "auto":
+            raise OptionError("cross_fit", self.cross_fit, "must be true, false or auto")
         for name in ("momentum", "ema_decay"):
             check_range(name, getattr(self, name), 0, 1, open_high=True)
         if self.lazy and self.joint_bn:
@@ -194,6 +201,7 @@ class TrainOptions(TypedDict, total=False):
     init: str | None
     head_init: Literal["random", "probe"]
     head_scale: float
+    cross_fit: bool | Literal["auto"]
     micro_batch: int | None
     memory: str | None
     joint_bn: bool

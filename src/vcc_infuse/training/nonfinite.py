@@ -193,6 +193,6 @@ class Recovery(Callback):
         steps = state.task.steps
         if skipped := state.counters.skipped:
             state.warn(f"{skipped} batches were left out, because their gradient was not finite; lower lr")
-        state.warn(*about_metrics(last, steps, state.data.dataset.classes))
+        state.warn(*about_metrics(last, steps, state.data.dataset.classes, state.calibrator.promise))
         if self.recorder.folder is not None and steps:
             state.warn(*about_evaluations(self.recorder.evaluations(), steps, self.config.eval_every))

@@ -215,7 +215,7 @@ def influence_direction(state: TrainState, batches: Batches) -> Tensor | None:
     """What the run's selector needs to rank further images (`vcc-infuse select`); None without such a selector."""
     if state.selector is None:
         return None
-    model = state.ema.module
+    model = state.handed_out.model if state.handed_out else state.ema.module
     pool = Pool(
         batches=batches,
         model=model,

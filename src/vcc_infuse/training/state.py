@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
 from .optimizer import bn_momentum, freeze, make_optimizer
 from .summary import TrainingStats
+
+if TYPE_CHECKING:
+    from .hand_out import HandOut
 
 Part = TypeVar("Part", Algorithm, Calibrator)
 # Step numbers stay below 2^31, so the initial weights have a random stream of their own.
@@ -76,6 +79,8 @@ class TrainState:
         self.task = task
         self.selector = selector
         self.counters = Counters()
+        self.handed_out: HandOut | None = None
+        self.probe: Classifier | None = None  # on images: the starting weights, with which a run is compared
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
         self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
@@ -139,7 +144,9 @@ class TrainState:
         return [self.model, self.algorithm, self.calibrator]
 
     def classifier(self) -> Classifier:
-        """What is evaluated and saved: the averaged model, under the head that the method predicts with."""
+        """What is evaluated and saved: what cross-validation chose, or the averaged model under the method's head."""
+        if self.handed_out is not None:
+            return self.handed_out.model
         return cast(Classifier, self.algorithm.classifier(self.ema.module))
 
     def predictor(self) -> Predictor:
@@ -158,7 +165,7 @@ class TrainState:
         dataset = self.data.dataset
         return Predictor(
             model=self.classifier(),
-            calibrator=self.calibrator,
+            calibrator=self.handed_out.calibrator if self.handed_out else self.calibrator,
             views=self.views,
             classes=dataset.classes,
             shape=dataset.shape,
@@ -277,6 +284,8 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
     probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
     probe.copy_to(model.head)
     error = error_on_test_set(state, model)
+    if len(data.dataset.shape) > 1:
+        state.probe = copy.deepcopy(model)
     probe.copy_to(model.head, config.head_scale)
     return error
 

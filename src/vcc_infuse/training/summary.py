@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -39,17 +39,21 @@ class TrainingStats:
     """Sums since the last `reset`; only reading them synchronizes with the device.
 
     Rows of `pseudo`, one column per pseudo class: seen, selected weight, selected weight with known truth, and with a
-    right label. Without `checked`, because no label of the pool is both known and hidden, there is no precision.
+    right label; `total` is their sums over the whole run. Without `checked`, because no label of the pool is both known
+    and hidden, there is no precision.
     """
 
     def __init__(self, classes: int, device: torch.device | str = "cpu", checked: bool = True) -> None:
         self.classes = classes
         self.device = device
         self.checked = checked
+        self.total = torch.zeros(4, device=device, dtype=torch.float64)
+        self.pseudo = torch.zeros(4, classes, device=device, dtype=torch.float64)
         self.reset()
 
     def reset(self) -> None:
-        """Start over."""
+        """Start over, except for the totals of the run."""
+        self.total += self.pseudo.sum(1)
         self.steps = 0
         self.losses: dict[str, Tensor] = {}
         self.pseudo = torch.zeros(4, self.classes, device=self.device, dtype=torch.float64)
@@ -82,15 +86,28 @@ class TrainingStats:
             figures["pseudo_label_precision_per_class"] = (right / known).tolist()
         return figures
 
+    def read_total(self) -> dict[str, float]:
+        """Over the run until the last `reset`: wrong labels as a share of all pool rows seen, and of the trusted ones.
+
+        Both are of rows whose truth is known; the second is missing where nothing was trusted.
+        """
+        seen, selected, known, right = self.total.tolist()
+        if not (self.checked and seen):
+            return {}
+        error = {"trusted_error": 1 - right / known} if known else {}
+        return {"trusted_and_wrong": (selected / seen) * error.get("trusted_error", 0.0), **error}
+
     def state_dict(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
-        return {"steps": self.steps, "losses": dict(self.losses), "pseudo": self.pseudo.clone()}
+        tensors = {"pseudo": self.pseudo.clone(), "total": self.total.clone()}
+        return {"steps": self.steps, "losses": dict(self.losses), **tensors}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the checkpoint was."""
         self.steps = state["steps"]
         self.losses = dict(state["losses"])
         self.pseudo = state["pseudo"]
+        self.total = state["total"]
 
 
 def collect_metrics(state: TrainState, done: int, config: TrainConfig) -> dict[str, Any]:
@@ -120,6 +137,7 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     shape = dataset.images.shape
     seen = task.steps * (task.batch_size + task.unlabeled_batch_size * bool(state.algorithm.views))
     metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
+    metrics |= about_handed_out(state, last, config)
     named = name_classes(metrics, dataset.classes, task.label_counts.tolist())
     return {
         "evaluated_on": None,
@@ -128,6 +146,8 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         "advice": list(about_classes(named["per_class"])),
         **({} if dataset.test is None else {"error_best": state.counters.best_error}),
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),
+        **state.stats.read_total(),
+        **state.calibrator.promise,
         "steps": task.steps,
         "seconds_train": state.counters.train_seconds,
         "seconds_embed": bank.seconds if bank else 0.0,
@@ -148,6 +168,20 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         "precision": state.accelerator.mixed_precision,
         "versions": versions(),
     }
+
+
+def about_handed_out(state: TrainState, last: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """What cross-validation chose, its metrics, and the error of the method itself; nothing without it."""
+    chosen = state.handed_out
+    if chosen is None:
+        return {}
+    figures = {"handed_out": chosen.mix.name, "cross_validated": chosen.cross_validated}
+    test = state.data.dataset.test
+    if test is None:
+        return figures
+    counts = state.task.label_counts
+    metrics = evaluate(chosen.model, chosen.calibrator, test, state.views, state.device, config.bins, counts)
+    return {**metrics, "error_method": last["error"], **figures}
 
 
 def peak_memory() -> float | None:
@@ -177,7 +211,7 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
     dataset = data.dataset
     yield from about_skipped(dataset.skipped, out)
     pictures = dataset.images
-    if pictures.test is None:
+    if dataset.test is None or pictures.test is None:
         return
     rows = np.unique(np.concatenate([data.split.labeled, data.split.pool, data.split.held_out]))
     seen, first = overlap(pictures.train, rows, pictures.test)
@@ -197,12 +231,17 @@ def overlap(train: Examples, rows: np.ndarray, test: Examples) -> tuple[int, str
     return len(leaked), str(test.names[leaked[0]]) if len(leaked) and test.names is not None else ""
 
 
-def about_metrics(last: dict[str, Any], steps: int, classes: tuple[str, ...]) -> Iterator[str]:
-    """Warnings that the last evaluation gives rise to."""
+def about_metrics(
+    last: dict[str, Any], steps: int, classes: tuple[str, ...], promise: Mapping[str, float] | None = None
+) -> Iterator[str]:
+    """Warnings that the last evaluation gives rise to; `promise` is the calibrator's."""
     if last.get("pseudo_label_coverage") == 0 and steps >= LONG_ENOUGH:
+        remedy = "lower the method's threshold, train longer, or show more labels"
+        if promise:  # then no threshold of the method decides
+            remedy = f"show more labels, or promise less than {' '.join(f'{k}={v:g}' for k, v in promise.items())}"
         yield (
             "no pseudo label was used since the evaluation before the last, so the unlabeled images had no effect; "
-            "lower the method's threshold, train longer, or show more labels"
+            + remedy
         )
     if (name := only_class(last, classes)) is not None:
         yield f"the model answers {name!r} for every image; lower lr, show more labels, or choose another method"

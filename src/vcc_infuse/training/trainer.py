@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import threading
@@ -29,7 +30,9 @@ from ..types import Losses, Step
 from ..utils.seeding import seed_step
 from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
+from .cross_fit import cross_fit, fit_linear_probe, obstacle_to
 from .distributed import average_gradients, gather
+from .hand_out import hand_out, scale_prior
 from .micro_batch import PROBE, fit_micro_batch
 from .nonfinite import Recovery, finite_gradient, refused_if_exploded
 from .optimizer import clip, learning_rate, set_learning_rate, warm_up_bn_momentum
@@ -114,6 +117,14 @@ class Trainer:
         self.steps = selector.steps(full) if selector else full
         self.schedule_steps = selector.schedule_steps(config.steps) if selector else config.steps
 
+    def twin(self, **options: Any) -> Trainer:
+        """A trainer of the same method that shows and writes nothing; `options` of TrainConfig may differ."""
+        quiet = {"out": None, "tracker": "none", "progress": False, "report": False, "cross_fit": False}
+        on_nan = "stop" if self.config.on_nan == "rollback" else self.config.on_nan  # there is no checkpoint
+        memory = {"memory": None, "micro_batch": self.micro_batch_}
+        config = self.config.updated(**quiet, **memory, on_nan=on_nan, compile=False, **options)
+        return Trainer(self.model, self.algorithm, self.calibrator, copy.deepcopy(self.selector), config)
+
     def fit(
         self, data: SSLData, *, config: str | None = None, resume: bool = False, force: bool = False
     ) -> dict[str, Any]:
@@ -139,7 +150,9 @@ class Trainer:
                 start = self.recorder_.open(text, resume=resume, force=force)
                 self.state_.warn(*about_data(self.state_.data, out))
                 self._notify("on_start", start)
-                return self._run(start)
+                self._run(start)
+                self._hand_out(data)
+                return self._finish()
             finally:
                 self._notify("on_end")
 
@@ -200,7 +213,7 @@ class Trainer:
             seconds.append(time.perf_counter() - began)
         return float(np.median(seconds[1:] or seconds))  # the first step warms up
 
-    def _run(self, start: int) -> dict[str, Any]:
+    def _run(self, start: int) -> None:
         """The steps from `start` on."""
         self.state_.coreset_scheduler.resume(self.batches_)
         done = start
@@ -221,7 +234,6 @@ class Trainer:
                     self._leave(done, request)
         if self.steps == 0:
             self._evaluate(0)
-        return self._finish()
 
     def _refresh_and_train(self, number: int) -> Exception | None:
         """One step. An exception that non-finite weights have caused is returned, so that the weights are reported."""
@@ -331,9 +343,34 @@ class Trainer:
         """Save the state as it is after `done` steps, and say how to go on."""
         self.state_.sync_stats()
         self.recorder_.checkpoint(done)
+        raise self._interrupted(f"after step {done} of {self.steps}", request.signal or 0)
+
+    def _interrupted(self, when: str, signal_number: int) -> Interrupted:
+        """How to go on, after the state was saved."""
         out = self.config.out
         saved = f"saved; continue with: vcc-infuse train --resume {out}" if out else "nothing saved: no run folder"
-        raise Interrupted(f"interrupted after step {done} of {self.steps}; {saved}", request.signal or 0)
+        return Interrupted(f"interrupted {when}; {saved}", signal_number)
+
+    def _hand_out(self, data: SSLData) -> None:
+        """Cross-validate the run on its labels, if asked for, and let that decide what is evaluated and saved."""
+        state = self.state_
+        if self.config.cross_fit is False:
+            return
+        obstacle = obstacle_to(self, data)
+        try:
+            answers = cross_fit(self, data) if obstacle is None else []
+        except (KeyboardInterrupt, Interrupted) as stop:
+            raise self._interrupted("while cross-validating", getattr(stop, "signal", signal.SIGINT)) from stop
+        except UserError as fault:  # the run itself is fine, and is not lost because one with fewer labels is not
+            if getattr(fault, "every_process", False):
+                raise
+            obstacle = str(fault)
+        if obstacle is None:
+            probe = fit_linear_probe(self)
+            prior = scale_prior(self.algorithm, self.config)
+            state.handed_out = hand_out(answers, state.classifier(), probe, state.calibrator, prior)
+        if self.config.progress and state.main:
+            print(state.handed_out.describe() if state.handed_out else f"not cross-validated: {obstacle}", flush=True)
 
     def _finish(self) -> dict[str, Any]:
         if not self.last_metrics_:  # resumed after the last evaluation, before the summary was written

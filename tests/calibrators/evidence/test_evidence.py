@@ -8,7 +8,13 @@ from tests.helpers.tiny import buffers, same
 from torch import nn
 
 from vcc_infuse.calibrators import Calibrator, Evidence
-from vcc_infuse.calibrators.evidence.logistic import LogisticModel, class_thresholds
+from vcc_infuse.calibrators.evidence.logistic import (
+    LogisticModel,
+    class_thresholds,
+    cross_fitted,
+    softmax_itself,
+    trusted_threshold,
+)
 from vcc_infuse.errors import OptionError
 from vcc_infuse.metrics import auroc, ece
 from vcc_infuse.models import Classifier
@@ -34,6 +40,10 @@ class Clusters:
         calibrator.setup(self.model, Task(CLASSES, LABELED, POOL, counts, STEPS, 16, SIZE))
         calibrator.train()
         self.optimizer = torch.optim.Adam(calibrator.parameters(), lr=0.05)
+
+    def truth_head(self) -> torch.Tensor:
+        """The weights of least error, up to scale."""
+        return torch.eye(CLASSES, WIDTH)
 
     def step(self, number: int) -> Step:
         torch.manual_seed(1000 + number)
@@ -82,8 +92,9 @@ def test_further_scores_calibrate_too(scores):
     assert ece(score, right) < ece(softmax, right) / 2 + 0.03
 
 
-def test_nothing_is_trusted_before_a_promise_can_be_kept():
-    world = Clusters(Evidence(max_label_error=0.1, warmup_fraction=0.5))
+@pytest.mark.parametrize("option", ["max_pool_error", "max_trusted_error"])
+def test_nothing_is_trusted_before_a_promise_can_be_kept(option):
+    world = Clusters(Evidence(**{option: 0.1}, warmup_fraction=0.5))
     _, out = world.run(0)
     assert (out.confidence < 0.95).all()
     assert world.calibrator.thresholds.isinf().all()
@@ -99,7 +110,12 @@ def test_probability_at_inference_uses_the_neighbors_too():
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"match": "none"}, {"match": "confidence"}, {"max_label_error": 0.1}], ids=str)
+PROMISES = ({"max_pool_error": 0.1}, {"max_trusted_error": 0.4})
+
+
+@pytest.mark.parametrize(
+    "options", [*({"match": match} for match in ("balanced", "none", "confidence")), *PROMISES], ids=str
+)
 def test_label_stays_and_only_memories_of_the_calibrator_change(options):
     world = Clusters(Evidence(every=2, min_per_class=1, **options)).train(20)
     before = buffers(world.model)
@@ -108,7 +124,7 @@ def test_label_stays_and_only_memories_of_the_calibrator_change(options):
     assert torch.equal(out.confidence, out.probs.amax(1))
     assert same(before, buffers(world.model))
     assert all(p.grad is None for p in world.model.parameters())
-    if "max_label_error" in options:
+    if options in PROMISES:
         assert world.calibrator.thresholds.isfinite().any()
         assert (out.confidence == 1).any()
         assert (out.confidence < 0.95).any()
@@ -157,7 +173,7 @@ def test_state_round_trip_gives_the_same_next_step():
 
 
 def test_the_judgments_that_set_a_threshold_had_no_part_in_their_own_score():
-    calibrator = Clusters(Evidence(every=1, max_label_error=0.1)).train().calibrator
+    calibrator = Clusters(Evidence(every=1, max_pool_error=0.1)).train().calibrator
     calibrator._refit(calibrator.out_of_fold)
     evidence, labels, right, folds = calibrator.out_of_fold.rows()
     scores = torch.empty(len(labels))
@@ -187,10 +203,88 @@ def test_labels_count_by_their_probability_relative_to_their_class():
     assert Clusters(Evidence(every=2)).train(30).run(30)[1].weights is None, "only where it is asked for"
 
 
-WRONG = [{"max_label_error": 0.0}, {"match": "x"}, {"folds": 1}, {"refreshes": 0}, {"scores": ["x"]}]
+def test_a_promise_that_so_few_labels_cannot_keep_is_named_with_the_labels_needed():
+    with pytest.warns(UserWarning, match="max_trusted_error=0.02 needs at least 49 labels, not 40"):
+        Clusters(Evidence(max_trusted_error=0.02))
+    world = Clusters(Evidence(max_pool_error=0.1))
+    with pytest.warns(UserWarning, match="max_pool_error=0.1 needs two labels of every class"):
+        world.calibrator.setup(
+            world.model, Task(CLASSES, LABELED, POOL, torch.tensor([1, 13, 13, 13]), STEPS, 16, SIZE)
+        )
+
+
+def test_the_threshold_on_trusted_labels_counts_scores_of_the_pool():
+    calibrator = Clusters(Evidence(every=1, max_trusted_error=0.2)).train().calibrator
+    calibrator._refit(calibrator.out_of_fold)
+    evidence, labels, right, folds = calibrator.out_of_fold.rows()
+    scores = cross_fitted(evidence, labels, right, folds, classes=CLASSES)
+    memory = calibrator.scale.memory
+    expected = trusted_threshold(scores, right, memory["score"][memory.valid], 0.2)
+    assert expected.isfinite()
+    torch.testing.assert_close(calibrator.thresholds, expected.expand(CLASSES))
+
+
+def test_confidence_is_the_softmax_until_labels_were_judged():
+    world = Clusters(Evidence())
+    outputs = Outputs(*(part.detach() for part in world.model(world.x)))
+    for number in range(2):
+        world.run(number)
+    softmax = outputs.logits.softmax(1).amax(1).clamp(1e-4, 1 - 1e-4)
+    torch.testing.assert_close(world.calibrator.eval().predict(outputs), softmax, atol=1e-5, rtol=0)
+
+
+def test_confidence_at_inference_is_honest_though_heads_lack_labels():
+    """The classifier has learned from many labels what heads of 40 cannot know; its sharpness says so."""
+    world = Clusters(Evidence(every=1))
+    world.model.head.weight.data = 3.0 * world.truth_head()
+    world.train()
+    new = world.x[LABELED:] + 0.05
+    outputs = Outputs(*(part.detach() for part in world.model(new)))
+    right = outputs.logits.argmax(1) == world.truth[LABELED:]
+    confidence = world.calibrator.eval().predict(outputs)
+    judged = world.calibrator.out_of_fold.rows()[2].float().mean()
+    assert right.float().mean() > judged + 0.03
+    assert abs(confidence.mean() - right.float().mean()) < 0.5 * (right.float().mean() - judged)
+
+
+def test_a_network_that_learns_is_believed_as_far_as_strong_views_keep_its_labels():
+    world = Clusters(Evidence(every=1))
+    world.model.backbone = nn.Linear(WIDTH, WIDTH)
+    world.model.backbone.weight.data = torch.eye(WIDTH)
+    world.model.backbone.bias.data.zero_()
+    counts = torch.full((CLASSES,), LABELED // CLASSES)
+    world.calibrator.setup(world.model, Task(CLASSES, LABELED, POOL, counts, STEPS, 16, SIZE))
+    agree = []
+    for number in range(20):
+        step, out = world.run(number)
+        strong = world.model(step.batch.views["strong"][:16]).logits.argmax(1)
+        agree.append(strong == out.labels[:16])
+    kept = world.calibrator.strong_rows
+    assert torch.equal(kept["right"][kept.valid].sum(), torch.cat(agree).sum())
+    assert kept.filled == 20 * 16
+    model = LogisticModel(3, CLASSES, softmax_itself(3))
+    world.calibrator._refit(world.calibrator.out_of_fold)
+    model.fit(*(kept[name][kept.valid] for name in ("evidence", "labels", "right")), rounds=50)
+    torch.testing.assert_close(world.calibrator.inference.weights, model.weights, atol=0.02, rtol=0)
+    assert not Clusters(Evidence()).calibrator.learns
+
+
+WRONG = [
+    {"max_trusted_error": 1.0},
+    {"max_pool_error": 0.0},
+    {"match": "x"},
+    {"folds": 1},
+    {"refreshes": 0},
+    {"scores": ["x"]},
+]
 
 
 @pytest.mark.parametrize("options", WRONG, ids=str)
 def test_errors_name_the_option(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         Evidence(**options)
+
+
+def test_only_one_promise_can_be_given():
+    with pytest.raises(OptionError, match="max_trusted_error cannot be given beside max_pool_error, got 0.1"):
+        Evidence(max_pool_error=0.1, max_trusted_error=0.1)

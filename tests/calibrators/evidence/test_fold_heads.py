@@ -1,9 +1,11 @@
 """Heads by label folds: who sees which label, and the loss against one head at a time."""
 
+import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import Ridge
 
-from vcc_infuse.calibrators.evidence.out_of_fold import THRESHOLD, FoldHeads
+from vcc_infuse.calibrators.evidence.out_of_fold import RIDGE, THRESHOLD, FoldHeads
 from vcc_infuse.types import identity_gather
 
 
@@ -50,3 +52,38 @@ def test_no_gradient_comes_from_the_labels_of_the_own_fold():
         own = made.fold[row]
         assert gradient[own, :, row].abs().max() == 0
         assert gradient[1 - own, :, row].abs().max() > 0
+
+
+@pytest.mark.parametrize("labeled", [9, 40], ids=["fewer rows than features", "more rows than features"])
+def test_heads_start_at_the_ridge_regression_of_their_labels_as_sharp_as_the_classifier(labeled):
+    made = FoldHeads(3, 12, labeled=labeled, folds=2)
+    torch.manual_seed(0)
+    ids = torch.arange(labeled)
+    y = ids % 3
+    x = torch.randn(labeled, 12) + 3 * torch.eye(3, 12)[y]
+    pool = torch.randn(20, 12)
+    logits = 5 * torch.randn(20, 3)
+    made.assign(ids, y)
+    made.start(x, y, pool, logits, known=1.0)
+    answers = made(pool).detach()
+    for fold in range(2):
+        shown = made.fold != fold
+        rows = x[shown].double()
+        strength = RIDGE * (rows - rows.mean(0)).square().sum(1).mean()
+        oracle = Ridge(alpha=strength.item()).fit(rows.numpy(), F.one_hot(y[shown], 3).double().numpy())
+        expected = torch.from_numpy(oracle.predict(pool.double().numpy())).float()
+        centered = expected - expected.mean(1, keepdim=True)
+        found = answers[:, fold] - answers[:, fold].mean(1, keepdim=True)
+        size = (logits - logits.mean(1, keepdim=True)).square().mean().sqrt()
+        torch.testing.assert_close(found, centered / centered.square().mean().sqrt() * size, atol=1e-3, rtol=1e-3)
+
+
+def test_heads_stay_where_they_are_if_the_classifier_knows_less_than_they_would():
+    made, ids = heads(width=3), torch.arange(12)
+    before = made.linear.weight.clone()
+    y = ids % 3
+    made.assign(ids, y)
+    made.start(torch.eye(3)[y], y, torch.eye(3), torch.eye(3), known=0.9)
+    assert torch.equal(made.linear.weight, before)
+    made.start(torch.eye(3)[y], y, torch.eye(3), torch.eye(3), known=1.0)
+    assert not torch.equal(made.linear.weight, before)

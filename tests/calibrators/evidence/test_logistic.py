@@ -17,7 +17,12 @@ from vcc_infuse.calibrators.evidence.logistic import (
     NormalScores,
     class_thresholds,
     cross_fitted,
+    equal_shares,
+    labels_needed,
+    log_odds,
     risk_threshold,
+    softmax_itself,
+    trusted_threshold,
 )
 
 
@@ -48,6 +53,44 @@ def test_fit_is_the_most_probable_monotone_model(weights):
     found = torch.cat([model.weights, model.bias[None], model.offsets]).numpy()
     np.testing.assert_allclose(found, best.x, atol=2e-3)
     assert (found[:2] >= 0).all()
+
+
+def test_with_few_judgments_the_softmax_is_believed_and_with_many_they_are():
+    """The log-odds are twice too large: a temperature of 2 is the truth."""
+
+    def slope(count):
+        generator = torch.Generator().manual_seed(1)
+        evidence = torch.cat([2 * torch.randn(count, 1, generator=generator), torch.zeros(count, 1)], 1)
+        right = torch.rand(count, generator=generator) < (evidence[:, 0] / 2).sigmoid()
+        model = LogisticModel(2, 3, softmax_itself(2))
+        model.fit(evidence, torch.zeros(count, dtype=torch.long), right, rounds=50)
+        return model.weights[0].item()
+
+    assert LogisticModel(2, 3, softmax_itself(2)).weights.tolist() == [1, 0]
+    assert 0.75 < slope(6) < 1
+    assert slope(4000) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("prior", [equal_shares(2), softmax_itself(2)], ids=["ranks", "softmax"])
+def test_fit_is_drawn_to_its_prior(prior):
+    evidence, labels, right = rows([0.5, 1.0], count=60)
+    model = LogisticModel(2, 3, prior)
+    model.fit(evidence, labels, right, rounds=200)
+    x, y, own = evidence.double().numpy(), right.double().numpy(), labels.numpy()
+
+    def loss(at):
+        logits = x @ at[:2] + at[2] + at[3:][own]
+        penalty = (((at[:2] - np.array(prior.weights)) / prior.weight_sd) ** 2).sum()
+        penalty += ((at[2] - prior.bias) / prior.bias_sd) ** 2 + ((at[3:] / CLASS_SD) ** 2).sum()
+        return (np.logaddexp(0, logits) - y * logits).sum() + penalty / 2
+
+    best = minimize(loss, np.zeros(6), bounds=[(0, None)] * 2 + [(None, None)] * 4, method="L-BFGS-B")
+    np.testing.assert_allclose(torch.cat([model.weights, model.bias[None], model.offsets]).numpy(), best.x, atol=5e-3)
+
+
+def test_log_odds_are_bounded():
+    found = log_odds(torch.tensor([0.0, 0.5, 0.8, 1.0]))
+    np.testing.assert_allclose(found.numpy(), [-9.2102, 0, np.log(4), 9.2102], atol=1e-3)
 
 
 def test_more_evidence_never_lowers_the_probability():
@@ -160,3 +203,54 @@ def test_the_promise_holds_with_few_labels_because_scores_are_cross_fitted():
 
     seen, unseen = (np.mean([wrong(draw, cross) for draw in range(60)]) for cross in (False, True))
     assert unseen < 0.1 < 0.12 < seen
+
+
+def by_rule_of_benjamini_and_hochberg(scores, right, pool, max_error):
+    """Which of the pool is trusted, by conformal p-values, one at a time."""
+    p_values = np.array([(1 + (~right & (scores >= score)).sum()) / (len(scores) + 1) for score in pool])
+    ordered = np.sort(p_values)
+    passed = np.flatnonzero(ordered <= max_error * np.arange(1, len(pool) + 1) / len(pool) + 1e-12)
+    return p_values <= (ordered[passed[-1]] if len(passed) else -1)
+
+
+def test_what_is_trusted_is_what_conformal_selection_trusts():
+    generator = np.random.default_rng(0)
+    trusted = 0
+    for count, max_error in ((40, 0.1), (100, 0.05), (30, 0.5), (10, 0.05)):
+        for _ in range(20):
+            scores, pool = generator.random(count).round(2), generator.random(200).round(2)  # with ties
+            right = generator.random(count) < scores**0.2
+            threshold = trusted_threshold(*(torch.from_numpy(part) for part in (scores, right, pool)), max_error)
+            expected = by_rule_of_benjamini_and_hochberg(scores, right, pool, max_error)
+            assert np.array_equal(pool > threshold.item(), expected)
+            trusted += expected.any()
+    assert 20 < trusted < 80
+
+
+@pytest.mark.parametrize(("count", "max_error"), [(40, 0.1), (150, 0.05), (12, 0.2)])
+def test_of_what_is_trusted_no_more_is_wrong_on_average_than_promised(count, max_error):
+    generator = torch.Generator().manual_seed(0)
+    shares = []
+    for _ in range(600):
+        scores = torch.rand(count + 500, generator=generator)
+        right = torch.rand(count + 500, generator=generator) < scores**0.3
+        threshold = trusted_threshold(scores[:count], right[:count], scores[count:], max_error)
+        trusted = scores[count:] > threshold
+        shares.append(((trusted & ~right[count:]).sum() / trusted.sum().clamp_min(1)).item())
+    assert 0.1 * max_error < np.mean(shares) < max_error
+    assert np.mean(np.array(shares) > 0) > 0.1, "a rule that trusts nothing keeps every promise"
+
+
+@pytest.mark.parametrize("max_error", [0.05, 0.1, 0.03, 0.5])
+def test_labels_needed_are_the_fewest_that_can_keep_a_promise(max_error):
+    def threshold(count):
+        right = torch.ones(count, dtype=torch.bool)
+        both = (
+            risk_threshold(torch.rand(count), right, max_error),
+            trusted_threshold(torch.rand(count), right, torch.rand(50), max_error),
+        )
+        return [value.item() for value in both]
+
+    least = labels_needed(max_error)
+    assert threshold(least) == [-torch.inf, -torch.inf]
+    assert threshold(least - 1) == [torch.inf, torch.inf]

@@ -18,6 +18,7 @@ VARIANTS = [
     {"reconstruct": "mlp", "queue_size": 40},
     {"reconstruct": "none"},
     {"reconstruct": "none", "fusion": "printed", "joint": True},
+    {"fusion": "minus_square", "start": "staged"},
     {"output": "distribution", "latent_dim": 3},
     {"mc_samples": 2, "dropout": 0.0, "joint": True, "output": "distribution"},
 ]
@@ -71,7 +72,8 @@ def trained(options):
 def test_every_option_changes_the_selection():
     default = trained({})
     assert torch.equal(default, trained({}))
-    changes = [{"scores": ("view",)}, {"fusion": "printed"}, {"reconstruct": "none"}, {"reconstruct": "mlp"}]
+    changes = [{"scores": ("view",)}, {"fusion": "printed"}, {"fusion": "minus_square"}]
+    changes += [{"reconstruct": "none"}, {"reconstruct": "mlp"}]
     changes += [{"output": "distribution"}, {"residual": True}, {"joint": True}, {"queue_size": 30}, {"weight": 0.5}]
     for options in changes:
         assert not torch.allclose(default, trained(options), atol=1e-4), options
@@ -200,7 +202,7 @@ def test_autocast_leaves_the_calibrator_in_float32(joint):
     ("options", "words"),
     [
         ({"scores": ("entropy",)}, "scores must be one of .* got 'entropy'"),
-        ({"fusion": "paper"}, "fusion must be one of corrected, printed, got 'paper'"),
+        ({"fusion": "paper"}, "fusion must be one of corrected, minus_square, printed, got 'paper'"),
         ({"dropout": 1.0}, "dropout"),
         ({"queue_size": 0}, "queue_size"),
     ],

@@ -27,6 +27,9 @@ def slow(rows: Rows, queue: Rows, classes: int, fusion: str, least: int) -> list
                 lo, hi = min(column), max(column)
                 total += (min(max((float(value) - lo) / (hi - lo), 0), 1) if hi > lo else 0.0) ** 2
                 terms += 1
+        if fusion == "minus_square":
+            scores_mean = total / terms if terms else 0.0
+            return (len(scores) * scores_mean - float(confidence) ** 2) / (len(scores) + 1)
         doubt = 1 - float(confidence) if fusion == "corrected" else float(confidence)
         return (total + doubt**2) / (terms + 1)
 
@@ -46,7 +49,7 @@ def slow(rows: Rows, queue: Rows, classes: int, fusion: str, least: int) -> list
     return result
 
 
-@pytest.mark.parametrize("fusion", ["corrected", "printed"])
+@pytest.mark.parametrize("fusion", ["corrected", "minus_square", "printed"])
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("scores", [0, 1, 3])
 def test_target_equals_a_slow_loop(fusion, classes, scores):
@@ -68,7 +71,7 @@ def test_target_lies_between_the_extremes_of_its_class():
         assert picked.max() <= own.max() + 1e-6
 
 
-@pytest.mark.parametrize(("fusion", "sign"), [("corrected", 1), ("printed", -1)])
+@pytest.mark.parametrize(("fusion", "sign"), [("corrected", 1), ("minus_square", 1), ("printed", -1)])
 def test_more_confidence_gives_a_higher_target_but_a_lower_one_as_printed(fusion, sign):
     queue = make(200, 3)
     confidence = torch.linspace(0.4, 0.99, 20)
@@ -125,3 +128,34 @@ def test_missing_scores_do_not_count():
 def test_counts_equal_bincount():
     labels = torch.randint(6, (50,))
     assert torch.equal(class_counts(labels, 8), labels.bincount(minlength=8))
+
+
+@pytest.mark.parametrize("low", [0.1, 0.2, 0.5])
+def test_what_the_fusion_alone_does_to_confidences(low):
+    """Without scores, in a class whose confidences lie in low…1: one form never lowers a confidence, one never raises.
+
+    "corrected" gives c + (1 − l)·u(1 − u) with u = (c − l)/(1 − l), "minus_square" (l + c²)/(1 + l), and "printed"
+    turns the order around.
+    """
+    c = torch.linspace(low, 1, 50, dtype=torch.float64).float()
+    rows = Rows(torch.empty(50, 0), c, torch.zeros(50, dtype=torch.long))
+    u = (c - low) / (1 - low)
+    corrected = r_tilde(rows, rows, 1)
+    torch.testing.assert_close(corrected, c + (1 - low) * u * (1 - u), atol=1e-5, rtol=0)
+    assert (corrected >= c - 1e-6).all()
+    minus = r_tilde(rows, rows, 1, "minus_square")
+    torch.testing.assert_close(minus, (low + c.square()) / (1 + low), atol=1e-5, rtol=0)
+    assert (minus <= c + 1e-6).all()
+    torch.testing.assert_close(r_tilde(rows, rows, 1, "printed"), low + 1 - minus, atol=1e-5, rtol=0)
+
+
+def test_quiet_scores_turn_a_confidence_of_80_into_95():
+    rows = Rows(torch.empty(3, 0), torch.tensor([0.2, 0.8, 1.0]), torch.zeros(3, dtype=torch.long))
+    assert r_tilde(rows, rows, 1)[1].item() == pytest.approx(0.95, abs=1e-5)
+    assert r_tilde(rows, rows, 1, "minus_square")[1].item() == pytest.approx(0.7, abs=1e-5)
+
+
+def test_a_missing_score_counts_as_the_mean_of_the_others_with_minus_square():
+    scores = torch.tensor([[0.2, torch.nan, 0.4], [torch.nan, torch.nan, torch.nan]])
+    found = fuse(scores, torch.tensor([0.9, 0.9]), fusion="minus_square")
+    assert found.tolist() == pytest.approx([(3 * (0.04 + 0.16) / 2 - 0.81) / 4, -0.81 / 4])

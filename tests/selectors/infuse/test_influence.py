@@ -92,6 +92,8 @@ def test_support_gradients_equal_autograd_over_the_same_draws(problem):
         total = total + F.cross_entropy(head(mixed), target) / 3
     torch.testing.assert_close(direction, flat(total, head))
     torch.testing.assert_close(in_features, torch.autograd.grad(total, leaf)[0])
+    alone = support_direction(features, labels, head=parts(head), mixup_draws=3, rng=np.random.default_rng(5))
+    assert torch.equal(alone, direction)
 
 
 def test_more_mixup_draws_reduce_the_variance_of_the_direction(problem):

@@ -4,10 +4,12 @@ The scores of VCC look at one network and one image, and rank pseudo labels hard
 predictions for an image's nearest neighbors in the pool carry information that its own prediction does not, and so do
 heads that never see pseudo labels (the witness); earlier views of the image can be used as well. How much each of them
 counts is learned from labeled images, each judged by a head that was not shown its label. The result is the probability
-that a label is right, during training and at inference.
+that a label is right: during training by ranks, which only order; at inference by the softmax and how far it is
+right on such images, because a classifier with all labels is better than heads that lack some of them.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,13 +17,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...errors import check_choice
+from ...errors import OptionError, check_choice
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
 from ...utils.params import integer, number
+from ...utils.ring_buffer import RingBuffer
 from ..base import Calibrator, set_top_confidence
 from ..history import DENSE_CLASSES, History, Visit
 from ..scale_matching import ScaleMatching
-from .logistic import LogisticModel, NormalScores, class_thresholds, cross_fitted
+from .logistic import (
+    LogisticModel,
+    NormalScores,
+    class_thresholds,
+    cross_fitted,
+    labels_needed,
+    log_odds,
+    softmax_itself,
+    trusted_threshold,
+)
 from .neighbors import FeatureMemory, mean_over, support_of
 from .out_of_fold import FoldHeads, OutOfFoldRows
 
@@ -29,6 +41,7 @@ MAX_AGE_PASSES = 4
 SCORES = ("neighbors", "visits", "witness")
 TOP_K = 8  # classes kept of a prediction if there are many
 FIT_EVERY = 5  # learning steps between two fits
+STRONG_ROWS = 512  # pool rows whose strong view tells how far a network that learns can be believed
 TINY = 1e-6
 
 
@@ -44,8 +57,11 @@ class Evidence(Calibrator):
             "balanced" takes the scale of the softmax confidence of all classes together (as many are selected as
             without Evidence, the same fraction of each class), "confidence" that of the class itself, "none" the
             probability itself.
-        max_label_error: trust as many labels as possible while at most this part of the pool is expected to be trusted
-            and wrong, whatever the threshold of the method. Replaces `match` and the warm-up.
+        max_pool_error: trust as many labels as possible while at most this part of the whole pool is expected to be
+            trusted and wrong, whatever the threshold of the method. Replaces `match` and the warm-up.
+        max_trusted_error: trust as many labels as possible while at most this part of the trusted ones is expected to
+            be wrong. Stricter than `max_pool_error`, and only one of the two can be given. Where the labels are too few
+            to promise anything, nothing is trusted.
         weigh: count a trusted label in the loss by its probability, relative to the mean of its pseudo class. For
             methods whose thresholds adapt (FlexMatch, FreeMatch), which in short runs trust nearly every label.
         neighbors: nearest examples of the pool whose predictions are averaged.
@@ -63,7 +79,8 @@ class Evidence(Calibrator):
 
     scores: Sequence[str] = ("neighbors", "witness")
     match: Literal["balanced", "confidence", "none"] = "balanced"
-    max_label_error: float | None = number(None, 0, 1, open_low=True, open_high=True)
+    max_pool_error: float | None = number(None, 0, 1, open_low=True, open_high=True)
+    max_trusted_error: float | None = number(None, 0, 1, open_low=True, open_high=True)
     weigh: bool = False
     neighbors: int = integer(10)
     code_size: int = integer(64)
@@ -76,10 +93,21 @@ class Evidence(Calibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
+        if self.max_pool_error is not None and self.max_trusted_error is not None:
+            raise OptionError("max_trusted_error", self.max_trusted_error, "cannot be given beside max_pool_error")
+
+    @property
+    def promise(self) -> dict[str, float]:
+        """The option that promises a share of wrong labels, and its value."""
+        given = {"max_pool_error": self.max_pool_error, "max_trusted_error": self.max_trusted_error}
+        return {name: value for name, value in given.items() if value is not None}
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the memories, the heads and the model that weighs the evidence."""
         head: Any = model.head
+        own = set(head.parameters())
+        self.learns = any(p.requires_grad for p in model.parameters() if p not in own)  # the network, not only the head
+        self._warn_of_few(task)
         classes = task.classes
         columns = 1 + len(self.scores)
         one_pass = math.ceil(task.pool / task.unlabeled_batch_size)
@@ -102,8 +130,13 @@ class Evidence(Calibrator):
             past = History(
                 task.pool + task.labeled, folds * classes, top_k=folds * top_k, window=2, max_age=self.every * max_age
             )
-            self.out_of_fold = OutOfFoldRows(self.scores, heads, witness if "witness" in self.scores else None, past)
+            self.out_of_fold = OutOfFoldRows(
+                self.scores, heads, witness if "witness" in self.scores else None, past, frozen=not self.learns
+            )
         self.logistic = LogisticModel(columns, classes)
+        self.inference = LogisticModel(columns, classes, softmax_itself(columns))
+        kinds = {"evidence": ((columns,), torch.float32), "labels": ((), torch.long), "right": ((), torch.bool)}
+        self.strong_rows = RingBuffer(STRONG_ROWS if self.learns else 0, kinds)
         self.scale = ScaleMatching(self.match, classes=classes, size=128 * classes, min_per_class=self.min_per_class)
         self.thresholds = nn.Buffer(torch.full((classes,), torch.inf))
         first = min(one_pass, math.ceil(task.steps / 4))
@@ -126,13 +159,11 @@ class Evidence(Calibrator):
                 if step.number in self.refresh_steps:
                     self.memory.find_neighbors()
                 if step.number % self.every == 0:
-                    loss = self._learn(step, features, support)
-        if step.progress < self.warmup_fraction and self.max_label_error is None:
+                    loss = self._learn(step, Outputs(outputs.logits, outputs.features), support)
+        if step.progress < self.warmup_fraction and not self.promise:
             return Calibrated(probs, confidence, loss)
-        if self.max_label_error is None:
-            selection = self.scale(score, confidence, labels)
-        else:
-            selection = (score > self.thresholds[labels]).float()
+        promised = (score > self.thresholds[labels]).float()
+        selection = promised if self.promise else self.scale(score, confidence, labels)
         probs = set_top_confidence(probs, selection)
         return Calibrated(probs, probs.amax(1), loss, self._weights(score, labels) if self.weigh else None)
 
@@ -146,7 +177,13 @@ class Evidence(Calibrator):
             "visits": lambda: Visit(probs, torch.zeros_like(probs[:, 0], dtype=torch.bool)),  # a new image has none
             "witness": lambda: self._witness(probs, features),
         }
-        return self.probability(support_of(probs, *(sources[score]() for score in self.scores)), probs.argmax(1))
+        support = support_of(probs, *(sources[score]() for score in self.scores))
+        confidence: Tensor = self.inference(self._log_odds_and_ranks(support), probs.argmax(1))
+        return confidence
+
+    def _log_odds_and_ranks(self, support: Tensor) -> Tensor:
+        """What the model for inference looks at: the softmax itself, and the ranks of the other evidence."""
+        return torch.cat([log_odds(support[:, :1]), self.ranks(support)[:, 1:]], 1)
 
     def probability(self, support: Tensor, labels: Tensor) -> Tensor:
         """The probability that labels with such support are right."""
@@ -181,34 +218,71 @@ class Evidence(Calibrator):
         few = self.min_per_class
         return score / ((total + few * overall) / (count + few)).clamp_min(TINY)[labels]
 
-    def _learn(self, step: Step, features: Tensor, support: Tensor) -> Tensor | None:
+    def _learn(self, step: Step, weak: Outputs, support: Tensor) -> Tensor | None:
         """Refit what is due and return the loss of the heads."""
         self.ranks.observe(step.gather(support))
         if self.out_of_fold is None:
             return None
-        labeled, strong = further_features(step, features)
-        loss = self.out_of_fold.loss(step, labeled, features[: len(strong)], strong)
-        self.out_of_fold.observe(step, self.memory, features, labeled)
+        features = weak.features.detach().float()
+        labeled, strong = further_outputs(step, weak)
+        if self.learns and "strong" in step.batch.views:
+            self._compare_views(step, support, weak.logits.argmax(1), strong.logits.argmax(1))
+        self.out_of_fold.start(step, labeled, weak)
+        loss = self.out_of_fold.loss(step, labeled.features, features[: len(strong.features)], strong.features)
+        self.out_of_fold.observe(step, self.memory, features, labeled.features)
         if step.number // self.every % FIT_EVERY == FIT_EVERY - 1:
             self._refit(self.out_of_fold)
         return loss
 
+    def _compare_views(self, step: Step, support: Tensor, weak: Tensor, strong: Tensor) -> None:
+        """Remember whether strong views of pool rows keep the label of the weak one.
+
+        A network that learns makes the features of its labeled images what their labels say, and no head on top is
+        honest about them. Whether a label survives a strong view is known for the pool, without labels.
+        """
+        count = len(strong)
+        evidence = self._log_odds_and_ranks(support[:count])
+        columns = {"evidence": evidence, "labels": weak[:count], "right": weak[:count] == strong}
+        self.strong_rows.push(**{name: step.gather(column) for name, column in columns.items()})
+
     def _refit(self, out_of_fold: OutOfFoldRows) -> None:
         evidence, labels, right, folds = out_of_fold.rows()
         self.logistic.fit(evidence, labels, right)
-        if self.max_label_error is not None:
+        valid = self.strong_rows.valid
+        names = ("evidence", "labels", "right")
+        rows = (self.strong_rows[name][valid] for name in names) if self.learns else out_of_fold.inference_rows()
+        self.inference.fit(*rows)
+        if self.promise:
             classes = len(self.thresholds)
             scores = cross_fitted(evidence, labels, right, folds, classes=classes)
-            thresholds = class_thresholds(scores, labels, right, classes=classes, max_error=self.max_label_error)
-            self.thresholds.copy_(thresholds)
+            self.thresholds.copy_(self._thresholds(scores, labels, right))
+
+    def _thresholds(self, scores: Tensor, labels: Tensor, right: Tensor) -> Tensor:
+        """By the promise that was asked for."""
+        if self.max_trusted_error is None:
+            (max_error,) = self.promise.values()
+            return class_thresholds(scores, labels, right, classes=len(self.thresholds), max_error=max_error)
+        memory = self.scale.memory
+        return trusted_threshold(scores, right, memory["score"][memory.valid], self.max_trusted_error)
+
+    def _warn_of_few(self, task: Task) -> None:
+        """Say beforehand that a promise cannot be kept, and what would be needed."""
+        for name, value in self.promise.items():
+            least = labels_needed(value)
+            few = f"at least {least} labels, not {task.labeled}" if task.labeled < least else ""
+            few = few or ("two labels of every class" if task.label_counts.min() < 2 else "")
+            if few:
+                warnings.warn(f"{name}={value:g} needs {few}: no pseudo label is trusted in this run", stacklevel=2)
 
 
 @torch.no_grad()
-def further_features(step: Step, weak: Tensor) -> tuple[Tensor, Tensor]:
-    """Features of the labeled images, and of strong views of as many pool rows (weak ones if there are no others)."""
+def further_outputs(step: Step, weak: Outputs) -> list[Outputs]:
+    """Outputs for the labeled images, and for strong views of as many pool rows (weak if there are no others)."""
     batch = step.batch
     count = len(batch.x)
     if "strong" not in batch.views:
-        return step.forward_eval(batch.x).features.float(), weak[:count]
-    features = step.forward_eval(torch.cat([batch.x, batch.rows("strong", slice(count))])).features.float()
-    return features[:count], features[count:]
+        pieces = [step.forward_eval(batch.x), Outputs(weak.logits[:count], weak.features[:count])]
+    else:
+        joined = step.forward_eval(torch.cat([batch.x, batch.rows("strong", slice(count))]))
+        pieces = joined.split([count, len(joined.logits) - count])
+    return [Outputs(piece.logits.detach(), piece.features.detach().float()) for piece in pieces]

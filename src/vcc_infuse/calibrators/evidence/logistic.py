@@ -1,8 +1,12 @@
 """The probability that a label is right, given several pieces of evidence, and thresholds on it with a guarantee.
 
 More evidence never lowers the probability: weights are not negative. Few labels decide little, so the weights are drawn
-to equal shares, and the offset of each class to the common one.
+to a prior, and the offset of each class to the common one. While training, evidence is ranks, and the prior is equal
+shares; at inference it is the log-odds of the softmax beside ranks, and the prior is the softmax itself.
 """
+
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +19,14 @@ WEIGHT_SD = 0.5  # of each
 BIAS = 1.0
 BIAS_SD = 1.0
 CLASS_SD = 0.5  # of the offset of a class, around 0
+SOFTMAX_SD = 0.5  # of weights and bias around those of the softmax: about 40 labels weigh as much as it does
+ODDS_EPS = 1e-4
 REMEMBERED = 4096  # examples of the pool among which a probability is ranked
+
+
+def log_odds(probs: Tensor) -> Tensor:
+    """Bounded, because a softmax that is sure of everything tells nothing by how much."""
+    return probs.logit(ODDS_EPS)
 
 
 class NormalScores(nn.Module):
@@ -53,13 +64,33 @@ class NormalScores(nn.Module):
         return torch.where(scores.isnan(), scores[:1], scores).nan_to_num(0).T
 
 
-class LogisticModel(nn.Module):
-    """σ(weights · evidence + bias + offset of the label's class)."""
+class Prior(NamedTuple):
+    """Means and standard deviations of weights and bias before any label was judged."""
 
-    def __init__(self, evidence: int, classes: int) -> None:
+    weights: tuple[float, ...]
+    weight_sd: float
+    bias: float
+    bias_sd: float
+
+
+def equal_shares(evidence: int) -> Prior:
+    """Every rank counts the same."""
+    return Prior((WEIGHT / evidence,) * evidence, WEIGHT_SD, BIAS, BIAS_SD)
+
+
+def softmax_itself(evidence: int) -> Prior:
+    """The first column, the log-odds of the softmax, is believed, and nothing else."""
+    return Prior((1.0,) + (0.0,) * (evidence - 1), SOFTMAX_SD, 0.0, SOFTMAX_SD)
+
+
+class LogisticModel(nn.Module):
+    """σ(weights · evidence + bias + offset of the label's class), around a prior (equal shares if not given)."""
+
+    def __init__(self, evidence: int, classes: int, prior: Prior | None = None) -> None:
         super().__init__()
-        self.weights = nn.Buffer(torch.full((evidence,), WEIGHT / evidence))
-        self.bias = nn.Buffer(torch.tensor(BIAS))
+        self.prior = prior or equal_shares(evidence)
+        self.weights = nn.Buffer(torch.tensor(self.prior.weights))
+        self.bias = nn.Buffer(torch.tensor(self.prior.bias))
         self.offsets = nn.Buffer(torch.zeros(classes))
 
     def forward(self, evidence: Tensor, labels: Tensor) -> Tensor:
@@ -73,7 +104,7 @@ class LogisticModel(nn.Module):
         y = to_float64(right)
         weights, bias, offsets = (to_float64(part) for part in (self.weights, self.bias, self.offsets))
         for _ in range(rounds):
-            weights, bias = _common_step(x, y, weights, bias, offsets[labels])
+            weights, bias = _common_step(x, y, weights, bias, offsets[labels], self.prior)
             # One Newton step on the offset of each class.
             probs = (x @ weights + bias + offsets[labels]).sigmoid()
             slope = (offsets / CLASS_SD**2).index_add(0, labels, probs - y)
@@ -95,13 +126,15 @@ def cross_fitted(evidence: Tensor, labels: Tensor, right: Tensor, folds: Tensor,
     return scores
 
 
-def _common_step(x: Tensor, y: Tensor, weights: Tensor, bias: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+def _common_step(
+    x: Tensor, y: Tensor, weights: Tensor, bias: Tensor, offset: Tensor, prior: Prior
+) -> tuple[Tensor, Tensor]:
     """One Newton step on weights and bias; a weight at zero that would become negative stays there."""
     ones = torch.ones_like(y)[:, None]
     design = torch.cat([x, ones], 1)
     at = torch.cat([weights, bias[None]])
-    center = torch.cat([torch.full_like(weights, WEIGHT / len(weights)), torch.full_like(bias, BIAS)[None]])
-    precision = torch.cat([torch.full_like(weights, WEIGHT_SD**-2), torch.full_like(bias, BIAS_SD**-2)[None]])
+    center = at.new_tensor([*prior.weights, prior.bias])
+    precision = torch.cat([torch.full_like(weights, prior.weight_sd**-2), at.new_tensor([prior.bias_sd**-2])])
     probs = (design @ at + offset).sigmoid()
     slope = design.T @ (probs - y) + precision * (at - center)
     curvature = design.T @ (design * (probs * (1 - probs))[:, None]) + precision.diag()
@@ -137,3 +170,25 @@ def class_thresholds(scores: Tensor, labels: Tensor, right: Tensor, *, classes: 
         members = labels == label
         thresholds[label] = risk_threshold(scores[members], right[members], max_error)
     return thresholds
+
+
+def labels_needed(max_error: float) -> int:
+    """The fewest labels with which a promise of `max_error` can be kept, if none of them is judged wrongly."""
+    return math.ceil(1 / max_error - 1e-9) - 1
+
+
+def trusted_threshold(scores: Tensor, right: Tensor, pool: Tensor, max_error: float) -> Tensor:
+    """The lowest threshold at which at most `max_error` of what is trusted is expected to be wrong, or infinity.
+
+    Conformal selection (Jin and Candès, JMLR 2023) on out-of-fold predictions: with (losses + 1)/(examples + 1) as the
+    share of the pool that is trusted and wrong, and `pool`, scores of the pool, for the share that is trusted, the rule
+    of Benjamini and Hochberg keeps the expected share of wrong labels among trusted ones at most α. Where nothing is
+    trusted, it counts as zero.
+    """
+    wrong = scores[~right].sort(descending=True).values
+    thresholds = torch.cat([wrong, scores.new_tensor([-torch.inf])])
+    above = len(wrong) - torch.searchsorted(wrong.flip(0), thresholds, right=True)
+    ordered = pool.sort().values
+    trusted = len(pool) - torch.searchsorted(ordered, thresholds, right=True)
+    kept = (above + 1) / (len(scores) + 1) <= max_error * trusted / max(1, len(pool)) + 1e-9
+    return torch.where(kept, thresholds, torch.inf).amin()

@@ -6,12 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...types import Step
+from ...types import Outputs, Step
 from ..history import History, Visit
-from .logistic import NormalScores
+from .logistic import NormalScores, log_odds
 from .neighbors import FeatureMemory, support_of
 
 THRESHOLD = 0.95  # of the pseudo labels that a head learns from
+RIDGE = 1.0  # strength where heads start, in mean squared lengths of a row
+MOST_LABELS = 1024  # for which heads start at a regression; with more they learn fast enough from zero
 
 
 class FoldHeads(nn.Module):
@@ -36,6 +38,33 @@ class FoldHeads(nn.Module):
         """Logits (batch, folds, classes) of features (batch, width)."""
         logits: Tensor = self.linear(features)
         return logits.view(len(features), self.folds, self.classes)
+
+    @torch.no_grad()
+    def start(self, features: Tensor, y: Tensor, pool: Tensor, logits: Tensor, known: float) -> None:
+        """Start each head at a ridge regression on the labels that it may see, as sharp as the classifier.
+
+        A classifier that starts at a probe knows its labels from the first step on. Heads that start at zero never
+        catch up with it, and what they say is no measure of what the classifier knows.
+
+        Args:
+            features: (labeled, width), of all labeled images.
+            y: (labeled,), their labels.
+            pool: (rows, width), features of pool rows.
+            logits: (rows, classes), what the classifier says about these.
+            known: share of the labeled images that the classifier gets right. One that is behind the regressions on
+                labels which these do not see has not started at a probe, and the heads stay where they are.
+        """
+        targets = F.one_hot(y, self.classes).to(features)
+        fits = [ridge(features[self.fold != fold], targets[self.fold != fold]) for fold in range(self.folds)]
+        weight = torch.stack([fit[0] for fit in fits])
+        bias = torch.stack([fit[1] for fit in fits])
+        honest = torch.einsum("nw,ncw->nc", features, weight[self.fold]) + bias[self.fold]
+        if known < (honest.argmax(1) == y).float().mean():
+            return
+        answers = torch.einsum("nw,fcw->fnc", pool, weight) + bias[:, None]
+        scale = (spread(logits) / spread(answers).clamp_min(1e-12)).sqrt().view(-1, 1, 1)
+        self.linear.weight.copy_((scale * weight).flatten(0, 1))
+        self.linear.bias.copy_((scale[..., 0] * bias).flatten())
 
     @torch.no_grad()
     def assign(self, ids: Tensor, y: Tensor) -> None:
@@ -65,6 +94,27 @@ class FoldHeads(nn.Module):
         return total
 
 
+def spread(logits: Tensor) -> Tensor:
+    """The mean square of logits (…, rows, classes) around the mean of their row."""
+    return (logits - logits.mean(-1, keepdim=True)).square().mean((-2, -1))
+
+
+def ridge(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the ridge regression of `y` (rows, outputs) on `x` (rows, width), solved in the smaller."""
+    mean = x.mean(0)
+    centered = x - mean
+    strength = RIDGE * centered.square().sum(1).mean()
+    rows, width = x.shape
+    targets = y - y.mean(0)
+    if rows <= width:
+        gram = centered @ centered.T + strength * torch.eye(rows, device=x.device)
+        weight = torch.linalg.solve(gram, targets).T @ centered
+    else:
+        gram = centered.T @ centered + strength * torch.eye(width, device=x.device)
+        weight = torch.linalg.solve(gram, centered.T @ targets).T
+    return weight, y.mean(0) - weight @ mean
+
+
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Of each row and head."""
     return F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none").view(targets.shape)
@@ -78,10 +128,13 @@ class OutOfFoldRows(nn.Module):
     """The last out-of-fold prediction for each labeled image: its evidence, its label, and whether that was right.
 
     The witness has heads of the same folds that never see pseudo labels. `past` holds the heads' last predictions for
-    the pool and, behind it, the labeled images: for each example one distribution over pairs of head and class.
+    the pool and, behind it, the labeled images: for each example one distribution over pairs of head and class. If the
+    network is `frozen`, the heads start at a regression once every label was seen.
     """
 
-    def __init__(self, scores: Sequence[str], heads: FoldHeads, witness: FoldHeads | None, past: History) -> None:
+    def __init__(
+        self, scores: Sequence[str], heads: FoldHeads, witness: FoldHeads | None, past: History, frozen: bool = False
+    ) -> None:
         super().__init__()
         self.scores = scores
         self.heads = heads
@@ -91,6 +144,12 @@ class OutOfFoldRows(nn.Module):
         columns = 1 + len(scores)
         self.ranks = NormalScores(columns)
         self.evidence = nn.Buffer(torch.zeros(labeled, columns))
+        self.log_odds = nn.Buffer(torch.zeros(labeled))
+        waiting = labeled if frozen and labeled <= MOST_LABELS else 0
+        self.features = nn.Buffer(torch.zeros(waiting, heads.linear.in_features))
+        self.y = nn.Buffer(torch.full((waiting,), -1))
+        self.known = nn.Buffer(torch.zeros(waiting, dtype=torch.bool))
+        self.started = nn.Buffer(torch.tensor(waiting == 0))
         self.labels = nn.Buffer(torch.full((labeled,), -1))
         self.right = nn.Buffer(torch.zeros(labeled, dtype=torch.bool))
         self.batch = nn.Buffer(torch.full((labeled,), -RECENT))
@@ -100,6 +159,30 @@ class OutOfFoldRows(nn.Module):
         """Ranked evidence, predicted labels, whether they are right, and the folds."""
         recent = self.batch > self.batches - RECENT
         return self.evidence[recent], self.labels[recent], self.right[recent], self.heads.fold[recent]
+
+    def inference_rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-odds of the head's own label beside the ranks of the other evidence, labels, and whether they are right.
+
+        Ranks tell nothing about a better classifier than the heads, which lack labels; its log-odds do.
+        """
+        recent = self.batch > self.batches - RECENT
+        evidence = torch.cat([self.log_odds[recent, None], self.evidence[recent, 1:]], 1)
+        return evidence, self.labels[recent], self.right[recent]
+
+    @torch.no_grad()
+    def start(self, step: Step, labeled: Outputs, pool: Outputs) -> None:
+        """Remember labeled images, given outputs of the batch; the heads start when all are known."""
+        if self.started:
+            return
+        ids = step.gather(step.batch.ids)
+        self.features[ids] = step.gather(labeled.features)
+        self.y[ids] = step.gather(step.batch.y)
+        self.known[ids] = step.gather(labeled.logits).argmax(1) == self.y[ids]
+        if (self.y >= 0).all():
+            self.heads.assign(torch.arange(len(self.y), device=ids.device), self.y)
+            rows = [step.gather(part.detach().float()) for part in (pool.features, pool.logits)]
+            self.heads.start(self.features, self.y, *rows, known=self.known.float().mean().item())
+            self.started.fill_(True)
 
     def loss(self, step: Step, labeled: Tensor, weak: Tensor, strong: Tensor) -> Tensor:
         """The loss of all heads, given the features of a batch."""
@@ -124,7 +207,9 @@ class OutOfFoldRows(nn.Module):
         few = self._support(pool_probs[:FEW], pool[:FEW], memory, pool_ids[:FEW], step.number)
         self.ranks.observe(few.flatten(0, 1))
         hidden = torch.arange(len(ids), device=ids.device), self.heads.fold[ids]  # the head not shown the label
-        self.evidence[ids] = self.ranks(self._support(probs, labeled, memory, places, step.number)[hidden])
+        support = self._support(probs, labeled, memory, places, step.number)[hidden]
+        self.evidence[ids] = self.ranks(support)
+        self.log_odds[ids] = log_odds(support[:, 0])
         self.labels[ids] = probs[hidden].argmax(1)
         self.right[ids] = self.labels[ids] == y
         self.batches.add_(1)

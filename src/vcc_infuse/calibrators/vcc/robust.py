@@ -44,6 +44,7 @@ class RobustVCC(LearnsTemperature, VCC):
 
     follows_schedule = True
 
+    start: Literal["immediate", "staged"] = field(default="immediate", init=False)  # it has `warmup_fraction`
     joint: bool = field(default=False, init=False)
     residual: bool = True
     weight: float = number(1.0)

@@ -126,7 +126,7 @@ def view_score(features: Tensor, ema_features: Tensor, head: Head, ema_head: Hea
     return kl(crossed, head(ema_features).float().softmax(1))
 
 
-Fusion = Literal["corrected", "printed"]
+Fusion = Literal["corrected", "minus_square", "printed"]
 
 
 class Rows(NamedTuple):
@@ -159,21 +159,26 @@ def normalize_scores(scores: Tensor, queue: Tensor) -> Tensor:
 
 
 def fuse(scores: Tensor, confidence: Tensor, *, fusion: Fusion = "corrected") -> Tensor:
-    """Instability s = mean(s₁², …, sₙ², (1 − c)²) of normalized scores and confidence; a missing score does not count.
+    """Instability s of normalized scores s₁ … sₙ and confidence c; a missing score does not count.
 
     Args:
         scores: (batch, scores), in 0…1 or NaN.
         confidence: (batch,), the softmax confidence c.
-        fusion: "corrected", or "printed", which squares c itself as in the paper: a confident prediction then counts
-            as unstable.
+        fusion: "corrected" is mean(s₁², …, sₙ², (1 − c)²). "printed" has c² in place of (1 − c)² as in the paper: a
+            confident prediction then counts as unstable. "minus_square" has −c², the printed sum with one sign
+            changed; a missing score is there the mean of the others, because the mean with −c² could be negative.
 
     Returns:
-        (batch,), 0 (stable) to 1.
+        (batch,), 0 (stable) to 1; −1 to 1 with "minus_square".
 
     Example:
         >>> fuse(torch.tensor([[0.0, 0.6], [torch.nan, 0.6]]), torch.tensor([1.0, 1.0]))
         tensor([0.1200, 0.1800])
     """
+    if fusion == "minus_square":
+        count = scores.shape[1]
+        squares = scores.square().nanmean(1).nan_to_num(0)
+        return (count * squares - confidence.square()) / (count + 1)
     doubt = 1 - confidence if fusion == "corrected" else confidence
     terms = torch.cat([scores, doubt[:, None]], 1).square()
     return terms.nanmean(1)

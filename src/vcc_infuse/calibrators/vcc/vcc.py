@@ -19,6 +19,10 @@ from .reconstruction import Reconstruction
 from .scores import Fusion, Head, Rows, ensemble_score, target_confidence, temporal_score, view_score
 
 SCORES = ("ensemble", "temporal", "view")
+# A staged start, in fractions of the run.
+NETWORK_LEARNS_FROM = 0.17
+TARGET_SELECTS_FROM = 0.34
+NETWORK_SELECTS_FROM = 0.51
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -28,7 +32,11 @@ class VCC(Calibrator):
     Args:
         scores: which of "ensemble", "temporal", "view" count beside the softmax confidence.
         reconstruct: "vae" or "mlp" learn the target; "none" selects by the target itself and predicts the softmax.
-        fusion: "corrected", or "printed", which trusts uncertain predictions more.
+        start: "immediate" learns r and selects by it from the first step. "staged" learns it from 17 % of the run on,
+            and selects by the softmax until 34 %, by the target r̃ until 51 %, then by r. Scans for a core set, which
+            have no target, and `predict` give the softmax confidence until r selects.
+        fusion: "corrected", "minus_square", or "printed", which trusts uncertain predictions more; see
+            `functional.fuse`.
         output: the network gives a "scalar" confidence, or a class "distribution".
         joint: the loss of the VAE also trains the classifier, through its probabilities and features; else these are
             constants to it. The paper does not say; where it was tried it gained nothing (docs/paper-notes.md).
@@ -50,6 +58,7 @@ class VCC(Calibrator):
 
     scores: Sequence[str] = SCORES
     reconstruct: Literal["vae", "mlp", "none"] = "vae"
+    start: Literal["immediate", "staged"] = "immediate"
     fusion: Fusion = "corrected"
     output: Literal["scalar", "distribution"] = "scalar"
     joint: bool = False
@@ -67,6 +76,7 @@ class VCC(Calibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.scores = tuple(check_choice("scores", score, SCORES) for score in self.scores)
+        self.follows_schedule = type(self).follows_schedule or self.start == "staged"
 
     def setup(self, model: nn.Module, task: Task) -> None:
         """Create the history, the queue and the network."""
@@ -81,6 +91,7 @@ class VCC(Calibrator):
         )
         columns = {"scores": ((len(self.scores),), torch.float32), "confidence": ((), torch.float32)}
         self.queue = RingBuffer(self.queue_length(task), {**columns, "labels": ((), torch.long)})
+        self.network_selects = nn.Buffer(torch.tensor(self.start == "immediate"))
         self.network: Reconstruction | None = None
         if self.reconstruct != "none":
             latent_dim = self.latent_dim if self.reconstruct == "vae" else 0
@@ -93,20 +104,30 @@ class VCC(Calibrator):
         return self.queue_size or 128 * task.classes
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
-        """r; in training mode, after storing the batch and computing the loss of its targets."""
+        """What selects now; in training mode, after storing the batch and computing the loss of its targets."""
         probs = outputs.logits.detach().float().softmax(1)
+        softmax = probs.amax(1)
         loss = None
         if self.training:
+            self.network_selects.fill_(self._reached(NETWORK_SELECTS_FROM, step))
             target = self.target(self.observe(step, images, outputs))
-            confidence, loss = self._learn(step, images, outputs, target)
+            r, loss = self._learn(step, images, outputs, target)
         else:
-            confidence = self.reconstructed(probs, outputs.features.detach())
+            target = softmax
+            r = self.reconstructed(probs, outputs.features.detach())
+        earlier = target if self._reached(TARGET_SELECTS_FROM, step) else softmax
+        confidence = r if self._reached(NETWORK_SELECTS_FROM, step) else earlier
         return Calibrated(set_top_confidence(probs, confidence), confidence, loss)
+
+    def _reached(self, fraction: float, step: Step) -> bool:
+        """Whether a staged start has come so far; every stage begins at once otherwise."""
+        return self.start == "immediate" or step.progress >= fraction
 
     @torch.no_grad()
     def predict(self, outputs: Outputs) -> Tensor:
-        """r, with z at the prior's mean; the softmax confidence without a network."""
-        return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)
+        """r, with z at the prior's mean; the softmax confidence without a network, and until r selects."""
+        probs = outputs.logits.float().softmax(1)
+        return torch.where(self.network_selects, self.reconstructed(probs, outputs.features), probs.amax(1))
 
     @torch.no_grad()
     def observe(self, step: Step, images: Tensor, outputs: WeakOutputs, rows: Tensor | slice = slice(None)) -> Rows:
@@ -165,7 +186,7 @@ class VCC(Calibrator):
 
     def _learn(self, step: Step, images: Tensor, outputs: WeakOutputs, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """The confidence before this step and the loss; with a gradient for the classifier if `joint`."""
-        if self.network is None:
+        if self.network is None or not self._reached(NETWORK_LEARNS_FROM, step):
             return target, None
         probs = outputs.logits.detach().float().softmax(1)
         features = outputs.features.detach()

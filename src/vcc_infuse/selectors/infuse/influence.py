@@ -71,27 +71,37 @@ def support_direction(
         tensor([[-0.5000, -0.5000],
                 [ 0.5000,  0.5000]])
     """
-    return support_gradients(features, labels, head=head, mixup_draws=mixup_draws, rng=rng)[0]
+    errors = mixup_errors(features, labels, head=head, mixup_draws=mixup_draws, rng=rng)[1]
+    return mean_gradient(errors, features)
 
 
 def support_gradients(
     features: Tensor, labels: Tensor, *, head: Head, mixup_draws: int, rng: np.random.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
     """The gradient of `support_direction`, and that in the features, `(labeled, width)`."""
+    weight, errors = mixup_errors(features, labels, head=head, mixup_draws=mixup_draws, rng=rng)
+    return mean_gradient(errors, features), errors @ weight / len(labels)
+
+
+def mixup_errors(
+    features: Tensor, labels: Tensor, *, head: Head, mixup_draws: int, rng: np.random.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """The head's weight, and the gradient of the summed loss in each row's logits, `(labeled, classes)`, over draws.
+
+    Mixup and head are both linear, so that logits are mixed instead of features, and errors are handed back to the
+    rows that were mixed. The features, which are far wider, enter two products, however many draws there are.
+    """
     rng = np.random.default_rng(0) if rng is None else rng
     weight, bias = (None if part is None else part.detach().float() for part in head)
     assert weight is not None
+    logits = F.linear(features, weight, bias)
     truth = F.one_hot(labels, len(weight)).float()
     draws = [FeatureMixup.draw(len(labels), rng, features.device) for _ in range(mixup_draws)]
     draws = draws or [FeatureMixup.none(len(labels), features.device)]
-    direction = torch.zeros(len(weight), features.shape[1] + 1, device=features.device)
-    in_features = torch.zeros_like(features)
+    errors = torch.zeros_like(logits)
     for mix in draws:
-        mixed = mix(features)
-        errors = F.linear(mixed, weight, bias).softmax(1) - mix(truth)
-        direction += mean_gradient(errors, mixed) / len(draws)
-        in_features += mix.backward(errors @ weight) / (len(labels) * len(draws))
-    return direction, in_features
+        errors += mix.backward(mix(logits).softmax(1) - mix(truth)) / len(draws)
+    return weight, errors
 
 
 class FeatureMixup(NamedTuple):

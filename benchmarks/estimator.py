@@ -1,0 +1,121 @@
+"""Does SSLClassifier on feature vectors lose to a logistic regression? Datasets of scikit-learn, few labels.
+
+OMP_NUM_THREADS=1 python -m benchmarks estimator --out results/estimator.md
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn import datasets
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+
+from vcc_infuse import SSLClassifier
+from vcc_infuse.cli.parser import Parser, integer
+from vcc_infuse.utils.io import read_json, write_json, write_text
+
+Arrays = tuple[np.ndarray, np.ndarray]
+STEPS = 300
+NAMES = ("probe C=1", "probe CV", "SSLClassifier")
+
+
+def generated(seed: int, **options: Any) -> Callable[[], Arrays]:
+    """A problem of make_classification."""
+    return lambda: datasets.make_classification(n_samples=1500, random_state=seed, **options)
+
+
+SETS: dict[str, Callable[[], Arrays]] = {
+    "iris": lambda: datasets.load_iris(return_X_y=True),
+    "wine": lambda: datasets.load_wine(return_X_y=True),
+    "breast cancer": lambda: datasets.load_breast_cancer(return_X_y=True),
+    "digits": lambda: datasets.load_digits(return_X_y=True),
+    "2 classes": generated(0, n_features=20, n_informative=5),
+    "5 classes": generated(1, n_features=40, n_informative=10, n_classes=5, n_clusters_per_class=1),
+    "3 classes, 2 clusters": generated(2, n_features=20, n_informative=6, n_classes=3),
+    "noisy labels": generated(3, n_features=30, n_informative=8, flip_y=0.2),
+    "unequal classes": generated(4, n_features=20, n_informative=6, weights=[0.9, 0.1]),
+    "many features": generated(5, n_features=300, n_informative=20, n_classes=4, n_clusters_per_class=1),
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Fit what is missing and write the table."""
+    parser = Parser("python -m benchmarks estimator", "Compare SSLClassifier with logistic regression on few labels.")
+    parser.add_argument("--labels", nargs="+", type=integer(2), default=[4, 10], help="labels per class (4 10)")
+    parser.add_argument("--seeds", type=integer(), default=5, help="draws of labels (5)")
+    parser.add_argument("--out", type=Path, default=Path("results/estimator.md"), help="the Markdown file")
+    options = parser.read(argv)
+    path = options.out.with_suffix(".json")
+    runs: dict[str, dict[str, float]] = read_json(path) or {}
+    for seed in range(options.seeds):
+        for labels in options.labels:
+            for name in SETS:
+                key = f"{name}/{labels}/{seed}"
+                if key not in runs:
+                    runs[key] = measure(SETS[name](), labels, seed)
+                    write_json(path, runs)
+                    print(key, runs[key], flush=True)
+    write_text(options.out, page(runs))
+
+
+def measure(data: Arrays, labels: int, seed: int) -> dict[str, float]:
+    """Test errors of all three, given the same labels; unlabeled rows are those of the training half."""
+    x, y = data
+    train, test, y_train, y_test = train_test_split(x, y, test_size=0.5, random_state=seed, stratify=y)
+    rng = np.random.default_rng(seed)
+    shown = np.concatenate([rng.permutation(np.flatnonzero(y_train == label))[:labels] for label in np.unique(y)])
+    hidden = np.full(len(y_train), -1)
+    hidden[shown] = y_train[shown]
+    scaler = StandardScaler().fit(train)
+    rows, rows_test = scaler.transform(train)[shown], scaler.transform(test)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models = {
+            NAMES[0]: LogisticRegression(max_iter=2000).fit(rows, y_train[shown]),
+            NAMES[1]: LogisticRegressionCV(cv=4, max_iter=2000).fit(rows, y_train[shown]),
+        }
+        errors = {name: 1 - float(model.score(rows_test, y_test)) for name, model in models.items()}
+        ours = SSLClassifier(steps=STEPS, random_state=seed).fit(train, hidden)
+    errors[NAMES[2]] = 1 - float(ours.score(test, y_test))
+    return {name: round(error, 4) for name, error in errors.items()}
+
+
+def page(runs: dict[str, dict[str, float]]) -> str:
+    """Mean errors in per cent, and how often ours is behind."""
+    lines = [
+        "# SSLClassifier and logistic regression on feature vectors",
+        "",
+        "    OMP_NUM_THREADS=1 python -m benchmarks estimator --out results/estimator.md",
+        "",
+        "Test error in per cent, mean over draws of the labels, on standardized features. Half of each set is the test",
+        f"set, the other half the pool. `SSLClassifier(steps={STEPS})` is otherwise as it is by default.",
+        "",
+        f"| set | labels per class | {' | '.join(NAMES)} | draws |",
+        "|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for key, run in runs.items():
+        name, labels, _ = key.split("/")
+        groups.setdefault((name, labels), []).append(run)
+    for (name, labels), group in sorted(groups.items()):
+        means = [f"{100 * np.mean([run[model] for run in group]):.1f}" for model in NAMES]
+        lines.append(f"| {name} | {labels} | {' | '.join(means)} | {len(group)} |")
+    best = [min(run[NAMES[0]], run[NAMES[1]]) for run in runs.values()]
+    total = [100 * float(np.mean([run[model] for run in runs.values()])) for model in NAMES]
+    behind = [run[NAMES[2]] > run[NAMES[1]] + 0.01 for run in runs.values()]
+    ahead = [run[NAMES[2]] < run[NAMES[1]] - 0.01 for run in runs.values()]
+    shares = f"{100 * np.mean(behind):.0f} % of fits, below by more than a point in {100 * np.mean(ahead):.0f} %"
+    overall = ", ".join(f"{name} {value:.2f}" for name, value in zip(NAMES, total, strict=True))
+    lines += [
+        "",
+        f"Means of all: {overall}; the better of both probes in hindsight {100 * np.mean(best):.2f}.",
+        f"SSLClassifier is above the cross-validated probe by more than a point in {shares}.",
+        "",
+    ]
+    return "\n".join(lines)

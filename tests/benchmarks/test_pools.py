@@ -1,0 +1,102 @@
+"""A tiny version of every part of `python -m benchmarks pools`, and its arithmetic."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks import pool_copies, pools
+from benchmarks.__main__ import main
+
+
+@pytest.fixture
+def features(tmp_path):
+    """A set of three easy classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(180) % 3
+    x = 3 * np.eye(3, 8)[y] + rng.normal(size=(180, 8))
+    np.savez(
+        tmp_path / "easy.npz", train=x[:120, None].astype(np.float16), train_y=y[:120], test=x[120:], test_y=y[120:]
+    )
+    return tmp_path
+
+
+def run(part, features, *words):
+    out = features / "out"
+    assert (
+        main(["pools", part, "--features", str(features), "--sets", "easy", "--seeds", "2", "--out", str(out), *words])
+        == 0
+    )
+    assert "python -m benchmarks pools" in (out / f"{part}.md").read_text()
+    return json.loads((out / f"{part}.json").read_text())["tables"]
+
+
+def test_unknown(features):
+    (table,) = run("unknown", features)
+    assert [row[2] for row in table["rows"]] == [4, 10, 25]
+    assert all(row[3] > 0.7 for row in table["rows"])
+
+
+def test_labels(features):
+    (table,) = run("labels", features)
+    twenty = next(row for row in table["rows"] if row[1:3] == [25, "20%"])
+    assert twenty[3] > 0.7
+    assert twenty[4] > 0.9
+
+
+def test_suggest(features):
+    (table,) = run("suggest", features)
+    assert [row[0] for row in table["rows"]] == list(pools.CHOOSERS)
+    assert all(" ± " in cell for row in table["rows"] for cell in row[1:])
+
+
+def test_shares_and_curve(features):
+    (shares,) = run("shares", features)
+    skewed = next(row for row in shares["rows"] if row[1:3] == [10, "10:1"])
+    assert skewed[5] < skewed[3]
+    (curve,) = run("curve", features)
+    assert all(0 <= row[-1] <= 1 for row in curve["rows"])
+
+
+def test_growth(features):
+    (table,) = run("growth", features, "--rows", "1000")
+    assert {row[1] for row in table["rows"]} >= {"find_unknown", "find_duplicates", "suggest_labels, none"}
+    assert all(row[2] >= 0 and row[3] > 0 for row in table["rows"])
+
+
+def test_copies(features, monkeypatch):
+    rng = np.random.default_rng(0)
+    with zipfile.ZipFile(features / "images.zip", "w") as archive:
+        for number in range(6):
+            with archive.open(f"{number}.png", "w") as file:
+                Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(file, "PNG")
+    monkeypatch.setattr(pool_copies, "embed", lambda images, size: np.stack([np.asarray(i).ravel() for i in images]))
+    tables = run("copies", features, "--images", str(features / "images.zip"), "--count", "5", "--sizes", "32")
+    by_hash = next(row for row in tables[1]["rows"] if row[0] == "hash ≤ 10")
+    assert by_hash[4] == 1.0  # brighter copies
+
+
+def test_rates():
+    same = np.zeros((2, 3, 3), bool)
+    same[0] = np.eye(3, dtype=bool)
+    same[1, 0, 0] = True
+    same[1, 2, 1] = True
+    assert pool_copies.rates(same) == [pytest.approx(1 / 3, abs=1e-3), pytest.approx(1e6 / 12, abs=0.1)]
+
+
+def test_flips_and_skewed_pools():
+    rng = np.random.default_rng(0)
+    y = np.arange(100) % 5
+    assert (pools.flip(y, 0.2, 5, rng) != y).sum() == 20
+    data = pools.Features("x", np.zeros((100, 2)), y, np.zeros((1, 2)), np.zeros(1, int))
+    counts = np.bincount(y[pools.skewed(data, np.arange(100), "10:1", rng)])
+    assert counts.tolist() == [20, 11, 6, 3, 2]
+
+
+def test_mistakes_cost_one_line(features, capsys):
+    assert main(["pools", "nonsense"]) == 2
+    assert "nonsense is not a part of pools" in capsys.readouterr().err
+    assert main(["pools", "unknown", "--features", str(features), "--sets", "missing"]) == 2
+    assert "missing.npz does not exist" in capsys.readouterr().err
