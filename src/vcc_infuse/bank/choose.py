@@ -85,9 +85,7 @@ class EncoderChoice(NamedTuple):
         """The table of candidates and the choice, for the screen."""
         if len(self.candidates) < 2:
             return []
-        head = (
-            f"compared on the labels in {self.seconds:.0f} s (a cross-validated linear probe; time to embed):"
-        )
+        head = f"networks compared on the labels in {self.seconds:.0f} s (cross-validated probe, minutes of embedding):"
         chosen = f"chosen: {self.encoder.name} at {self.encoder.input_size} px, {self.reason}"
         return [head, *(f"  {candidate}" for candidate in self.candidates), chosen]
 
@@ -212,6 +210,11 @@ def trial_rows(data: SSLData, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.concatenate([y[order], np.full(len(sample), -1)])
 
 
+def affordable(seconds: float, longest: float) -> int:
+    """How many images may be embedded by all candidates together, at `seconds` each, if embedding takes `longest`."""
+    return int(max(SECONDS, SHARE * longest) / max(seconds, 1e-9))
+
+
 class Work(NamedTuple):
     """What is going to be embedded, and how."""
 
@@ -267,8 +270,8 @@ class Trial:
         """The candidates with the answers of their probes; without, where they take too long or labels are too few."""
         fitting = [candidate for candidate in candidates if candidate.minutes <= self.limit]
         parts = {_key(network) for candidate in fitting for network in networks_of(candidate.encoder)}
-        allowed = max(SECONDS, SHARE * 60 * max((candidate.minutes for candidate in fitting), default=0.0))
-        count = int(allowed / max(sum(self.seconds[key] for key in parts), 1e-9))
+        longest = 60 * max((candidate.minutes for candidate in fitting), default=0.0)
+        count = affordable(sum(self.seconds[key] for key in parts), longest)
         y = torch.from_numpy(self.labels[:count])
         counts = np.bincount(y[y >= 0], minlength=len(self.dataset.classes))
         if len(fitting) < 2 or counts.min() < 2:
