@@ -21,11 +21,12 @@ def features(tmp_path):
         for size in (96, 160):
 
             def draw(labels, scale=strength * size / 160):
-                return rng.normal(size=(len(labels), 16)) + 2 * scale * np.eye(16)[labels]  # noqa: B023
+                return rng.normal(size=(len(labels), 16)) + 2 * scale * np.eye(16)[labels]
 
             np.savez(
                 tmp_path / f"toy-{name}-{size}.npz", lab=np.arange(len(y)), laby=y, labf=draw(y),
-                poolf=draw(rng.integers(0, 10, 128)), testf=draw(test_y), testy=test_y, ms=size / 10, images=[1000, 200],
+                poolf=draw(rng.integers(0, 10, 128)), testf=draw(test_y), testy=test_y,
+                ms=size / 10, images=[1000, 200],
             )  # fmt: skip
     return tmp_path
 
