@@ -60,9 +60,9 @@ def rows_of(dataset: Dataset, seeds: int) -> tuple[np.ndarray, np.ndarray, np.nd
 def embed(dataset: Dataset, network: Timm, seeds: int) -> Arrays:
     """Features of the plain views by one network, and the milliseconds of CPU time per image."""
     encoder, _ = make_encoder(network, dataset.shape)
-    encoder = choose_engine(encoder, "auto", device=CPU, seconds=1e9) or encoder
+    fast = choose_engine(encoder, "auto", device=CPU, seconds=1e9) or encoder
     expects = encoder.preprocessing() or dataset
-    frozen = FrozenNetwork(encoder, ImageViews(expects.mean, expects.std), ForwardOptions.default(CPU))
+    frozen = FrozenNetwork(fast, ImageViews(expects.mean, expects.std), ForwardOptions.default(CPU))
     labeled, sample, tests = rows_of(dataset, seeds)
     assert dataset.test is not None
     frozen.embed(CPU, dataset.train.x[:1], ("plain",), (0,), None)  # warms up
@@ -85,7 +85,7 @@ def embedded(name: str, data: str, networks: Sequence[Timm], folder: Path, seeds
         if not path.is_file():
             arrays = embed(load(data, progress=False), network, seeds)
             temporary = path.with_suffix(".tmp.npz")
-            np.savez(temporary, **arrays)
+            np.savez(temporary, allow_pickle=False, **arrays)
             temporary.replace(path)
         with np.load(path) as file:
             answers[key(network)] = dict(file)
@@ -160,7 +160,7 @@ def judge(cells: Sequence[Cell], options: Sequence[Timm | Concat], arrays: dict[
 
 def study(sets: dict[str, str], names: Sequence[str], folder: Path, seeds: int) -> list[Cell]:
     """All sets, two numbers of labels, all seeds; probes of earlier calls are read."""
-    networks = [*map(Timm, names), *([Concat("+".join(names))] if len(names) > 1 else [])]
+    networks: list[Timm | Concat] = [*map(Timm, names), *([Concat("+".join(names))] if len(names) > 1 else [])]
     options = [option for network in networks for option in at_sizes(network)]
     singles = [option for option in options if isinstance(option, Timm)]
     results = []
