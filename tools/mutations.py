@@ -56,8 +56,8 @@ M = Mutation
 MUTATIONS = (
     # The audit's three, which had survived.
     M("VCC predicts the softmax instead of r", f"{VCC}/vcc.py",
-      "return self.reconstructed(outputs.logits.float().softmax(1), outputs.features)",
-      "return outputs.logits.float().softmax(1).amax(1)", f"{VCC}/test_calibrator.py"),
+      "torch.where(self.network_selects, self.reconstructed(probs, outputs.features), probs.amax(1))",
+      "probs.amax(1)", f"{VCC}/test_calibrator.py"),
     M("RobustVCC's reconstruction predicts the softmax", f"{VCC}/robust.py",
       "set_top_confidence(probs, self.reconstructed(probs, outputs.features)).amax(1)", "probs.amax(1)",
       f"{VCC}/test_robust.py"),
@@ -120,8 +120,9 @@ MUTATIONS = (
       f"{EVIDENCE}/test_out_of_fold.py"),
     M("labels are judged by the wrong head", f"{EVIDENCE}/out_of_fold.py",
       "self.heads.fold[ids]  #", "(self.heads.fold[ids] + 1) % self.heads.folds  #", f"{EVIDENCE}/test_out_of_fold.py"),
-    M("old judgments count", f"{EVIDENCE}/out_of_fold.py", "recent = self.batch > self.batches - RECENT",
-      "recent = self.labels >= 0", f"{EVIDENCE}/test_out_of_fold.py"),
+    M("old judgments count", f"{EVIDENCE}/out_of_fold.py",
+      "recent = self.batch > self.batches - RECENT\n        return",
+      "recent = self.labels >= 0\n        return", f"{EVIDENCE}/test_out_of_fold.py"),
     M("the past holds the present", f"{EVIDENCE}/evidence.py",
       "            support = self.support(step, probs, features)\n",
       "            self.history.write(step.batch.pool_ids, probs, step.number)\n"

@@ -262,7 +262,7 @@ def test_a_run_records_its_choice_and_repeats_it_without_choosing(tmp_path, monk
     out = tmp_path / "run"
     result = train(str(folder), labels=12, preset="frozen", out=str(out), minutes=1000, **options)
     shown = capsys.readouterr().out
-    assert "networks compared on the labels" in shown
+    assert "networks compared on the labels" in shown, shown
     assert f"chosen: {result.summary['encoder']} at {result.summary['input_size']} px" in shown
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["minutes"] == 1000

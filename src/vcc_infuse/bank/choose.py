@@ -25,7 +25,7 @@ from ..models.linear_probe import cross_validate
 from ..models.pretrained import names_at_hand
 from ..utils.device import resolve_device, unit_features
 from .bank import BankConfig
-from .embed import make_encoder
+from .embed import check_images, make_encoder
 from .encoder import ForwardOptions, FrozenNetwork
 from .onnx_engine import BATCH, Engine, choose_engine
 
@@ -125,6 +125,7 @@ def choose_encoder(
         >>> embedded = embed_data(data, choice.encoder)  # doctest: +SKIP
     """
     check_range("minutes", minutes, open_low=True)
+    check_images(data.dataset.shape)
     began = time.perf_counter()
     options = [option for network in networks or networks_at_hand() for option in at_sizes(network)]
     if len(options) == 1:

@@ -59,13 +59,18 @@ def embed_data(
     return replace(data, dataset=bank.dataset())
 
 
+def check_images(shape: tuple[int, ...]) -> None:
+    """Refuse examples that no network for images can see."""
+    if len(shape) != 3:
+        raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
+
+
 def make_encoder(encoder: Backbone, shape: tuple[int, ...], *, seed: int = 0) -> tuple[Backbone, str | None]:
     """A frozen copy of a network, built for images of `shape` (height, width, channels), and the source of its weights.
 
     Random weights, whose source is None, follow from `seed`, so that they are the same in every process and every run.
     """
-    if len(shape) != 3:
-        raise UserError(f"a bank needs images, not examples of shape {shape}; train on vectors without one")
+    check_images(shape)
     height, width, channels = shape
     encoder = copy.deepcopy(encoder)
     for network in networks_of(encoder):

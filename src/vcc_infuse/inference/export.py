@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ..bank.onnx_engine import quiet
+from ..bank.onnx_engine import quiet, timm_parts
 from ..errors import UserError, check_choice
 from ..utils.device import unit_features
 from ..utils.io import write_atomic
@@ -98,7 +98,7 @@ def export_model(predictor: Predictor, path: str | Path, format: Literal["onnx",
     Args:
         predictor: a trained classifier, from `Predictor.load` or `Trainer.predictor`.
         path: the file to write.
-        format: "onnx" (needs the extra `onnx`), or "torch" for a program that `torch.export.load` reads; by default
+        format: "onnx", or "torch" for a program that `torch.export.load` reads; by default
             what the name of the file says (.onnx or .pt2).
 
     Returns:
@@ -132,6 +132,8 @@ def exported_program(predictor: Predictor) -> ExportedProgram:
     """The graph, for any batch size and any image size."""
     module = copy.deepcopy(ExportedClassifier(predictor)).eval().requires_grad_(False)
     images = len(predictor.shape) == 3
+    for network in timm_parts(module) if images else ():
+        network.resize_by_products(*predictor.shape[:2])
     # Not the shape of the training images, so that no size is taken for a constant; two, because one always is.
     shape = (37, 53, predictor.shape[2]) if images else predictor.shape
     dtype = torch.uint8 if images else torch.float32

@@ -39,6 +39,7 @@ class Timm(Backbone):
 
     mean: Tensor
     std: Tensor
+    resizing: tuple[Tensor, Tensor] | None = None
 
     def __init__(
         self,
@@ -161,10 +162,26 @@ class Timm(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """The pooled features."""
-        if self.input_size and x.shape[-2:] != (self.input_size, self.input_size):
-            size = (self.input_size, self.input_size)
-            x = F.interpolate(x, size, mode=self.interpolation or "bicubic", align_corners=False, antialias=True)
+        if self.resizing is not None:
+            down, across = self.resizing
+            x = down @ x @ across.T
+        elif self.input_size and x.shape[-2:] != (self.input_size, self.input_size):
+            x = self._interpolated(x, self.input_size, self.input_size)
         if self.gray:  # as three channels, each normalized as the weights expect of it
             x = (x * self.std.mean() + self.mean.mean() - self.mean) / self.std
         features: Tensor = self.net(x)
         return features
+
+    def _interpolated(self, x: Tensor, height: int, width: int) -> Tensor:
+        mode = self.interpolation or "bicubic"
+        return F.interpolate(x, (height, width), mode=mode, align_corners=False, antialias=True)
+
+    def resize_by_products(self, height: int, width: int) -> None:
+        """Resize images of this size by matrix products from now on, for runtimes that lack the operator."""
+        if self.input_size and (height, width) != (self.input_size, self.input_size):
+            self.resizing = (self._weights(height), self._weights(width))
+
+    def _weights(self, before: int) -> Tensor:
+        """The matrix by which `_interpolated` multiplies one axis, (input_size, before)."""
+        identity = torch.eye(before, device=next(self.parameters()).device)[None, None]
+        return self._interpolated(identity, cast(int, self.input_size), before)[0, 0]

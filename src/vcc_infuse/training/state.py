@@ -85,7 +85,8 @@ class TrainState:
         self.probe: Classifier | None = None  # on images: the starting weights, with which a run is compared
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
-        self.stats = TrainingStats(task.classes, self.device, checked=bool((self.truth >= 0).any()))
+        checked = bool((self.truth >= 0).any())
+        self.stats = TrainingStats(task.classes, self.device, checked, processes=self.world)
         seed_step(config.seed, INITIAL_WEIGHTS, 0)
         with option_prefix("model"):
             self.model = make_model(model, data, task.classes, pretrained=config.init is None)

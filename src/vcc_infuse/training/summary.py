@@ -43,8 +43,11 @@ class TrainingStats:
     and hidden, there is no precision.
     """
 
-    def __init__(self, classes: int, device: torch.device | str = "cpu", checked: bool = True) -> None:
+    def __init__(
+        self, classes: int, device: torch.device | str = "cpu", checked: bool = True, *, processes: int = 1
+    ) -> None:
         self.classes = classes
+        self.processes = processes
         self.device = device
         self.checked = checked
         self.total = torch.zeros(4, device=device, dtype=torch.float64)
@@ -53,7 +56,7 @@ class TrainingStats:
 
     def reset(self) -> None:
         """Start over, except for the totals of the run."""
-        self.total += self.pseudo.sum(1)
+        self.total += self.processes * self.pseudo.sum(1)  # which is a mean over processes
         self.steps = 0
         self.losses: dict[str, Tensor] = {}
         self.pseudo = torch.zeros(4, self.classes, device=self.device, dtype=torch.float64)

@@ -20,6 +20,7 @@ from vcc_infuse.calibrators.evidence.logistic import (
     equal_shares,
     labels_needed,
     log_odds,
+    normal_quantile,
     risk_threshold,
     softened_softmax,
     trusted_threshold,
@@ -254,3 +255,12 @@ def test_labels_needed_are_the_fewest_that_can_keep_a_promise(max_error):
     least = labels_needed(max_error)
     assert threshold(least) == [-torch.inf, -torch.inf]
     assert threshold(least - 1) == [torch.inf, torch.inf]
+
+
+def test_quantiles_by_arithmetic_are_those_of_scipy():
+    from scipy.stats import norm
+
+    shares = torch.cat([torch.logspace(-9, -1, 60, dtype=torch.float64), torch.linspace(0.1, 1 - 1e-6, 80)])
+    torch.testing.assert_close(
+        normal_quantile(shares.double()), torch.from_numpy(norm.ppf(shares)), rtol=1e-7, atol=1e-8
+    )

@@ -60,10 +60,14 @@ class FeatureMemory(nn.Module):
         self.found[rows] = True
 
     def look_up(self, features: Tensor) -> Tensor:
-        """The nearest pool examples of new images."""
-        pool = self._seen_pool()
+        """The nearest pool examples of new images; those that were never seen come last.
+
+        Of fixed shapes, so that it can be exported.
+        """
         codes = F.normalize((features - self.center) @ self.basis)
-        return pool[nearest(codes, self._target(pool), min(self.neighbors, len(pool)))]
+        similarity = codes @ F.normalize(self.codes[: self.pool].float()).T
+        similarity = similarity.masked_fill(~self.seen[: self.pool], -2.0)
+        return similarity.topk(min(self.neighbors, self.pool)).indices
 
     def _seen_pool(self) -> Tensor:
         return self.seen[: self.pool].nonzero()[:, 0]
