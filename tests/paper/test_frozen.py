@@ -30,6 +30,7 @@ from vcc_infuse.training.presets import preset_options
 TINY: dict[str, Any] = {
     "model": "Timm", "model.name": "test_resnet", "model.weights": "none", "model.input_size": 16, "bank.weak": 1,
     "bank.strong": 2, "steps": 4, "eval_every": 4, "batch_size": 4,
+    "cross_fit": False,
 }  # fmt: skip
 BASELINES = ["Supervised", "LinearProbe", "LabelSpreading"]
 # The scale with a tiny network, four steps and four labels, as a program of its own.
