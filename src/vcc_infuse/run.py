@@ -150,7 +150,8 @@ def _network(
     if encoder is not None:
         size = getattr(encoder, "input_size", None)
         if isinstance(config.model, PartConfig) and size:  # so that config.yaml repeats the run whatever a default is
-            name = {"name": encoder.name} if isinstance(encoder, Timm | Concat) else {}
+            origin = ("name", "weights") if isinstance(encoder, Timm | Concat) else ()
+            name = {option: getattr(encoder, option) for option in origin}
             config = replace(config, model=config.model.with_defaults(**name, input_size=size))
         return head(config.bank), config
     if config.preset == "finetune" and len(data.dataset.shape) == 3 and min(data.dataset.shape[:2]) < FINETUNE_SIDE:
