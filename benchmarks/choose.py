@@ -201,8 +201,8 @@ def table(results: Sequence[Cell], command: str) -> str:
     groups["other sets"] = [cell for cell in results if cell["set"] not in TUNED]
     lines = ["# The network and size that the labels choose\n", f"    {command}\n",
              "Error in per cent on 1,000 test images (500 of STL-10) of a linear probe. Cost is CPU time of the "
-             "comparison over that of embedding every training image in seven views by the chosen network, computed from "
-             "the time per image; no limit of minutes, and networks that are exported already.\n",
+             "comparison over that of embedding every training image in seven views by the chosen network, computed "
+             "from the time per image; no limit of minutes, and networks that are exported already.\n",
              "| | choices | within one point of the best | points lost, mean | most | cost, median | most |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     for name, cells in groups.items():
