@@ -150,8 +150,8 @@ def _network(
     if encoder is not None:
         size = getattr(encoder, "input_size", None)
         if isinstance(config.model, PartConfig) and size:  # so that config.yaml repeats the run whatever a default is
-            found = {"name": encoder.name, "weights": encoder.weights} if isinstance(encoder, Timm | Concat) else {}
-            config = replace(config, model=config.model.with_defaults(**found, input_size=size))
+            origin = {"name": encoder.name, "weights": encoder.weights} if isinstance(encoder, Timm | Concat) else {}
+            config = replace(config, model=config.model.with_defaults(**origin, input_size=size))
         return head(config.bank), config
     if config.preset == "finetune" and len(data.dataset.shape) == 3 and min(data.dataset.shape[:2]) < FINETUNE_SIDE:
         config = _enlarging(config)

@@ -12,6 +12,7 @@ from sklearn.datasets import load_sample_images
 from tests.helpers.blobs import blobs
 from tests.helpers.images import striped
 
+import vcc_infuse
 from vcc_infuse import (
     MLP,
     EnsembleTS,
@@ -28,7 +29,16 @@ from vcc_infuse import (
 from vcc_infuse.bank.bank import BankConfig
 from vcc_infuse.bank.embed import embed_data, head
 from vcc_infuse.cli.main import main
-from vcc_infuse.inference.export import ExportedClassifier, exported_program, quiet, resize, write_onnx, write_torch
+from vcc_infuse.inference.export import (
+    FORMATS,
+    ExportedClassifier,
+    exported_program,
+    largest_difference,
+    quiet,
+    resize,
+    write_onnx,
+    write_torch,
+)
 
 PHOTOS = load_sample_images().images  # a temple and a flower, 427×640 pixels
 
@@ -210,3 +220,18 @@ def test_the_loaded_run_exports_the_same(tmp_path):
     export_model(Predictor.load(tmp_path), tmp_path / "model.pt2")
     found = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(x))
     torch.testing.assert_close(found[0], predictor.predict(x).probs)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_what_a_user_gets_who_names_nothing_is_exported_with_its_confidence(format, tmp_path):
+    """FlexMatch with Evidence, cross-fitted, behind a network that enlarges the images."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, 20, 24, 3), np.uint8)
+    x[::2] //= 3
+    y = np.where(np.arange(40) < 16, np.arange(40) % 2, -1)
+    model = Timm("test_resnet", "none", 32)
+    data = SSLData.from_arrays(x, y)
+    result = vcc_infuse.train(data, preset="frozen", model=model, steps=10, progress=False, cache=str(tmp_path))
+    assert type(result.predictor.calibrator).__name__ == "CrossFitted"
+    path = export_model(result.predictor, tmp_path / f"model{FORMATS[format]}")
+    assert largest_difference(result.predictor, path) < 1e-3

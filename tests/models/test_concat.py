@@ -165,8 +165,8 @@ def test_a_run_is_complete_and_exports(files, tmp_path, channels):
     data = SSLData.from_arrays(raw, np.where(np.arange(24) < 12, y, -1), raw[:8], y[:8])
     out = tmp_path / "run"
     result = train(
-        data, preset="frozen", model=pair(files), bank=BankConfig(1, 1), steps=3, batch_size=4, progress=False,
-        device="cpu", cache=str(tmp_path / "cache"), out=str(out), report=False,
+        data, preset="frozen", model=pair(files), algorithm="FixMatch", bank=BankConfig(1, 1), steps=3, batch_size=4,
+        progress=False, device="cpu", cache=str(tmp_path / "cache"), out=str(out), report=False,
     )  # fmt: skip
     assert result.summary["encoder"] == "+".join(NAMES)
     assert result.summary["input_size"] == "32+48"

@@ -38,7 +38,9 @@ class FoldHeads(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits (batch, folds, classes) of features (batch, width)."""
         logits: Tensor = self.linear(features)
-        return logits.view(features.shape[0], self.folds, self.classes)  # not len(), which an export takes for a constant
+        return logits.view(
+            features.shape[0], self.folds, self.classes
+        )  # not len(), which an export takes for a constant
 
     @torch.no_grad()
     def start(self, features: Tensor, y: Tensor, pool: Tensor, logits: Tensor, known: float) -> None:
