@@ -40,7 +40,7 @@ class FoldHeads(nn.Module):
         logits: Tensor = self.linear(features)
         return logits.view(
             features.shape[0], self.folds, self.classes
-        )  # not len(), which an export takes for a constant
+        )  # len() would be a constant in an export
 
     @torch.no_grad()
     def start(self, features: Tensor, y: Tensor, pool: Tensor, logits: Tensor, known: float) -> None:
