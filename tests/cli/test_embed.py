@@ -206,7 +206,7 @@ def test_mistakes_cost_one_line(photos, tmp_path, change, hint, capsys):
 def test_the_example_of_the_page(monkeypatch, tmp_path):
     """The Python example of docs/banks.md, with real weights."""
     page = Path(__file__).parents[2] / "docs" / "banks.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     monkeypatch.setenv("VCC_INFUSE_CACHE", str(tmp_path))
     found: dict = {}
     exec(compile(code.replace("steps=200", "steps=20, progress=False"), str(page), "exec"), found)

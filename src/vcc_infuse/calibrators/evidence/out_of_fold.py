@@ -38,9 +38,7 @@ class FoldHeads(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits (batch, folds, classes) of features (batch, width)."""
         logits: Tensor = self.linear(features)
-        return logits.view(
-            features.shape[0], self.folds, self.classes
-        )  # len() would be a constant in an export
+        return logits.view(features.shape[0], self.folds, self.classes)  # len() would be a constant in an export
 
     @torch.no_grad()
     def start(self, features: Tensor, y: Tensor, pool: Tensor, logits: Tensor, known: float) -> None:
