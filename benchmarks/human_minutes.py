@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from vcc_infuse.cli.parser import Parser
@@ -82,7 +81,7 @@ def fit_regression(pool: Pool, labels: np.ndarray) -> tuple[np.ndarray, float]:
     rows = np.flatnonzero(labels >= 0)
     _, _, basis = np.linalg.svd(pool.x[rows], full_matrices=False)  # the same regression in the span of the labels
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", UserWarning)  # not converged; hardly more labels than classes
         model = LogisticRegression(C=STRENGTH, max_iter=100).fit(pool.x[rows] @ basis.T, labels[rows])
     weight = model.coef_ @ basis
     bias = model.intercept_

@@ -134,7 +134,7 @@ def pooled_bound(batches: Sequence[Batch], *, missed: float = MISSED, confidence
     are at most r·Σp + overlooked, and μ = g/r bounds that.
 
     >>> round(pooled_bound([Batch(500, 100, 0), Batch(500, 100, 1)])["at_most"], 3)
-    0.047
+    0.039
     """
     for batch in batches:
         _check_batch(batch)
