@@ -80,6 +80,7 @@ class Task:
         steps: steps of the run.
         batch_size: labeled examples per step, over all processes.
         unlabeled_batch_size: unlabeled examples per step, over all processes.
+        label_groups: the group of each label, (labeled,), where some belong together; they share a fold.
     """
 
     classes: int
@@ -89,6 +90,7 @@ class Task:
     steps: int
     batch_size: int
     unlabeled_batch_size: int
+    label_groups: Tensor | None = None
 
 
 class LazyViews(Mapping[str, Tensor]):

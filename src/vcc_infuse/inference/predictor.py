@@ -230,7 +230,11 @@ class Predictor:
             "augment": getattr(self.views, "augment", "natural"),
             "slots": getattr(self.views, "slots", None),
             "ranges": [list(pair) for pair in self.ranges],
-            "task": {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()},
+            "task": {
+                name: value.tolist() if isinstance(value, Tensor) else value
+                for name, value in vars(self.task).items()
+                if name != "label_groups"  # which only training needs
+            },
             "known": self.known is not None,
             "fingerprint": self.fingerprint,
         }
