@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import beta, binom, hypergeom
 
 from ..errors import UserError, check_choice, check_range
 
@@ -68,6 +66,8 @@ def clopper_pearson(
     >>> round(clopper_pearson(0, 59)[1], 3)
     0.05
     """
+    from scipy.stats import beta
+
     _check_counts(wrong, n)
     check_range("confidence", confidence, 0, 1)
     check_choice("side", side, ("upper", "two"))
@@ -112,6 +112,8 @@ def _most_wrong(batch: Batch, missed: float, alpha: float) -> int:
 
 def _few_clicks(batch: Batch, wrong: int, missed: float) -> float:
     """The probability of as few clicks as were seen, or fewer, if `wrong` images of the batch are wrong."""
+    from scipy.stats import binom, hypergeom
+
     shown = np.arange(min(wrong, batch.looked_at) + 1)
     chance = hypergeom.pmf(shown, batch.size, wrong, batch.looked_at)
     return float(chance @ binom.cdf(batch.wrong, shown, 1 - missed))
@@ -167,6 +169,8 @@ def _draws(batch: Batch) -> float:
 
 def _gain(point: float, missed: float, ratio: float) -> float:
     """g, which is also in μ = g/r: the root of a function that grows with g."""
+    from scipy.optimize import brentq
+
     caught = (1 - missed) * (1 - math.exp(-point))
     if missed == 0:
         return caught
