@@ -46,7 +46,8 @@ WHY = f"""The goal is missed where a ratio is above 0.5. What is known of the re
   (next table).
 - Where TypiClust needs one or two images per class, hardly anything can halve that: to name ten classes takes
   {10 * (WRONG + PRESS + NEW_CLASS) / 60:.1f} minutes, twenty {20 * (WRONG + PRESS + NEW_CLASS) / 60:.1f}.
-- With every label our head is a little behind logistic regression (next table), and on CIFAR-100 above 15 %. The tenth of the pool kept for the audit and overlooked tiles may add to that; it was not taken apart.
+- With every label our head is a little behind logistic regression (next table), and on CIFAR-100 above 15 %. The tenth
+  of the pool kept for the audit and overlooked tiles may add to that; it was not taken apart.
 - On CIFAR-100 near images share a class least often (next table), and a class has 50 images, about one grid. That fits
   the small gain there but was not tested; on Fashion-MNIST at 20 % neither explains it, and we do not know the reason.
 - The gain depends on the seconds per tile, the least certain of all constants: at 0.6 s less is left of it.
