@@ -362,7 +362,8 @@ def main(argv: Sequence[str]) -> None:
     if missing:
         raise UserError(f"--features has no {missing[0]}-224.npz; write it with `python -m benchmarks features`")
     cells = Path(options.cells or Path(options.out) / "cells")
-    cells.mkdir(parents=True, exist_ok=True)
+    for folder in (Path(options.out), cells):
+        folder.mkdir(parents=True, exist_ok=True)
     results = study(options.sets, options.rows, options.seeds, Path(options.features), cells)
     command = " ".join(["OMP_NUM_THREADS=1 python -m benchmarks human_minutes", *argv])
     text, figures = page(results, limits(options.sets, Path(options.features), cells), command)

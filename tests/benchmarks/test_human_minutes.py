@@ -94,16 +94,18 @@ def test_ways_of_labeling_label(features, monkeypatch):
 def test_the_study_writes_a_page_and_goes_on_where_it_stopped(features, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(human_minutes, "MOST_LABELS", 20)
     monkeypatch.setattr(human_minutes, "BULK_AT", (0.5, 1.0))
-    words = ["human_minutes", "--features", str(features), "--sets", "drawn", "--seeds", "0", "--out", str(tmp_path)]
+    out = tmp_path / "new"
+    words = ["human_minutes", "--features", str(features), "--sets", "drawn", "--seeds", "0", "--out", str(out)]
+    words += ["--cells", str(tmp_path / "cells")]
     assert main([*words, "--rows", "random", "ours"]) == 0
-    page = (tmp_path / "human_minutes.md").read_text()
+    page = (out / "human_minutes.md").read_text()
     assert "simulated, with assumed constants" in page
-    assert len(json.loads((tmp_path / "human_minutes.json").read_text())["minutes"]) == 8
-    assert len(json.loads((tmp_path / "human_minutes.json").read_text())["bulk"]) == 2
+    assert len(json.loads((out / "human_minutes.json").read_text())["minutes"]) == 8
+    assert len(json.loads((out / "human_minutes.json").read_text())["bulk"]) == 2
     capsys.readouterr()
     monkeypatch.setattr(human_minutes, "ROWS", dict.fromkeys(("random", "ours")))  # nothing can run any more
     assert main([*words, "--rows", "random", "ours"]) == 0
-    assert (tmp_path / "human_minutes.md").read_text() == page
+    assert (out / "human_minutes.md").read_text() == page
 
 
 def test_mistakes_cost_one_line(features, capsys):
