@@ -190,7 +190,9 @@ class SSLData:
         known = np.sort(np.concatenate([self.split.labeled, rows]))
         torn = np.isin(groups[rows], groups[self.split.labeled]).any()
         wanted = np.bincount(y[rows], minlength=len(dataset.classes))
-        chosen = sample_groups(y[known], groups[known], wanted, np.random.RandomState(0)) if torn else []
+        nothing = np.empty(0, np.int64)
+        rng = np.random.RandomState(0)
+        chosen = sample_groups(y[known], groups[known], wanted, rng) if torn else nothing
         if not len(chosen):  # nothing is torn, or there are no two groups to choose from
             return replace(self, dataset=dataset)
         validation = known[chosen]
