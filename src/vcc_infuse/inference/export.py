@@ -96,8 +96,9 @@ class ExportedClassifier(nn.Module):
             normalized = (inputs - self.mean) / self.std
         if self.known is None:
             return self.answers(self.model(normalized))
-        features = self.model.backbone.embed(normalized)
-        layers = self.model.backbone.layers(features)
+        backbone: Any = self.model.backbone
+        features = backbone.embed(normalized)
+        layers = backbone.layers(features)
         return *self.answers(Outputs(self.model.head(layers), layers)), *self.known(features)
 
     def answers(self, outputs: Outputs) -> tuple[Tensor, Tensor, Tensor]:
