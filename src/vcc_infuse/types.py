@@ -269,6 +269,10 @@ class Step:
         """The fraction of the run that is done, 0…1."""
         return self.number / self.steps
 
+    def momentum(self, limit: float) -> float:
+        """The momentum of a running mean: `limit`, or less in a short run, so that the mean follows in a 20th of it."""
+        return min(limit, max(0.0, 1 - 20 / self.steps))
+
     def confidence(self, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """Where a calibrator plugs in."""
         return self.calibrate(self, images, outputs)._replace(outputs=outputs)

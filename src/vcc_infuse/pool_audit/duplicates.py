@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ..errors import UserError, check_integer, check_range
 from .arrays import blocks, check_features, check_labels, main_directions, unit
@@ -233,6 +231,9 @@ def _note_best(
 
 def _join(group: np.ndarray, pending: list[np.ndarray]) -> np.ndarray:
     """Groups after the collected pairs were joined; each is named by its lowest row."""
+    from scipy.sparse import coo_array  # here, because it takes a while to import
+    from scipy.sparse.csgraph import connected_components
+
     if not pending:
         return group
     first, second = group[np.concatenate(pending, axis=1)]
