@@ -44,7 +44,9 @@ class Journal:
             if fcntl is not None:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:
-            raise UserError(f"{self.path.parent} is in use by another server; close it, or give another --out") from fault
+            raise UserError(
+                f"{self.path.parent} is in use by another server; close it, or give another --out"
+            ) from fault
 
     def _read(self) -> tuple[list[dict[str, Any]], str]:
         """All complete lines; what a killed process left of the last one is cut off."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from .bounds import Batch
 
 PERSON = 1
 CONFIRMED = 2
@@ -35,12 +36,35 @@ class LabelClass:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Tiles of one grid that a person looked at: the class, how many, and which were wrong."""
+class GridBatch:
+    """Images that the model put in one class, and what a person found on the random part that was looked at.
+
+    Attributes:
+        cls: the class.
+        images: all of them, in no order.
+        looked_at: those that were tiles of a grid.
+        wrong: those of the tiles that were clicked as wrong.
+        looks: how many grids.
+        promised: whether so few were wrong that the others count as confirmed, too.
+    """
 
     cls: int
-    images: tuple[int, ...]
-    wrong: tuple[int, ...]
+    images: frozenset[int]
+    looked_at: frozenset[int] = frozenset()
+    wrong: frozenset[int] = frozenset()
+    looks: int = 0
+    promised: bool = False
+
+    def after(self, tiles: frozenset[int], wrong: frozenset[int]) -> GridBatch:
+        """The batch after one more grid; tiles of other batches do not count."""
+        inside = tiles & self.images
+        return replace(
+            self, looked_at=self.looked_at | inside, wrong=self.wrong | (wrong & inside), looks=self.looks + 1
+        )
+
+    def counts(self) -> Batch:
+        """What a bound needs."""
+        return Batch(len(self.images), len(self.looked_at), len(self.wrong), self.looks)
 
 
 @dataclass
@@ -54,7 +78,7 @@ class LabelState:
         audit: whether the image was drawn at random and judged without a suggestion, of shape (size,).
         refused: (image, class) pairs of which a person said: not this class.
         classes: by number, which is never used again.
-        batches: by the number of the grid.
+        batches: of grids, by their number.
         version: grows with every action, those undone included.
     """
 
@@ -64,7 +88,7 @@ class LabelState:
     answers: int = 0  # single images answered
     classes: dict[int, LabelClass] = field(default_factory=dict)
     refused: dict[tuple[int, int], bool] = field(default_factory=dict)
-    batches: dict[int, Batch] = field(default_factory=dict)
+    batches: dict[int, GridBatch] = field(default_factory=dict)
     clients: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -228,8 +252,11 @@ class LabelState:
             raise UserError("tiles must be a list of objects with id, right and class, and not empty")
         if len({self.image(tile.get("id")) for tile in tiles}) < len(tiles):
             raise UserError("tiles must name each image once")
-        if type(action.get("batch")) is not int or action["batch"] in self.batches:
-            raise UserError("batch must be the number of a grid that was not answered yet; load the grid again")
+        batch = self.batches.get(action["batch"]) if type(action.get("batch")) is int else None
+        if batch is None and not action.get("members"):
+            raise UserError("this grid is no longer known; load it again")
+        if batch is not None and batch.cls != action["class"]:
+            raise UserError("this grid belongs to another class; load it again")
         for tile in tiles:
             if not isinstance(tile.get("right"), bool):
                 raise UserError("right must be true or false for every tile")
@@ -237,16 +264,32 @@ class LabelState:
                 self.open_class(tile["class"])
 
     def _do_grid(self, action: Mapping[str, Any]) -> None:
+        """Confirm the tiles that are right and, if the bound allows it (`promised`), the rest of the batch."""
         cls = action["class"]
-        wrong = tuple(tile["id"] for tile in action["tiles"] if not tile["right"])
-        self._put(self.batches, action["batch"], Batch(cls, tuple(tile["id"] for tile in action["tiles"]), wrong))
-        for tile in action["tiles"]:
+        tiles = action["tiles"]
+        wrong = frozenset(tile["id"] for tile in tiles if not tile["right"])
+        batch = self.batches.get(action["batch"]) or GridBatch(cls, frozenset(action["members"]))
+        batch = batch.after(frozenset(tile["id"] for tile in tiles), wrong)
+        self._put(self.batches, action["batch"], replace(batch, promised=bool(action.get("promised"))))
+        for tile in tiles:
             if tile["right"]:
                 self._judge(tile["id"], label=cls, source=CONFIRMED, audit=bool(self.audit[tile["id"]]))
                 continue
             self._put(self.refused, (tile["id"], cls), True)
             if tile.get("class") is not None:
                 self._judge(tile["id"], label=tile["class"], source=PERSON)
+        if action.get("promised"):
+            self._confirm_rest(batch)
+
+    def _confirm_rest(self, batch: GridBatch) -> None:
+        judged = self.judged()
+        rest = [i for i in batch.images if not judged[i] and not self.refused.get((i, batch.cls))]
+        rows = np.array(sorted(rest), np.int64)
+        self._put(self.label, rows, batch.cls)
+        self._put(self.source, rows, CONFIRMED)
+
+    def _do_nothing(self, action: Mapping[str, Any]) -> None:
+        """In place of an action on images that are gone, so that undoing counts right."""
 
     def _check_import(self, action: Mapping[str, Any]) -> None:
         raise UserError("labels are imported with --label_file")
