@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from ..errors import UserError
 from .embedding import Progress, embed_pool
 from .images import ImagePool, PoolSource
-from .worker import Answer, Job, Learner, answer_jobs
+from .jobs import Answer, Job
+from .worker import Learner, answer_jobs
 
 PATIENCE = 5.0  # seconds to wait for a process that was told to end
 

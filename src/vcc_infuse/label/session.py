@@ -14,11 +14,11 @@ from ..errors import UserError
 from .bounds import Bound, bulk_bound, clopper_pearson, pooled_bound
 from .embedding import THUMBNAILS, Progress
 from .images import ImagePool
+from .jobs import Answer, Job
 from .journal import Journal
 from .policy import audit_reserve, grid_rows, is_audit
 from .state import CONFIRMED, FOREIGN, PERSON, SKIPPED, SOURCES, GridBatch, LabelState
 from .thumbnails import Reader
-from .worker import Answer, Job
 
 MOST_WRONG = 0.05  # share of wrong labels that a batch may have at most (95 %) to be confirmed as a whole
 BAD_BOUND = 0.3  # above it a batch is given up once there is a newer model
