@@ -45,6 +45,7 @@ function draw() {
   $("undo-button").disabled = !store.canUndo;
   $("redo-button").disabled = !store.canRedo;
   drawBanner();
+  document.documentElement.dataset.waiting = String(store.waiting.length);
   if (mode) MODES[mode].state();
 }
 

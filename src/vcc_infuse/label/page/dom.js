@@ -25,7 +25,7 @@ export const icon = (name) => {
 
 /** A color per class that stays with its id; neighbors in the list differ most (golden angle). */
 export function tint(node, id) {
-  node.style.setProperty("--hue", String(Math.round((Math.abs(id) * 137.5 + 210) % 360)));
+  node.style.setProperty("--hue", String(Math.round(((id < 0 ? -1 - id : id) * 137.5 + 210) % 360)));
   return node;
 }
 

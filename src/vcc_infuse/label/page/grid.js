@@ -124,7 +124,7 @@ function drawFoot() {
   const tiles = batch?.tiles.length ?? 0;
   const right = tiles - marks.size;
   const name = store.classOf(cls)?.name ?? "";
-  $("grid-confirm").hidden = !tiles;
+  $("grid-confirm").classList.toggle("unused", !tiles);
   $("grid-confirm").replaceChildren(el("span", { textContent: right ? `Confirm ${right} as ${name}` : `None is ${name}` }), el("kbd", { textContent: "Enter" }));
   const left = tiles ? `${plural(marks.size, "tile")} marked wrong · ${count(Math.max(0, batch.remaining - tiles))} more after these` : "";
   if ($("grid-count").textContent !== left) $("grid-count").textContent = left;

@@ -6,6 +6,8 @@ import { store } from "./store.js";
 const HOLD = 20;
 const REFILL_BELOW = 14;
 const SETTLED = 3;
+// As small a p value has one image in twenty that does belong to a class.
+const UNLIKELY = 0.05;
 
 let items = [];
 let drawn = null;
@@ -172,7 +174,7 @@ function drawAnswer(item) {
     el("kbd", { textContent: "Enter" }), el("span", { className: "sureness" }, meter));
   button.setAttribute("aria-label", `Accept the suggestion ${cls.name}, ${percent(confidence)} sure`);
   const others = (item.alternatives ?? []).filter((other) => other.class !== cls.id && store.classOf(other.class)).slice(0, 3);
-  const hint = item.unknown_p > 0.5 ? `Perhaps none of your classes (${percent(item.unknown_p)}): X` : item.reason;
+  const hint = item.unknown_p !== null && item.unknown_p <= UNLIKELY ? "Unlike all that you have labeled: perhaps none of these" : item.reason;
   $("answer").replaceChildren(tint(button, cls.id), el("div", { className: "others" },
     ...others.map((other) => chip(store.classOf(other.class), percent(other.confidence)))),
     el("p", { className: "why", textContent: hint ?? "" }));
@@ -243,7 +245,8 @@ export const one = {
   /** News from the server: new suggestions for what nobody has seen yet, never for what is on the screen. */
   state() {
     drawPad();
-    const version = store.server.model?.version ?? null;
+    const { model } = store.server;
+    const version = model ? `${model.version} ${model.seconds}` : null;
     if (version !== modelVersion) {
       modelVersion = version;
       items = items.slice(0, SETTLED);

@@ -20,7 +20,7 @@ function facts(state) {
   const gain = state.gain;
   const interval = (low, high) => `${(100 * low).toFixed(high < 0.0995 ? 1 : 0)}–${percent(high)}`;
   return [
-    ["Labeled by you", count(state.labeled), `of ${plural(state.images, "image")}`],
+    ["Labeled", count(state.labeled), `of ${plural(state.images, "image")}${state.foreign ? `, ${count(state.foreign)} of no class` : ""}`],
     ["Error", error ? percent(error.value) : "–", error ? `${interval(error.low, error.high)} (95 %), ${plural(error.n, "audit image")}` : `${plural(state.audited, "audit image")} so far`],
     ["Confirmed", count(state.bound?.labels ?? 0), boundWords(state.bound, "nothing in bulk yet")],
     ["Time", minutes(state.minutes), gain ? `${gain.minutes} more: error ${percent(gain.error)} (${interval(gain.low, gain.high)})` : pace(state)],
@@ -39,18 +39,18 @@ function drawFacts(state) {
     if (big.textContent !== value) big.textContent = value;
     if (small.textContent !== note) small.textContent = note;
   });
-  const confirmed = state.classes.reduce((sum, one) => sum + one.confirmed, 0);
+  const sum = (part) => state.classes.reduce((total, one) => total + one[part], 0);
   const share = (value) => `${state.images ? (100 * value) / state.images : 0}%`;
-  $("meter-labeled").style.width = share(state.labeled);
-  $("meter-confirmed").style.width = share(confirmed);
+  $("meter-labeled").style.width = share(sum("labels"));
+  $("meter-confirmed").style.width = share(sum("confirmed"));
   $("meter").setAttribute("aria-valuemax", state.images);
-  $("meter").setAttribute("aria-valuenow", state.labeled + confirmed);
+  $("meter").setAttribute("aria-valuenow", state.labeled);
 }
 
 function drawModel(state) {
   const { model } = state;
   let text = "The model starts with labels of two classes";
-  if (model?.labels) text = `Model ${model.version}: ${plural(model.labels, "label")}, ${model.seconds.toFixed(1)} s`;
+  if (model?.labels) text = `Model of ${plural(model.labels, "label")}, learned in ${model.seconds.toFixed(1)} s`;
   if (state.phase === "embedding") text = `Reading photos: ${count(state.embedded)} of ${count(state.images)}`;
   if (state.message) text = state.message;
   $("model").textContent = text;

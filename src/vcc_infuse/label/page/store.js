@@ -57,7 +57,10 @@ class Store extends EventTarget {
 
   /** Add a class; its id is negative until the server has named the real one. */
   addClass(name, key) {
-    const temporary = --this.#temporary;
+    // Counted on from the classes there are: its color is then most likely the one that its real id will give it.
+    const known = this.state.classes.map((one) => (one.id < 0 ? -1 - one.id : one.id));
+    this.#temporary = Math.min(this.#temporary - 1, -2 - Math.max(-1, ...known));
+    const temporary = this.#temporary;
     this.act({ action: "new_class", name, key }, {}, temporary);
     return temporary;
   }
@@ -259,7 +262,11 @@ function anticipate(state, { body, temporary }) {
   else if (body.action === "rename" && cls) cls.name = body.name;
   else if (body.action === "key" && cls) cls.key = body.key;
   else if (body.action === "merge") state.classes = state.classes.filter((one) => one.id !== body.class);
-  else if (body.action === "grid" && cls) cls.confirmed += body.tiles.filter((tile) => tile.right).length;
+  else if (body.action === "grid" && cls) {
+    const right = body.tiles.filter((tile) => tile.right).length;
+    cls.confirmed += right;
+    state.labeled += right;
+  }
 }
 
 export const store = new Store();
