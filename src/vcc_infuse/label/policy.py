@@ -1,0 +1,125 @@
+"""What a person is shown next: single images, audit images, and grids of one class. Arrays in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UserError, check_integer
+from ..pool_audit import Suggestions, fit_ridge, suggest_labels
+
+AUDIT_EVERY = 5  # single images, one of which is an audit image
+AUDIT_SHARE = 0.1  # of the pool that is kept for audit images
+MOST_AUDITS = 500  # an interval of ± 3 points is narrow enough
+GRID = 48
+
+
+class Grid(NamedTuple):
+    """Tiles of one class.
+
+    Attributes:
+        rows: the tiles, the most confident first. They are a random sample of the batch: see `bounds`.
+        confidence: of each tile.
+        batch: all rows that the promise is about, tiles included, those of earlier grids of the batch, too.
+    """
+
+    rows: np.ndarray
+    confidence: np.ndarray
+    batch: np.ndarray
+
+
+def next_batch(
+    features: np.ndarray,
+    labels: np.ndarray,
+    probs: np.ndarray | None = None,
+    *,
+    count: int = 20,
+    classes: int | None = None,
+    exclude: np.ndarray | None = None,
+    seed: int = 0,
+) -> Suggestions:
+    """The single images that are worth most, the best first: coverage up to four labels per class, then margin.
+
+    Args:
+        features: of the whole pool, of shape (rows, width), as `unit_rows` makes them.
+        labels: of shape (rows,), −1 where there is none.
+        probs: predictions of shape (rows, classes); by default those of a ridge head on the labels.
+        count: of images; fewer where fewer are left.
+        classes: how many there are, by default those among the labels.
+        exclude: of shape (rows,), True for images not to be shown: skipped, foreign, kept for the audit, on the screen.
+        seed: of k-means.
+    """
+    waiting = labels < 0 if exclude is None else (labels < 0) & ~exclude
+    candidates = np.flatnonzero(waiting)
+    if len(candidates) == 0:
+        return Suggestions(np.empty(0, np.int64), (), np.empty(0), "coverage")
+    return suggest_labels(features, labels, count=count, probs=probs, classes=classes, candidates=candidates, seed=seed)
+
+
+def is_audit(position: int, seed: int) -> bool:
+    """Whether the single image at this position, counted from 0, is an audit image: one of every five, at random."""
+    turn, place = divmod(check_integer("position", position, 0), AUDIT_EVERY)
+    return bool(np.random.default_rng([seed, turn]).integers(AUDIT_EVERY) == place)
+
+
+def audit_reserve(pool_size: int, seed: int) -> np.ndarray:
+    """The images that are kept for the audit, in the order in which they are asked.
+
+    They are drawn before anybody saw anything, and nothing else may show them (`exclude`, `judged`): otherwise the
+    audit would lack the images that the policy likes, and no longer stand for the pool.
+    """
+    count = min(MOST_AUDITS, max(1, round(AUDIT_SHARE * pool_size)))
+    return np.random.default_rng([seed, pool_size]).permutation(pool_size)[:count]
+
+
+def audit_rows(pool_size: int, asked: Collection[int], seed: int) -> Iterator[int]:
+    """The audit images that were not asked yet, in random order."""
+    return (int(row) for row in audit_reserve(pool_size, seed) if int(row) not in asked)
+
+
+def grid_rows(
+    probs: np.ndarray,
+    judged: np.ndarray,
+    cls: int,
+    *,
+    count: int = GRID,
+    refused: np.ndarray | None = None,
+    batch: np.ndarray | None = None,
+    seed: int = 0,
+) -> Grid:
+    """A grid of images that the model puts in one class, drawn at random among them so that it bounds the rest.
+
+    Args:
+        probs: predictions of shape (rows, classes).
+        judged: of shape (rows,), True for images that a person has judged or that are kept for the audit.
+        cls: the class of the grid.
+        count: of tiles; fewer where fewer are left.
+        refused: of shape (rows, classes), True where a person said "not this class".
+        batch: rows of the batch that earlier grids were drawn from, to go on with it; by default a new one begins.
+        seed: of the draw; a different one for every grid.
+    """
+    if not 0 <= cls < probs.shape[1]:
+        raise UserError(f"cls must be from 0 to {probs.shape[1] - 1}, got {cls}")
+    allowed = probs if refused is None else np.where(refused, -1.0, probs)
+    if batch is None:
+        batch = np.flatnonzero((allowed.argmax(1) == cls) & (allowed[:, cls] > 0) & ~judged)
+    waiting = batch[~judged[batch]]
+    rows = np.random.default_rng([seed, cls]).permutation(waiting)[: check_integer("count", count)]
+    rows = rows[np.argsort(-probs[rows, cls], kind="stable")]
+    return Grid(rows, probs[rows, cls], batch)
+
+
+def fit_quickly(features: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray | None:
+    """Calibrated probabilities of shape (rows, classes) by a head that fits in a second; None before two classes.
+
+    Args:
+        features: of the whole pool, of shape (rows, width), as `unit_rows` makes them.
+        labels: of shape (rows,), −1 where there is none.
+        classes: their number, those without a label included.
+    """
+    labeled = np.flatnonzero(labels >= 0)
+    if len(np.unique(labels[labeled])) < 2:
+        return None
+    return fit_ridge(features[labeled], labels[labeled], classes).probs(features)
