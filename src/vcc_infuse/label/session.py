@@ -103,7 +103,7 @@ class Session:
 
     def _read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         name = given.get("action")
-        if name not in FIELDS:
+        if not isinstance(name, str) or name not in FIELDS:
             raise UserError(f"action must be one of {', '.join(FIELDS)}, got {str(name)[:50]!r}")
         client = given.get("client")
         if client is not None and (not isinstance(client, str) or len(client) > 64):

@@ -184,7 +184,8 @@ class LabelState:
     def _check_label(self, action: Mapping[str, Any]) -> None:
         self.image(action.get("image"))
         self.open_class(action.get("class"))
-        if action.get("suggested") is not None and action["suggested"] not in self.classes:
+        suggested = action.get("suggested")
+        if suggested is not None and (type(suggested) is not int or suggested not in self.classes):
             raise UserError("suggested must be the number of a class, or null")
 
     def _do_label(self, action: Mapping[str, Any]) -> None:
