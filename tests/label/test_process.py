@@ -37,8 +37,9 @@ def test_kill_loses_no_click_that_was_answered_and_a_second_server_is_refused(tm
         threads = [threading.Thread(target=click, args=(port, tmp_path, part, answered)) for part in range(2)]
         for thread in threads:
             thread.start()
-        while len(answered) < 40:
+        while len(answered) < 40 and threads[0].is_alive():
             threads[0].join(0.01)
+        assert len(answered) >= 40
         process.send_signal(signal.SIGKILL)
         for thread in threads:
             thread.join(30)
