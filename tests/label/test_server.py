@@ -84,7 +84,7 @@ def test_a_grid_confirms_a_batch_once_the_bound_allows_it(opened):
     assert [truth(server, tile["id"]) for tile in grid["tiles"]] == ["red"] * 20
     confidence = [tile["confidence"] for tile in grid["tiles"]]
     assert confidence == sorted(confidence, reverse=True)
-    size = len(server.session._grids[cls, "confirm"][1].images)
+    size = len(server.session.grids.members(grid["batch"]))
     looks = 0
     while True:
         looks += 1
