@@ -72,7 +72,8 @@ function draw() {
   marks = new Map();
   at = -1;
   const name = store.classOf(cls)?.name ?? "";
-  $("grid-bound").textContent = boundWords(batch.bound, "");
+  const { bound } = batch;
+  $("grid-bound").textContent = bound ? `${boundWords(bound, "")}: ${count(bound.looked_at)} looked at, ${count(bound.wrong)} wrong` : "";
   if (!batch.tiles.length) return nothing(name);
   boxes = batch.tiles.slice(0, TILES).map(tile);
   fitTiles();
