@@ -295,7 +295,8 @@ class Routes:
     async def grid(self, request: Request) -> Response:
         """Tiles of one class."""
         cls = _integer(request, "class", None, 10**9, low=0)
-        return await self._threaded(self.session.grid, cls, _integer(request, "count", 48, MOST_ITEMS))
+        purpose = request.query_params.get("purpose", "teach")
+        return await self._threaded(self.session.grid, cls, _integer(request, "count", 48, MOST_ITEMS), purpose)
 
     async def clean(self, request: Request) -> Response:
         """What to look at again."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from .bounds import Bound, bulk_bound, clopper_pearson, pooled_bound
 from .embedding import THUMBNAILS, Progress
 from .images import ImagePool
 from .jobs import Answer, Job
 from .journal import Journal
-from .policy import audit_reserve, grid_rows, is_audit
+from .policy import Purpose, audit_reserve, grid_rows, is_audit
 from .state import CONFIRMED, FOREIGN, PERSON, SKIPPED, SOURCES, GridBatch, LabelState
 from .thumbnails import Reader
 
@@ -70,7 +70,7 @@ class Session:
         self.training = False
         self._submit = submit
         self._order = np.random.default_rng(seed).permutation(len(pool))
-        self._grids: dict[int, tuple[int, GridBatch, int]] = {}
+        self._grids: dict[tuple[int, str], tuple[int, GridBatch, int]] = {}
         self._last_grid = 0
         self._asked_with = 0  # images that were embedded when an answer was last asked for
         self.state = LabelState(len(pool))
@@ -399,8 +399,9 @@ class Session:
             if self._is_open(cls) and not self.state.refused.get((image, cls))
         ]
 
-    def grid(self, cls: int, count: int) -> dict[str, Any]:
-        """The answer of /api/grid."""
+    def grid(self, cls: int, count: int, purpose: Purpose = "teach") -> dict[str, Any]:
+        """The answer of /api/grid; `purpose` is that of a batch that begins, see `grid_rows`."""
+        check_choice("purpose", purpose, ("teach", "confirm"))
         with self.lock:
             self.state.open_class(cls)
             probs = self.probs()
@@ -409,7 +410,7 @@ class Session:
             column = self.answer.classes.index(cls)
             judged = self.state.judged() | self.reserved | self.unreadable | ~np.isfinite(probs[:, 0])
             refused = self._refused()
-            number, batch, _ = self._open_grid(cls, column, judged, refused)
+            number, batch, _ = self._open_grid(cls, purpose, judged, refused)
             seen = judged.copy()
             seen[list(batch.looked_at)] = True
             members = np.array(sorted(batch.images), np.int64)
@@ -437,9 +438,11 @@ class Session:
                 refused[image, place[cls]] = True
         return refused
 
-    def _open_grid(self, cls: int, column: int, judged: np.ndarray, refused: np.ndarray) -> tuple[int, GridBatch, int]:
+    def _open_grid(
+        self, cls: int, purpose: Purpose, judged: np.ndarray, refused: np.ndarray
+    ) -> tuple[int, GridBatch, int]:
         """The batch that the grids of a class are drawn from: the one begun, as long as it promises something."""
-        number, batch, version = self._grids.get(cls, (-1, GridBatch(cls, frozenset()), -1))
+        number, batch, version = self._grids.get((cls, purpose), (-1, GridBatch(cls, frozenset()), -1))
         batch = self.state.batches.get(number, batch)
         waiting = any(not judged[image] for image in batch.images - batch.looked_at)
         newer = self.answer.version > version
@@ -448,10 +451,13 @@ class Session:
             return number, batch, version
         probs = self.probs()
         assert probs is not None
-        members = grid_rows(np.nan_to_num(probs.astype(np.float32)), judged, column, count=1, refused=refused).batch
+        column = self.answer.classes.index(cls)
+        members = grid_rows(
+            np.nan_to_num(probs.astype(np.float32)), judged, column, refused=refused, purpose=purpose
+        ).batch
         self._last_grid += 1
-        self._grids[cls] = (self._last_grid, GridBatch(cls, frozenset(members.tolist())), self.answer.version)
-        return self._grids[cls]
+        self._grids[cls, purpose] = (self._last_grid, GridBatch(cls, frozenset(members.tolist())), self.answer.version)
+        return self._grids[cls, purpose]
 
     def clean(self, kind: str, count: int) -> dict[str, Any]:
         """The answer of /api/clean."""

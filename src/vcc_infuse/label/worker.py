@@ -23,6 +23,7 @@ from ..pool_audit import (
     Unknown,
     find_doubtful_labels,
     find_duplicates,
+    fit_ridge,
     foreign_clusters,
     learning_curve,
     leave_one_out,
@@ -30,13 +31,14 @@ from ..pool_audit import (
 )
 from ..training.callbacks import Callback
 from .embedding import FEATURES, FeatureRows
+from .head import PoolGraph, pool_graph
 from .jobs import Answer, Job
 from .policy import fit_quickly, next_batch
 
 NEXT = 60  # images that are suggested at a time
 STEPS = 200  # of the default method
 MOST_TRAINED = 10_000  # unlabeled rows that it trains on
-MOST_COMPARED = 20_000  # images up to which copies are looked for
+MOST_COMPARED = 20_000  # images of which all pairs are compared, for neighbors and copies
 CURVE_LABELS = 1000
 ALPHA = 0.05
 DOUBT = 0.5
@@ -54,12 +56,14 @@ class Learner:
         self.size = len(keys)
         self.seed = seed
         self._unit = np.zeros((0, 1), np.float16)
+        self._graph: PoolGraph | None = None
         self._compared = 0
 
     def refresh(self) -> None:
         """Take in what was embedded meanwhile."""
         if self.rows.refresh():
             self._unit = unit_rows(self.rows.features).astype(np.float16)
+            self._graph = None
 
     def quick(self, job: Job) -> Answer:
         """What a head in closed form says."""
@@ -70,7 +74,7 @@ class Learner:
         if len(images) == 0:
             return answer
         labels = self._columns(job)
-        probs = fit_quickly(self._unit, labels, len(job.classes)) if len(job.classes) > 1 else None
+        probs = self._fit(labels, len(job.classes))
         if probs is not None:
             answer.kind = "quick"
             answer.probs = self._spread(probs)
@@ -78,6 +82,17 @@ class Learner:
         self._suggest(answer, job, labels, probs)
         answer.seconds = time.perf_counter() - began
         return answer
+
+    def _fit(self, labels: np.ndarray, classes: int) -> np.ndarray | None:
+        """Probabilities by a head that takes a second; None before two classes have labels."""
+        labeled = np.flatnonzero(labels >= 0)
+        if len(np.unique(labels[labeled])) < 2:
+            return None
+        if len(labels) > MOST_COMPARED:  # all pairs would take too long
+            return fit_ridge(self._unit[labeled], labels[labeled], classes).probs(self._unit)
+        rows = self._unit.astype(np.float32)
+        self._graph = self._graph or pool_graph(rows)
+        return fit_quickly(rows, labels, classes, graph=self._graph)
 
     def full(self, job: Job, watch: Callable[[], None]) -> Answer | None:
         """What the default method says; None if it cannot be trained yet. `watch` may raise Overtaken."""
