@@ -108,12 +108,13 @@ function choices(one) {
   const list = [];
   const own = labelOf(one);
   const guess = guessOf(one);
-  const nameless = kind === "new_class" && review === null;
-  if (nameless) list.push(naming(one));
-  if (guess && guess.id !== own?.id) list.push(tint(el("button", { className: nameless ? "" : "primary", textContent: guess.name, onclick: () => answer(one, guess.id) }), guess.id));
+  const odd = review === null && ["unknown", "new_class"].includes(kind);
+  const none = { className: odd && kind === "unknown" ? "primary" : "", textContent: "None of these", "aria-keyshortcuts": "X", onclick: () => foreign(one) };
+  if (odd && kind === "new_class") list.push(naming(one));
+  if (!own) list.push(el("button", none));
+  if (guess && guess.id !== own?.id) list.push(tint(el("button", { className: odd ? "" : "primary", textContent: guess.name, onclick: () => answer(one, guess.id) }), guess.id));
   if (own) list.push(el("button", { textContent: "Keep", onclick: () => answer(one, own.id) }));
   list.push(classSelect("Class…", "Another class", { onchange: (id) => id !== null && answer(one, id) }));
-  if (!own) list.push(el("button", { textContent: "None", title: "None of these classes (X)", onclick: () => foreign(one) }));
   if (own && review !== null) list.push(el("button", { textContent: "Unlabel", onclick: () => send(one, { action: "unlabel" }, "label taken away") }));
   return list;
 }

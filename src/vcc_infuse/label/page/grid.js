@@ -7,6 +7,7 @@ import { classSelect, neighbor, thumb } from "./tiles.js";
 const TILES = 48;
 const EDGE = 76;
 const GAP = 8;
+const LARGEST = 240;
 let cls = null;
 let batch = null;
 let marks = new Map();
@@ -17,19 +18,19 @@ let onScreen = false;
 let pickLine = "";
 
 /** How many tiles a screen shows without scrolling, at most 48: what is confirmed must have been seen. */
-function room() {
+function room(tiles = TILES) {
   const { clientWidth: width, clientHeight: height } = $("tiles");
   const fit = (length, edge) => Math.max(1, Math.floor((length + GAP) / (edge + GAP)));
-  const wanted = Math.min(TILES, Math.max(12, fit(width, EDGE) * fit(height, EDGE)));
+  const wanted = Math.min(tiles, Math.max(12, fit(width, EDGE) * fit(height, EDGE)));
   let columns = Math.min(3, fit(width, EDGE));
   const edge = () => Math.floor((width - GAP) / columns) - GAP;
   while (edge() > EDGE && fit(height - GAP, edge()) * columns < wanted) columns += 1;
-  return { wanted, columns, edge: edge() };
+  return { wanted, columns, edge: Math.min(edge(), LARGEST) };
 }
 
 /** Fit the tiles to the window; only a change of the window or a new batch moves them. */
 function fitTiles() {
-  const { columns, edge } = room();
+  const { columns, edge } = room(boxes.length);
   $("tiles").style.setProperty("--columns", columns);
   $("tiles").style.setProperty("--edge", `${edge}px`);
 }
@@ -72,7 +73,8 @@ function draw() {
   marks = new Map();
   at = -1;
   const name = store.classOf(cls)?.name ?? "";
-  $("grid-bound").textContent = boundWords(batch.bound, "");
+  const { bound } = batch;
+  $("grid-bound").textContent = bound ? `${boundWords(bound, "")}: ${count(bound.looked_at)} looked at, ${count(bound.wrong)} wrong` : "";
   if (!batch.tiles.length) return nothing(name);
   boxes = batch.tiles.slice(0, TILES).map(tile);
   fitTiles();
@@ -126,7 +128,8 @@ function drawFoot() {
   const name = store.classOf(cls)?.name ?? "";
   $("grid-confirm").classList.toggle("unused", !tiles);
   $("grid-confirm").replaceChildren(el("span", { textContent: right ? `Confirm ${right} as ${name}` : `None is ${name}` }), el("kbd", { textContent: "Enter" }));
-  const left = tiles ? `${plural(marks.size, "tile")} marked wrong · ${count(Math.max(0, batch.remaining - tiles))} more after these` : "";
+  const more = tiles ? Math.max(0, batch.remaining - tiles) : 0;
+  const left = tiles ? `${plural(marks.size, "tile")} marked wrong · ${more ? `${count(more)} more after these` : "these are the last"}` : "";
   if ($("grid-count").textContent !== left) $("grid-count").textContent = left;
 }
 

@@ -14,6 +14,8 @@ const FORMATS = {
 };
 let edited = null;
 
+const total = (state, part) => state.classes.reduce((sum, one) => sum + one[part], 0);
+
 /** Fixed rows: a number may change, its place may not. */
 function facts(state) {
   const error = state.error;
@@ -22,7 +24,7 @@ function facts(state) {
   return [
     ["Labeled", count(state.labeled), `of ${plural(state.images, "image")}${state.foreign ? `, ${count(state.foreign)} of no class` : ""}`],
     ["Error", error ? percent(error.value) : "–", error ? `${interval(error.low, error.high)} (95 %), ${plural(error.n, "audit image")}` : `${plural(state.audited, "audit image")} so far`],
-    ["Confirmed", count(state.bound?.labels ?? 0), boundWords(state.bound, "nothing in bulk yet")],
+    ["Confirmed in grids", count(total(state, "confirmed")), boundWords(state.bound, total(state, "confirmed") ? "Too few seen for a bound on the rest of a class" : "nothing yet")],
     ["Time", minutes(state.minutes), gain ? `${gain.minutes} more: error ${percent(gain.error)} (${interval(gain.low, gain.high)})` : pace(state)],
   ];
 }
@@ -33,16 +35,15 @@ const pace = (state) => (state.labeled ? `${((60 * state.minutes) / state.labele
 function drawFacts(state) {
   const rows = facts(state);
   if ($("facts").children.length !== rows.length)
-    $("facts").replaceChildren(...rows.map(([name]) => el("div", { className: name === "Confirmed" ? "two" : "" }, el("dt", { textContent: name }), el("dd", {}, el("b"), el("small")))));
+    $("facts").replaceChildren(...rows.map(([name]) => el("div", { className: name === "Confirmed in grids" ? "two" : "" }, el("dt", { textContent: name }), el("dd", {}, el("b"), el("small")))));
   rows.forEach(([, value, note], i) => {
     const [big, small] = $("facts").children[i].lastChild.children;
     if (big.textContent !== value) big.textContent = value;
     if (small.textContent !== note) small.textContent = note;
   });
-  const sum = (part) => state.classes.reduce((total, one) => total + one[part], 0);
   const share = (value) => `${state.images ? (100 * value) / state.images : 0}%`;
-  $("meter-labeled").style.width = share(sum("labels"));
-  $("meter-confirmed").style.width = share(sum("confirmed"));
+  $("meter-labeled").style.width = share(total(state, "labels"));
+  $("meter-confirmed").style.width = share(total(state, "confirmed"));
   $("meter").setAttribute("aria-valuemax", state.images);
   $("meter").setAttribute("aria-valuenow", state.labeled);
 }
@@ -76,12 +77,12 @@ function row(id) {
 
 function fill(node, one) {
   const [cap, name, counts, edit] = node.children;
-  const total = count(one.labels + one.confirmed);
+  const labels = count(one.labels + one.confirmed);
   if (cap.textContent !== one.key.toUpperCase()) cap.textContent = one.key.toUpperCase();
   if (name.textContent !== one.name) { name.textContent = one.name; name.title = one.name; }
-  if (counts.textContent !== total) counts.textContent = total;
+  if (counts.textContent !== labels) counts.textContent = labels;
   counts.title = `${one.labels} by you, ${one.confirmed} confirmed, ${one.suggested} suggested`;
-  edit.setAttribute("aria-label", `Edit class ${one.name}, ${total} labels`);
+  edit.setAttribute("aria-label", `Edit class ${one.name}, ${labels} labels`);
   return node;
 }
 
