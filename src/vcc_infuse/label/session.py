@@ -100,7 +100,16 @@ class Session:
                     action["promised"] = self._promised(action)
                 self._keep(action)
                 self.ask()
-            return {"ok": True, "version": self.state.version, "state": self.state_json()}
+            done = {"ok": True, "version": self.state.version, "state": self.state_json()}
+            return {**done, "again": self._again()} if action["action"] == "undo" else done
+
+    def _again(self) -> dict[str, Any] | None:
+        """The image whose answer was undone, to be shown once more; None if it was something else."""
+        undone = self.state.undone or {}
+        if undone.get("action") not in ("label", "skip", "foreign"):
+            return None
+        image = undone["image"]
+        return self._audit_item(image) if self.reserved[image] else self._item(image, "its answer was undone")
 
     def _read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         name = given.get("action")
@@ -245,6 +254,8 @@ class Session:
         with self.lock:
             state = self.state
             answer = self.answer
+            ends = ("error", "low", "high")
+            gain = {"minutes": 10, **dict(zip(ends, answer.gain, strict=True))} if answer.gain else None
             model = None
             if answer.kind in ("quick", "full"):
                 model = {"version": answer.version, "labels": answer.labels, "seconds": round(answer.seconds, 2),
@@ -264,7 +275,7 @@ class Session:
                 "bound": self.bound(),
                 "model": model,
                 "minutes": round(state.seconds / 60, 2),
-                "gain": self._gain(),
+                "gain": gain,
                 "undo": state.undo_depth,
                 "redo": state.redo_depth,
                 "message": self.message,
@@ -315,12 +326,6 @@ class Session:
         wrong, count = self.answer.wrong
         low, high = clopper_pearson(wrong, count, side="two")
         return {"value": wrong / count, "low": low, "high": high, "n": count}
-
-    def _gain(self) -> dict[str, float] | None:
-        if self.answer.gain is None:
-            return None
-        error, low, high = self.answer.gain
-        return {"minutes": 10, "error": error, "low": low, "high": high}
 
     def bound(self, cls: int | None = None) -> Bound | None:
         """The promise on what was confirmed as a whole, of one class or of all."""

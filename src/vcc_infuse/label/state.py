@@ -111,6 +111,11 @@ class LabelState:
         """How many undone actions can be done again."""
         return len(self._undone)
 
+    @property
+    def undone(self) -> dict[str, Any] | None:
+        """The action that was undone last and can be done again."""
+        return self._undone[-1] if self._undone else None
+
     def open_classes(self) -> dict[int, LabelClass]:
         """The classes that were not merged into others."""
         return {number: item for number, item in self.classes.items() if item.into is None}

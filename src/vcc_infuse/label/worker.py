@@ -180,7 +180,14 @@ class Learner:
         if not ((labels < 0) & ~hidden).any():
             return
         chosen = next_batch(
-            self._unit, labels, probs, count=NEXT, classes=len(job.classes) or None, exclude=hidden, seed=self.seed
+            self._unit,
+            labels,
+            probs,
+            count=NEXT,
+            classes=len(job.classes) or None,
+            exclude=hidden,
+            seed=self.seed,
+            names=job.names or None,
         )
         answer.following = list(zip(self.rows.images[chosen.rows].tolist(), chosen.reasons, strict=True))
 
