@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +346,7 @@ class Session:
             busy = self.state.judged() | self.unreadable
             busy[[image for image in held if image < len(self.pool)]] = True
             audits = iter([int(image) for image in self.reserve if not busy[image]])
-            others = iter(self._waiting(busy | self.reserved))
+            others = self._waiting(busy | self.reserved)
             position = self.state.answers + len(held)
             items: list[dict[str, Any]] = []
             while len(items) < count:
@@ -361,12 +361,12 @@ class Session:
                 items.append(self._audit_item(image) if self.reserved[image] else self._item(image, reason))
             return {"items": items}
 
-    def _waiting(self, busy: np.ndarray) -> list[tuple[int, str]]:
+    def _waiting(self, busy: np.ndarray) -> Iterator[tuple[int, str]]:
         """What the policy suggests, then the others at random."""
-        first = [(image, reason) for image, reason in self.answer.following if not busy[image]]
-        taken = {image for image, _ in first}
-        rest = [(int(image), "drawn at random") for image in self._order if not busy[image] and image not in taken]
-        return first + rest
+        first = {image: reason for image, reason in self.answer.following if not busy[image]}
+        yield from first.items()
+        rest = (int(image) for image in self._order if not busy[image] and image not in first)
+        yield from ((image, "drawn at random") for image in rest)
 
     def _audit_item(self, image: int) -> dict[str, Any]:
         return {"id": image, "audit": True, "reason": "drawn at random, to measure the error", "suggestion": None,
