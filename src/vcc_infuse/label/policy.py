@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ def next_batch(
     *,
     count: int = 20,
     classes: int | None = None,
+    names: Sequence[str] | None = None,
     exclude: np.ndarray | None = None,
     seed: int = 0,
 ) -> Suggestions:
@@ -53,6 +54,7 @@ def next_batch(
         probs: predictions of shape (rows, classes); by default those of a ridge head on the labels.
         count: of images; fewer where fewer are left.
         classes: how many there are, by default those among the labels.
+        names: of the classes, for the reasons.
         exclude: of shape (rows,), True for images not to be shown: skipped, foreign, kept for the audit, on the screen.
         seed: of k-means.
     """
@@ -60,7 +62,9 @@ def next_batch(
     candidates = np.flatnonzero(waiting)
     if len(candidates) == 0:
         return Suggestions(np.empty(0, np.int64), (), np.empty(0), "coverage")
-    return suggest_labels(features, labels, count=count, probs=probs, classes=classes, candidates=candidates, seed=seed)
+    return suggest_labels(
+        features, labels, count=count, probs=probs, classes=classes, names=names, candidates=candidates, seed=seed
+    )
 
 
 def is_audit(position: int, seed: int) -> bool:

@@ -99,7 +99,15 @@ class Session:
                     action["promised"] = self._promised(action)
                 self._keep(action)
                 self.ask()
-            return {"ok": True, "version": self.state.version, "state": self.state_json()}
+            answer = {"ok": True, "version": self.state.version, "state": self.state_json()}
+            return {**answer, "again": self._again()} if action["action"] == "undo" else answer
+
+    def _again(self) -> dict[str, Any] | None:
+        """The image whose answer was undone, to be shown once more."""
+        image = self.state.last_undone.get("image")
+        if image is None or self.state.judged()[image]:
+            return None
+        return self._audit_item(image) if self.reserved[image] else self._item(image, "undone")
 
     def _read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         name = given.get("action")

@@ -111,6 +111,11 @@ class LabelState:
         """How many undone actions can be done again."""
         return len(self._undone)
 
+    @property
+    def last_undone(self) -> Mapping[str, Any]:
+        """The action that a redo would do again; empty if there is none."""
+        return self._undone[-1] if self._undone else {}
+
     def open_classes(self) -> dict[int, LabelClass]:
         """The classes that were not merged into others."""
         return {number: item for number, item in self.classes.items() if item.into is None}

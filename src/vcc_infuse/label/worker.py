@@ -180,8 +180,9 @@ class Learner:
         if not ((labels < 0) & ~hidden).any():
             return
         chosen = next_batch(
-            self._unit, labels, probs, count=NEXT, classes=len(job.classes) or None, exclude=hidden, seed=self.seed
-        )
+            self._unit, labels, probs, count=NEXT, classes=len(job.classes) or None, names=job.names or None,
+            exclude=hidden, seed=self.seed,
+        )  # fmt: skip
         answer.following = list(zip(self.rows.images[chosen.rows].tolist(), chosen.reasons, strict=True))
 
     def _gain(self, job: Job, labels: np.ndarray) -> tuple[float, float, float] | None:

@@ -43,6 +43,7 @@ function best() {
 
 async function load(id = cls) {
   if (loading) return;
+  if (id !== cls) $("grid-bound").textContent = "";
   cls = id ?? best();
   drawPick();
   if (cls === null) return empty("No classes yet", "Label a few images one by one first: the grid fills as soon as the model knows two classes.", "one");
@@ -65,7 +66,6 @@ function empty(title, text, mode, next = null) {
   const go = next ? () => load(next.id) : () => $(`tab-${mode}`).click();
   const label = next ? `Go on with ${next.name}` : "Label one by one";
   $("tiles").replaceChildren(el("div", { className: "message" }, el("h1", { textContent: title }), el("p", { textContent: text }), el("button", { textContent: label, onclick: go })));
-  $("grid-bound").textContent = "";
   drawFoot();
 }
 

@@ -256,9 +256,8 @@ export const one = {
   },
   /** Someone else acted, or an undo went further back than this page: ask again, keep the image on the screen. */
   elsewhere(answer) {
-    const back = answer?.undone?.image ?? null;
-    items = items.slice(0, 1);
-    if (back !== null && items[0]?.id !== back) items.unshift({ id: back, audit: false, suggestion: null, alternatives: [], ...answer.undone.item });
+    const back = answer?.again ? [answer.again] : [];
+    items = [...back, ...items.slice(0, 1).filter((item) => item.id !== back[0]?.id)];
     draw();
     refill();
   },
