@@ -88,7 +88,7 @@ function draw() {
 
 function nothing(name) {
   const next = store.state.classes.filter((one) => one.id !== cls && one.suggested > 0).sort((one, other) => other.suggested - one.suggested)[0];
-  if (!store.state.model) return empty("The model is not ready", "It starts with a few labels of two classes. Label one by one until then.", "one");
+  if (!store.state.model) return empty("The model is not ready", "It needs labels of two classes, and a moment to learn. Label one by one until then.", "one");
   empty(`No more ${name}`, "Everything that the model puts in this class has been judged.", "one", next);
 }
 
