@@ -50,6 +50,8 @@ STUDIES = {
     "features": "arrays of features of a dataset, on which others compare",
     "finetune": "fine-tuning where frozen features are weak",
     "hand_out": "whether a cross-validated run is ever behind its probe, and its confidence",
+    "human_minutes": "minutes of simulated people to a classifier, and whether promises on bulk labels hold",
+    "label_server": "memory and latency of the labeling page with many photos",
     "lazy": "what lazy strong views save",
     "methods": "which method and calibrator is best on frozen features",
     "minutes": "error against minutes, for scikit-learn and for this library",

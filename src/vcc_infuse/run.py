@@ -28,6 +28,7 @@ from .selectors import Selector
 from .training import auto
 from .training.callbacks import Callback
 from .training.config import TrainConfig, check_compatible, check_lazy
+from .training.copies import group_copies
 from .training.cross_fit import cross_fit_seconds
 from .training.presets import FINETUNE_SIDE
 from .training.summary import about_skipped, peak_memory
@@ -304,6 +305,9 @@ def start(
     if run.bank is not None:
         with _continuable(folder, run.config, resume):
             run.bank.embed_all(data.split.labeled, progress=progress)
+            if data.dataset.groups is None and getattr(run.config.data, "group_by", "auto") == "auto":
+                data = group_copies(data, run.bank)
+                run.bank.source = data.dataset
             data = replace(data, dataset=run.bank.dataset())
             if run.reason and progress and not resume:  # nobody would read it otherwise
                 _advise(data, run.bank, run.trainer.config)

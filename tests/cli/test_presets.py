@@ -52,7 +52,7 @@ def test_auto_trains_small_images_from_scratch_and_says_why(tmp_path, capsys):
 
 
 @pytest.mark.skipif(find_spec(PACKAGES["tf_efficientnet_lite0"]) is None, reason="the extra `weights` is missing")
-def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, capsys, monkeypatch):
+def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, small_photos, capsys):
     """The real path: packaged ImageNet weights, a bank, a linear probe, a run that takes images afterwards."""
     words = ["--data", photos, "--labels", 8, "--steps", 5, "--bank.strong", 1, "--bank.weak", 1]
     assert train(*words, "--out", tmp_path / "r") == 0

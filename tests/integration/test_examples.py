@@ -39,7 +39,7 @@ def test_every_example_is_run_here():
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_example_runs(name, tmp_path, monkeypatch, capfd):
+def test_example_runs(name, small_photos, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *SHORT[name]])
     monkeypatch.syspath_prepend(ROOT / "examples")
@@ -66,7 +66,7 @@ def commands_of(page):
 
 
 @pytest.fixture
-def photos(tmp_path, monkeypatch):
+def photos(small_photos, tmp_path, monkeypatch):
     """The working directory of the README: photos/ and new_images/."""
     example("own_images").make_folder(tmp_path / "photos", unlabeled=20)
     for part, kept in (("labeled", 2), ("test", 4)):  # two labels of a class are too few to try fine-tuning on

@@ -176,7 +176,7 @@ def test_grid_with_corrections(page, serving):
     wrong = {tile["id"]: tile["class"] for tile in line["tiles"] if not tile["right"]}
     assert wrong == dict(zip(serving.names(tiles[:2]), [None, serving.class_id(other)], strict=True))
     assert serving.labels()[tiles[1]] == other
-    bound = serving.session.grid(serving.class_id(name), 1)["bound"]
+    bound = serving.session.grids.show(serving.class_id(name), 1, "teach")["bound"]
     words = f"At most {100 * bound['at_most']:.1f} % of these {bound['labels']} labels are wrong (95 %)"
     until(page, f"document.getElementById('grid-bound').textContent.startsWith({words!r})")
     page.keyboard.press("u")

@@ -84,7 +84,7 @@ def test_a_grid_confirms_a_batch_once_the_bound_allows_it(opened):
     assert [truth(server, tile["id"]) for tile in grid["tiles"]] == ["red"] * 20
     confidence = [tile["confidence"] for tile in grid["tiles"]]
     assert confidence == sorted(confidence, reverse=True)
-    size = len(server.session._grids[cls, "confirm"][1].images)
+    size = len(server.session.grids.members(grid["batch"]))
     looks = 0
     while True:
         looks += 1
@@ -133,6 +133,19 @@ def test_a_click_that_is_repeated_is_done_once(opened):
     first = client.post("/api/act", json=body).json()
     assert client.post("/api/act", json=body).json() == first
     assert (first["version"], first["state"]["minutes"]) == (1, 0.07)
+
+
+def test_undo_brings_the_image_back(opened):
+    server, client = opened
+    act(client, "new_class", name="red")
+    shown = client.get("/api/next?count=1").json()["items"][0]["id"]
+    act(client, "skip", image=shown)
+    assert client.post("/api/act", json={"action": "undo"}).json()["again"]["id"] == shown
+    audit = int(server.session.reserve[0])
+    act(client, "label", image=audit, **{"class": 0}, audit=True)
+    again = client.post("/api/act", json={"action": "undo"}).json()["again"]
+    assert (again["id"], again["audit"], again["suggestion"]) == (audit, True, None)
+    assert client.post("/api/act", json={"action": "undo"}).json()["again"] is None  # the class
 
 
 def test_a_restart_leads_to_the_same_state_and_undo_goes_on(photos, tmp_path):

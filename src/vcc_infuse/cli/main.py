@@ -133,7 +133,7 @@ def dispatch(words: list[str]) -> int | None:
     quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
     slow = name in ("train", "embed") and not quiet and "torch" not in sys.modules
     with phase(f"vcc-infuse {name}: loading PyTorch", shown=slow):  # which takes seconds
-        from ..utils.device import keep_freed_memory
+        from ..utils.memory import keep_freed_memory
 
         keep_freed_memory()
         module = importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)

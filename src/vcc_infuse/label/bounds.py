@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
-from scipy.stats import beta, binom, hypergeom
 
 from ..errors import UserError, check_choice, check_range
 
@@ -67,6 +66,8 @@ def clopper_pearson(
     >>> round(clopper_pearson(0, 59)[1], 3)
     0.05
     """
+    from scipy.stats import beta
+
     _check_counts(wrong, n)
     check_range("confidence", confidence, 0, 1)
     check_choice("side", side, ("upper", "two"))
@@ -111,6 +112,8 @@ def _most_wrong(batch: Batch, missed: float, alpha: float) -> int:
 
 def _few_clicks(batch: Batch, wrong: int, missed: float) -> float:
     """The probability of as few clicks as were seen, or fewer, if `wrong` images of the batch are wrong."""
+    from scipy.stats import binom, hypergeom
+
     shown = np.arange(min(wrong, batch.looked_at) + 1)
     chance = hypergeom.pmf(shown, batch.size, wrong, batch.looked_at)
     return float(chance @ binom.cdf(batch.wrong, shown, 1 - missed))
@@ -127,11 +130,13 @@ def pooled_bound(batches: Sequence[Batch], *, missed: float = MISSED, confidence
     nor their number is fixed. Let p be the share of wrong ones among the images of the batch not yet shown when a
     tile is drawn. The tile is clicked with probability p·d, d = 1 − missed, and overlooked with p·(1 − d), whatever
     came before. So exp(g·Σp + μ·overlooked − λ·clicks) is a supermartingale for g = d(1 − e^−λ) − (1 − d)(e^μ − 1),
-    and by Ville's inequality g·Σp + μ·overlooked ≤ λ·clicks + log(1/α) at all times at once. The wrong images that
-    nobody saw are at most r·Σp, r = max size / looked_at over the batches; μ = g/r gives the bound on both.
+    and by Ville's inequality g·Σp + μ·overlooked ≤ λ·clicks + log(1/α) at all times at once. The wrong images of a
+    batch that nobody saw were waiting at each of its draws, so Σp over its draws is at least their number times
+    1/size + … + 1/(size − looked_at + 1). Let r be the largest inverse of that sum over the batches: all wrong labels
+    are at most r·Σp + overlooked, and μ = g/r bounds that.
 
     >>> round(pooled_bound([Batch(500, 100, 0), Batch(500, 100, 1)])["at_most"], 3)
-    0.047
+    0.039
     """
     for batch in batches:
         _check_batch(batch)
@@ -139,20 +144,37 @@ def pooled_bound(batches: Sequence[Batch], *, missed: float = MISSED, confidence
     labels = sum(batch.size - batch.wrong for batch in batches)
     looked_at = sum(batch.looked_at for batch in batches)
     wrong = sum(batch.wrong for batch in batches)
-    ratio = max((batch.size / batch.looked_at if batch.looked_at else math.inf for batch in batches), default=1.0)
-    left = ratio * _weighted(wrong, missed, 1 - confidence)
+    unseen = any(batch.looked_at == 0 < batch.size for batch in batches)
+    left = math.inf if unseen else _most_left(batches, missed, 1 - confidence)
     at_most = min(left / labels, 1.0) if labels else 0.0
     return {"labels": labels, "looked_at": looked_at, "wrong": wrong, "at_most": at_most}
 
 
-def _weighted(wrong: int, missed: float, alpha: float) -> float:
-    """The least of (λ·clicks + log(1/α)) / g; g is bounded from below by e^μ − 1 ≤ (e − 1)·μ for μ = g/r ≤ 1."""
+def _most_left(batches: Sequence[Batch], missed: float, alpha: float) -> float:
+    """The least of r·(λ·clicks + log(1/α)) / g over the points λ, each with its part of α."""
+    wrong = sum(batch.wrong for batch in batches)
+    ratio = max((1 / _draws(batch) for batch in batches if batch.size), default=1.0)
     bounds = []
     for point, part in zip(POINTS, PARTS, strict=True):
         if wrong == 0 or math.isfinite(point):
-            gain = (1 - missed) * (1 - math.exp(-point)) / (1 + (math.e - 1) * missed)
-            bounds.append(((point * wrong if wrong else 0.0) - math.log(alpha * part)) / gain)
+            clicks = point * wrong if wrong else 0.0
+            bounds.append(ratio * (clicks - math.log(alpha * part)) / _gain(point, missed, ratio))
     return min(bounds)
+
+
+def _draws(batch: Batch) -> float:
+    """The sum of 1/size, 1/(size − 1), … over the draws from a batch."""
+    return float((1 / np.arange(batch.size - batch.looked_at + 1, batch.size + 1)).sum())
+
+
+def _gain(point: float, missed: float, ratio: float) -> float:
+    """g, which is also in μ = g/r: the root of a function that grows with g."""
+    from scipy.optimize import brentq
+
+    caught = (1 - missed) * (1 - math.exp(-point))
+    if missed == 0:
+        return caught
+    return float(brentq(lambda g: g + missed * math.expm1(min(g / ratio, 500.0)) - caught, 0.0, caught))
 
 
 def _check_counts(wrong: int, n: int) -> None:

@@ -7,14 +7,15 @@ the labels and, with less weight, from what was spread. With many labels the lab
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.sparse import csr_matrix, diags
 from scipy.special import log_softmax, softmax
 
 from ..pool_audit.arrays import blocks, check_features, check_labels, main_directions
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 DIRECTIONS = 256  # of most variance: the others change nothing and cost time
 NEIGHBORS = 15
@@ -97,7 +98,7 @@ def spread_labels(affinity: csr_matrix, labels: np.ndarray, classes: int) -> np.
     for _ in range(STEPS):
         scores = SPREAD * (affinity @ scores) + (1 - SPREAD) * start
     total = scores.sum(1, keepdims=True)
-    return np.divide(scores, total, out=np.zeros_like(scores), where=total > 0)
+    return np.asarray(np.divide(scores, total, out=np.zeros_like(scores), where=total > 0))
 
 
 def _fit(graph: PoolGraph, labels: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -118,6 +119,8 @@ def _fit(graph: PoolGraph, labels: np.ndarray, classes: int) -> tuple[np.ndarray
 
 def _temperature(graph: PoolGraph, labels: np.ndarray, classes: int) -> float:
     """The temperature under which labels that a head did not see are most likely."""
+    from scipy.optimize import minimize_scalar
+
     labeled = np.flatnonzero(labels >= 0)
     if len(labeled) < 2 * classes:
         return TEMPERATURE
@@ -139,6 +142,8 @@ def _temperature(graph: PoolGraph, labels: np.ndarray, classes: int) -> float:
 
 def _affinity(rows: np.ndarray) -> csr_matrix:
     """Cubed cosines to the nearest neighbors, in both directions, normalized by the degrees of both ends."""
+    from scipy.sparse import csr_matrix, diags
+
     count = min(NEIGHBORS, len(rows) - 1)
     near = np.empty((len(rows), count), np.int64)
     cosine = np.empty((len(rows), count), np.float32)

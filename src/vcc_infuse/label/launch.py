@@ -168,6 +168,7 @@ def _listen(port: int, folder: Path) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOSTS[0], number))
+            listener.listen()  # a browser that is too early waits
         except OSError as fault:
             listener.close()
             if number == port:

@@ -151,6 +151,7 @@ class Outputs:
         """labels.json of FiftyOne's image classification dataset, whose `data/` are the photos."""
         classes, labels = self._labels()
         table = {str(Path(name).with_suffix("")): number for name, number in labels.items()}
+        (self.out / "fiftyone").mkdir(exist_ok=True)
         write_json(self.out / "fiftyone" / "labels.json", {"classes": classes, "labels": table})
         return ["fiftyone/labels.json"]
 

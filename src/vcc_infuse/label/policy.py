@@ -42,8 +42,8 @@ def next_batch(
     *,
     count: int = 20,
     classes: int | None = None,
-    names: Sequence[str] | None = None,
     exclude: np.ndarray | None = None,
+    names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Suggestions:
     """The single images that are worth most, the best first: coverage up to four labels per class, then margin.
@@ -54,8 +54,8 @@ def next_batch(
         probs: predictions of shape (rows, classes); by default those of a ridge head on the labels.
         count: of images; fewer where fewer are left.
         classes: how many there are, by default those among the labels.
-        names: of the classes, for the reasons.
         exclude: of shape (rows,), True for images not to be shown: skipped, foreign, kept for the audit, on the screen.
+        names: of the classes, for the reasons.
         seed: of k-means.
     """
     waiting = labels < 0 if exclude is None else (labels < 0) & ~exclude

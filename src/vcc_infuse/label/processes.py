@@ -47,7 +47,7 @@ class Processes:
     def __init__(self, source: PoolSource, network: Any, out: Path, seed: int) -> None:
         self._arguments = (source, network, out, seed)
         self._context = multiprocessing.get_context("spawn")
-        self._children: list[tuple[Any, Connection]] = []
+        self.children: list[tuple[Any, Connection]] = []
         self._waiting: Job | None = None
         self._asked = threading.Condition()
         self._closed = False
@@ -64,7 +64,7 @@ class Processes:
         child = self._context.Process(target=work, args=(there, *arguments), daemon=True)
         child.start()
         there.close()
-        self._children.append((child, here))
+        self.children.append((child, here))
         threading.Thread(target=_listen, args=(here, receive), daemon=True).start()
 
     def submit(self, job: Job) -> None:
@@ -82,7 +82,7 @@ class Processes:
             if self._closed:
                 return
             try:
-                self._children[1][1].send(job)
+                self.children[1][1].send(job)
             except OSError:  # it has ended; labels are taken all the same
                 return
 
@@ -91,7 +91,7 @@ class Processes:
         with self._asked:
             self._closed = True
             self._asked.notify()
-        for child, connection in self._children:
+        for child, connection in self.children:
             child.kill()  # nothing is lost: what they write is only ever added to
             child.join(PATIENCE)
             connection.close()

@@ -296,12 +296,12 @@ class Routes:
         """Tiles of one class."""
         cls = _integer(request, "class", None, 10**9, low=0)
         purpose = request.query_params.get("purpose", "teach")
-        return await self._threaded(self.session.grid, cls, _integer(request, "count", 48, MOST_ITEMS), purpose)
+        return await self._threaded(self.session.grids.show, cls, _integer(request, "count", 48, MOST_ITEMS), purpose)
 
     async def clean(self, request: Request) -> Response:
         """What to look at again."""
         kind = request.query_params.get("kind", "")
-        return await self._threaded(self.session.clean, kind, _integer(request, "count", 48, MOST_ITEMS))
+        return await self._threaded(self.session.cleaning.show, kind, _integer(request, "count", 48, MOST_ITEMS))
 
     async def cls(self, request: Request) -> Response:
         """The labels of one class."""
@@ -310,7 +310,7 @@ class Routes:
             raise Refused(404, "there is no such class")
         offset = _integer(request, "offset", 0, 10**9, low=0)
         return await self._threaded(
-            self.session.of_class, int(text), offset, _integer(request, "count", 48, MOST_ITEMS)
+            self.session.cleaning.of_class, int(text), offset, _integer(request, "count", 48, MOST_ITEMS)
         )
 
     async def act(self, request: Request) -> Response:

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, check_choice
+from ..errors import UserError
 from .bounds import Bound, bulk_bound, clopper_pearson, pooled_bound
+from .cleaning import Cleaning
 from .embedding import THUMBNAILS, Progress
+from .grids import Grids
 from .images import ImagePool
 from .jobs import Answer, Job
 from .journal import Journal
-from .policy import Purpose, audit_reserve, grid_rows, is_audit
-from .state import CONFIRMED, FOREIGN, PERSON, SKIPPED, SOURCES, GridBatch, LabelState
+from .policy import audit_reserve, is_audit
+from .state import CONFIRMED, FOREIGN, PERSON, SKIPPED, GridBatch, LabelState
 from .thumbnails import Reader
 
 MOST_WRONG = 0.05  # share of wrong labels that a batch may have at most (95 %) to be confirmed as a whole
-BAD_BOUND = 0.3  # above it a batch is given up once there is a newer model
 ALTERNATIVES = 3
 GROWTH = 1.3  # times as many embedded images are worth a new answer
 FEWEST = 64
@@ -70,8 +71,6 @@ class Session:
         self.training = False
         self._submit = submit
         self._order = np.random.default_rng(seed).permutation(len(pool))
-        self._grids: dict[tuple[int, str], tuple[int, GridBatch, int]] = {}
-        self._last_grid = 0
         self._asked_with = 0  # images that were embedded when an answer was last asked for
         self.state = LabelState(len(pool))
         self.journal = Journal(out / "journal.jsonl")
@@ -81,6 +80,8 @@ class Session:
         except BaseException:
             self.journal.close()
             raise
+        self.grids = Grids(self)
+        self.cleaning = Cleaning(self)
 
     def close(self) -> None:
         """Release the folder."""
@@ -99,19 +100,20 @@ class Session:
                     action["promised"] = self._promised(action)
                 self._keep(action)
                 self.ask()
-            answer = {"ok": True, "version": self.state.version, "state": self.state_json()}
-            return {**answer, "again": self._again()} if action["action"] == "undo" else answer
+            done = {"ok": True, "version": self.state.version, "state": self.state_json()}
+            return {**done, "again": self._again()} if action["action"] == "undo" else done
 
     def _again(self) -> dict[str, Any] | None:
-        """The image whose answer was undone, to be shown once more."""
-        image = self.state.last_undone.get("image")
-        if image is None or self.state.judged()[image]:
+        """The image whose answer was undone, to be shown once more; None if it was something else."""
+        undone = self.state.undone or {}
+        if undone.get("action") not in ("label", "skip", "foreign"):
             return None
-        return self._audit_item(image) if self.reserved[image] else self._item(image, "undone")
+        image = undone["image"]
+        return self._audit_item(image) if self.reserved[image] else self._item(image, "its answer was undone")
 
     def _read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         name = given.get("action")
-        if name not in FIELDS:
+        if not isinstance(name, str) or name not in FIELDS:
             raise UserError(f"action must be one of {', '.join(FIELDS)}, got {str(name)[:50]!r}")
         client = given.get("client")
         if client is not None and (not isinstance(client, str) or len(client) > 64):
@@ -120,10 +122,8 @@ class Session:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e6:
             raise UserError(f"seconds must be a number of at least 0, got {str(seconds)[:50]!r}")
         action = {field: given[field] for field in FIELDS[name] if field in given}
-        if name == "grid" and type(action.get("batch")) is int:
-            open_grid = next((grid for grid in self._grids.values() if grid[0] == action["batch"]), None)
-            if open_grid is not None and action["batch"] not in self.state.batches:
-                action["members"] = sorted(open_grid[1].images)
+        if name == "grid" and type(action.get("batch")) is int and action["batch"] not in self.state.batches:
+            action["members"] = self.grids.members(action["batch"])
         return {"action": name, **action, "client": client, "seconds": seconds, "time": round(time.time(), 3)}
 
     def _promised(self, action: Mapping[str, Any]) -> bool:
@@ -192,7 +192,6 @@ class Session:
                 remedy = "restore the file, or give another --out"
                 raise UserError(f"{self.journal.path}, line {line} cannot be repeated ({fault}); {remedy}") from fault
         self.journal.records.clear()
-        self._last_grid = max(self.state.batches, default=0)
 
     # --- what the other processes say
 
@@ -255,6 +254,8 @@ class Session:
         with self.lock:
             state = self.state
             answer = self.answer
+            ends = ("error", "low", "high")
+            gain = {"minutes": 10, **dict(zip(ends, answer.gain, strict=True))} if answer.gain else None
             model = None
             if answer.kind in ("quick", "full"):
                 model = {"version": answer.version, "labels": answer.labels, "seconds": round(answer.seconds, 2),
@@ -274,7 +275,7 @@ class Session:
                 "bound": self.bound(),
                 "model": model,
                 "minutes": round(state.seconds / 60, 2),
-                "gain": self._gain(),
+                "gain": gain,
                 "undo": state.undo_depth,
                 "redo": state.redo_depth,
                 "message": self.message,
@@ -308,13 +309,14 @@ class Session:
         probs = self.answer.probs
         if probs is None:
             return None
-        gone = [place for place, number in enumerate(self.answer.classes) if not self._is_open(number)]
+        gone = [place for place, number in enumerate(self.answer.classes) if not self.is_open(number)]
         if gone:
             probs = probs.copy()
             probs[:, gone] = np.where(np.isfinite(probs[:, gone]), 0, np.nan)
         return probs
 
-    def _is_open(self, number: int) -> bool:
+    def is_open(self, number: int) -> bool:
+        """Whether a class exists and was not merged."""
         item = self.state.classes.get(number)
         return item is not None and item.into is None
 
@@ -324,12 +326,6 @@ class Session:
         wrong, count = self.answer.wrong
         low, high = clopper_pearson(wrong, count, side="two")
         return {"value": wrong / count, "low": low, "high": high, "n": count}
-
-    def _gain(self) -> dict[str, float] | None:
-        if self.answer.gain is None:
-            return None
-        error, low, high = self.answer.gain
-        return {"minutes": 10, "error": error, "low": low, "high": high}
 
     def bound(self, cls: int | None = None) -> Bound | None:
         """The promise on what was confirmed as a whole, of one class or of all."""
@@ -404,142 +400,5 @@ class Session:
         return [
             {"class": cls, "confidence": round(confidence, 4)}
             for cls, confidence in pairs
-            if self._is_open(cls) and not self.state.refused.get((image, cls))
+            if self.is_open(cls) and not self.state.refused.get((image, cls))
         ]
-
-    def grid(self, cls: int, count: int, purpose: Purpose = "teach") -> dict[str, Any]:
-        """The answer of /api/grid; `purpose` is that of a batch that begins, see `grid_rows`."""
-        check_choice("purpose", purpose, ("teach", "confirm"))
-        with self.lock:
-            self.state.open_class(cls)
-            probs = self.probs()
-            if probs is None or cls not in self.answer.classes:
-                return {"class": cls, "batch": None, "tiles": [], "remaining": 0, "bound": self.bound(cls)}
-            column = self.answer.classes.index(cls)
-            judged = self.state.judged() | self.reserved | self.unreadable | ~np.isfinite(probs[:, 0])
-            refused = self._refused()
-            number, batch, _ = self._open_grid(cls, purpose, judged, refused)
-            seen = judged.copy()
-            seen[list(batch.looked_at)] = True
-            members = np.array(sorted(batch.images), np.int64)
-            values = np.nan_to_num(probs.astype(np.float32))
-            looks = batch.looks
-            tiles = grid_rows(values, seen, column, count=count, batch=members, seed=1000 * number + looks)
-            guess = np.where(judged, -1, np.where(refused, -1, values).argmax(1))
-            promise = bulk_bound(batch.counts()) if looks else self.bound(cls)
-            return {
-                "class": cls,
-                "batch": number,
-                "tiles": [
-                    {"id": int(image), "confidence": round(float(confidence), 4)}
-                    for image, confidence in zip(tiles.rows, tiles.confidence, strict=True)
-                ],
-                "remaining": int((guess == column).sum()),
-                "bound": promise,
-            }
-
-    def _refused(self) -> np.ndarray:
-        refused = np.zeros((len(self.pool), len(self.answer.classes)), bool)
-        place = {cls: column for column, cls in enumerate(self.answer.classes)}
-        for (image, cls), value in self.state.refused.items():
-            if value and cls in place:
-                refused[image, place[cls]] = True
-        return refused
-
-    def _open_grid(
-        self, cls: int, purpose: Purpose, judged: np.ndarray, refused: np.ndarray
-    ) -> tuple[int, GridBatch, int]:
-        """The batch that the grids of a class are drawn from: the one begun, as long as it promises something."""
-        number, batch, version = self._grids.get((cls, purpose), (-1, GridBatch(cls, frozenset()), -1))
-        batch = self.state.batches.get(number, batch)
-        waiting = any(not judged[image] for image in batch.images - batch.looked_at)
-        newer = self.answer.version > version
-        useless = newer and (batch.looks == 0 or bulk_bound(batch.counts())["at_most"] > BAD_BOUND)
-        if batch.images and waiting and not batch.promised and not useless:
-            return number, batch, version
-        probs = self.probs()
-        assert probs is not None
-        column = self.answer.classes.index(cls)
-        members = grid_rows(
-            np.nan_to_num(probs.astype(np.float32)), judged, column, refused=refused, purpose=purpose
-        ).batch
-        self._last_grid += 1
-        self._grids[cls, purpose] = (self._last_grid, GridBatch(cls, frozenset(members.tolist())), self.answer.version)
-        return self._grids[cls, purpose]
-
-    def clean(self, kind: str, count: int) -> dict[str, Any]:
-        """The answer of /api/clean."""
-        kinds = {"doubtful": self._doubtful, "unknown": self._unknown, "new_class": self._new_class,
-                 "duplicates": self._duplicates}  # fmt: skip
-        if kind not in kinds:
-            raise UserError(f"kind must be one of {', '.join(kinds)}, got {kind[:50]!r}")
-        with self.lock:
-            return {"items": kinds[kind](count)}
-
-    def _clean_item(self, image: int, score: float, reason: str, group: int | None = None) -> dict[str, Any]:
-        label = int(self.state.label[image])
-        ranked = self.ranked(image)
-        return {"id": image, "class": label if label >= 0 else None, "suggestion": ranked[0] if ranked else None,
-                "score": round(score, 4), "group": group, "reason": reason}  # fmt: skip
-
-    def _doubtful(self, count: int) -> list[dict[str, Any]]:
-        state = self.state
-        items = []
-        for image, given, better, p in self.answer.doubtful:
-            if state.label[image] == given and self._is_open(better):
-                name = state.classes[better].name
-                item = self._clean_item(image, p, f"labeled {state.classes[given].name}, looks like {name}")
-                items.append({**item, "suggestion": {"class": better, "confidence": round(p, 4)}})
-        return items[:count]
-
-    def _unknown(self, count: int) -> list[dict[str, Any]]:
-        p = self.answer.unknown_p
-        scores = self.answer.scores
-        if p is None or scores is None:
-            return []
-        waiting = np.flatnonzero((p <= 0.05) & ~self.state.judged() & ~self.reserved)
-        order = waiting[np.argsort(-scores[waiting], kind="stable")][:count]
-        return [
-            self._clean_item(int(i), float(scores[i]), f"far from every labeled image (p = {p[i]:.3f})") for i in order
-        ]
-
-    def _new_class(self, count: int) -> list[dict[str, Any]]:
-        judged = self.state.judged()
-        items = []
-        for group, images in enumerate(self.answer.clusters):
-            waiting = [image for image in images if not judged[image] and not self.reserved[image]]
-            reason = f"{len(waiting)} images that resemble each other and no label: a new class?"
-            items += [self._clean_item(image, float(len(waiting)), reason, group) for image in waiting]
-        return items[:count]
-
-    def _duplicates(self, count: int) -> list[dict[str, Any]]:
-        items = []
-        for group in np.unique(self.copies[self.copies >= 0]).tolist():
-            images = np.flatnonzero(self.copies == group).tolist()
-            labels = {int(self.state.label[image]) for image in images} - {-1}
-            done = len(labels) == 1 and all(self.state.judged()[images])
-            if not done:
-                reason = "copies with different labels" if len(labels) > 1 else f"{len(images)} copies of one picture"
-                items += [self._clean_item(i, float(len(labels)), reason, group) for i in images]
-        items.sort(key=lambda item: -item["score"])
-        return items[:count]
-
-    def of_class(self, cls: int, offset: int, count: int) -> dict[str, Any]:
-        """The answer of /api/class/ID."""
-        with self.lock:
-            self.state.open_class(cls)
-            images = np.flatnonzero(self.state.label == cls)
-            probs = self.probs()
-            column = self.answer.classes.index(cls) if cls in self.answer.classes else None
-            confidence = np.full(len(images), np.nan)
-            if probs is not None and column is not None:
-                confidence = probs[images, column].astype(float)
-            order = np.argsort(np.nan_to_num(confidence, nan=-1.0), kind="stable")[offset : offset + count]
-            items = [
-                {
-                    "id": int(images[place]), "source": SOURCES[self.state.source[images[place]]],
-                    "confidence": round(float(confidence[place]), 4) if np.isfinite(confidence[place]) else None,
-                }
-                for place in order
-            ]  # fmt: skip
-            return {"items": items, "total": len(images)}

@@ -112,9 +112,9 @@ class LabelState:
         return len(self._undone)
 
     @property
-    def last_undone(self) -> Mapping[str, Any]:
-        """The action that a redo would do again; empty if there is none."""
-        return self._undone[-1] if self._undone else {}
+    def undone(self) -> dict[str, Any] | None:
+        """The action that was undone last and can be done again."""
+        return self._undone[-1] if self._undone else None
 
     def open_classes(self) -> dict[int, LabelClass]:
         """The classes that were not merged into others."""
@@ -189,7 +189,8 @@ class LabelState:
     def _check_label(self, action: Mapping[str, Any]) -> None:
         self.image(action.get("image"))
         self.open_class(action.get("class"))
-        if action.get("suggested") is not None and action["suggested"] not in self.classes:
+        suggested = action.get("suggested")
+        if suggested is not None and (type(suggested) is not int or suggested not in self.classes):
             raise UserError("suggested must be the number of a class, or null")
 
     def _do_label(self, action: Mapping[str, Any]) -> None:

@@ -180,9 +180,15 @@ class Learner:
         if not ((labels < 0) & ~hidden).any():
             return
         chosen = next_batch(
-            self._unit, labels, probs, count=NEXT, classes=len(job.classes) or None, names=job.names or None,
-            exclude=hidden, seed=self.seed,
-        )  # fmt: skip
+            self._unit,
+            labels,
+            probs,
+            count=NEXT,
+            classes=len(job.classes) or None,
+            exclude=hidden,
+            seed=self.seed,
+            names=job.names or None,
+        )
         answer.following = list(zip(self.rows.images[chosen.rows].tolist(), chosen.reasons, strict=True))
 
     def _gain(self, job: Job, labels: np.ndarray) -> tuple[float, float, float] | None:

@@ -30,7 +30,7 @@ from ..types import Losses, Step
 from ..utils.seeding import seed_step
 from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
-from .cross_fit import cross_fit, fit_linear_probe, obstacle_to
+from .cross_fit import cross_fit, fit_linear_probe, naive_error, obstacle_to
 from .distributed import average_gradients, gather
 from .hand_out import hand_out, scale_prior
 from .micro_batch import PROBE, fit_micro_batch
@@ -369,6 +369,7 @@ class Trainer:
             probe = fit_linear_probe(self)
             prior = scale_prior(self.algorithm, self.config)
             state.handed_out = hand_out(answers, state.classifier(), probe, state.calibrator, prior)
+            state.handed_out.cross_validated.update(naive_error(self))
         if self.config.progress and state.main:
             print(state.handed_out.describe() if state.handed_out else f"not cross-validated: {obstacle}", flush=True)
 

@@ -9,6 +9,7 @@ const EDGE = 76;
 const GAP = 8;
 const LARGEST = 240;
 let cls = null;
+let purpose = "teach";
 let batch = null;
 let marks = new Map();
 let boxes = [];
@@ -50,7 +51,7 @@ async function load(id = cls) {
   loading = true;
   $("tiles").classList.add("loading");
   try {
-    batch = await store.get(`/api/grid?class=${cls}&count=${room().wanted}`);
+    batch = await store.get(`/api/grid?class=${cls}&count=${room().wanted}&purpose=${purpose}`);
     draw();
   } catch (fault) {
     if (!fault.retry) empty("No grid", fault.message, "one");
@@ -161,6 +162,14 @@ function drawPick() {
   if (cls !== null) tint(pick, cls);
 }
 
+/** Unsure ones teach the model most; of sure ones a few grids are enough to promise something for all. */
+function drawFrom(name) {
+  purpose = name;
+  for (const button of $("grid-purposes").children) button.setAttribute("aria-pressed", String(button.dataset.purpose === name));
+  load();
+  $("stage").focus({ preventScroll: true });
+}
+
 function step(by) {
   const ids = store.state.classes.filter((one) => one.id >= 0).map((one) => one.id);
   if (ids.length) load(ids[(ids.indexOf(cls) + by + ids.length) % ids.length]);
@@ -196,6 +205,7 @@ export const grid = {
   start() {
     $("grid-class").onchange = (event) => { load(Number(event.target.value)); event.target.blur(); $("stage").focus({ preventScroll: true }); };
     $("grid-confirm").onclick = confirm;
+    for (const button of $("grid-purposes").children) button.onclick = () => drawFrom(button.dataset.purpose);
     new ResizeObserver(fitTiles).observe($("tiles"));
   },
 };
