@@ -1,4 +1,4 @@
-"""The labeling page in a real browser, against the real server: keys, grid, lost connections, undo, names that are HTML."""
+"""The labeling page in a real browser, on the real server: keys, grid, lost connections, undo, HTML in names."""
 
 import json
 import shutil
@@ -176,7 +176,7 @@ def test_grid_with_corrections(page, serving):
     wrong = {tile["id"]: tile["class"] for tile in line["tiles"] if not tile["right"]}
     assert wrong == dict(zip(serving.names(tiles[:2]), [None, serving.class_id(other)], strict=True))
     assert serving.labels()[tiles[1]] == other
-    bound = serving.session.grid(serving.class_id(name), 1)["bound"]
+    bound = serving.session.grids.show(serving.class_id(name), 1, "teach")["bound"]
     words = f"At most {100 * bound['at_most']:.1f} % of these {bound['labels']} labels are wrong (95 %)"
     until(page, f"document.getElementById('grid-bound').textContent.startsWith({words!r})")
     page.keyboard.press("u")
@@ -241,6 +241,7 @@ def test_undo_and_redo_also_beyond_a_reload(page, serving):
     page.keyboard.press("u")
     saved(page)
     assert serving.labels() == before
+    until(page, f"{SHOWN} === '{first}'")
 
 
 @prepared(6)
@@ -251,10 +252,10 @@ def test_a_slow_network_does_not_slow_the_hand(page, serving):
     done = label(page, serving, 6)
     assert counted(page) == len(before) + 6
     assert serving.labels() == before
-    # The server does the first click, but its answer is lost: the same click comes again, and counts once.
+    # The server does the first click, but its answer breaks off: the same click comes again, and counts once.
     click = json.loads(held[0].request.post_data)["client"]
     held[0].fetch()
-    held[0].abort()
+    held[0].fulfill(content_type="application/json", body='{"ok": tr')
     page.unroute("**/api/act")
     saved(page)
     assert serving.labels() == before | done

@@ -9,6 +9,7 @@ const EDGE = 76;
 const GAP = 8;
 const LARGEST = 240;
 let cls = null;
+let purpose = "teach";
 let batch = null;
 let marks = new Map();
 let boxes = [];
@@ -43,13 +44,14 @@ function best() {
 
 async function load(id = cls) {
   if (loading) return;
+  if (id !== cls) $("grid-bound").textContent = "";
   cls = id ?? best();
   drawPick();
   if (cls === null) return empty("No classes yet", "Label a few images one by one first: the grid fills as soon as the model knows two classes.", "one");
   loading = true;
   $("tiles").classList.add("loading");
   try {
-    batch = await store.get(`/api/grid?class=${cls}&count=${room().wanted}`);
+    batch = await store.get(`/api/grid?class=${cls}&count=${room().wanted}&purpose=${purpose}`);
     draw();
   } catch (fault) {
     if (!fault.retry) empty("No grid", fault.message, "one");
@@ -65,7 +67,6 @@ function empty(title, text, mode, next = null) {
   const go = next ? () => load(next.id) : () => $(`tab-${mode}`).click();
   const label = next ? `Go on with ${next.name}` : "Label one by one";
   $("tiles").replaceChildren(el("div", { className: "message" }, el("h1", { textContent: title }), el("p", { textContent: text }), el("button", { textContent: label, onclick: go })));
-  $("grid-bound").textContent = "";
   drawFoot();
 }
 
@@ -88,7 +89,7 @@ function draw() {
 
 function nothing(name) {
   const next = store.state.classes.filter((one) => one.id !== cls && one.suggested > 0).sort((one, other) => other.suggested - one.suggested)[0];
-  if (!store.state.model) return empty("The model is not ready", "It starts with a few labels of two classes. Label one by one until then.", "one");
+  if (!store.state.model) return empty("The model is not ready", "It needs labels of two classes, and a moment to learn. Label one by one until then.", "one");
   empty(`No more ${name}`, "Everything that the model puts in this class has been judged.", "one", next);
 }
 
@@ -161,6 +162,14 @@ function drawPick() {
   if (cls !== null) tint(pick, cls);
 }
 
+/** Unsure ones teach the model most; of sure ones a few grids are enough to promise something for all. */
+function drawFrom(name) {
+  purpose = name;
+  for (const button of $("grid-purposes").children) button.setAttribute("aria-pressed", String(button.dataset.purpose === name));
+  load();
+  $("stage").focus({ preventScroll: true });
+}
+
 function step(by) {
   const ids = store.state.classes.filter((one) => one.id >= 0).map((one) => one.id);
   if (ids.length) load(ids[(ids.indexOf(cls) + by + ids.length) % ids.length]);
@@ -196,6 +205,7 @@ export const grid = {
   start() {
     $("grid-class").onchange = (event) => { load(Number(event.target.value)); event.target.blur(); $("stage").focus({ preventScroll: true }); };
     $("grid-confirm").onclick = confirm;
+    for (const button of $("grid-purposes").children) button.onclick = () => drawFrom(button.dataset.purpose);
     new ResizeObserver(fitTiles).observe($("tiles"));
   },
 };

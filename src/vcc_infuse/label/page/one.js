@@ -160,24 +160,29 @@ function badges(item) {
 function drawAnswer(item) {
   const cls = suggested(item);
   if (!cls) {
-    const text = item.audit
-      ? "Drawn at random and shown without a suggestion: your answer measures the error."
-      : "No suggestion yet. The model starts with the first labels of two classes.";
-    $("answer").replaceChildren(el("p", { className: "sentence", textContent: store.state.classes.length ? text : "Name what you see: the first name is the first class." }));
+    $("answer").replaceChildren(el("p", { className: "sentence", textContent: whyNoSuggestion(item) }));
     return;
   }
-  const confidence = item.suggestion.confidence;
+  const { confidence } = item.suggestion;
+  const sure = confidence > 0.995 ? "> 99 %" : percent(confidence);
   const meter = el("i");
   meter.style.width = `${100 * confidence}%`;
   const button = el("button", { className: "primary accept", onclick: accept, "aria-keyshortcuts": "Enter" },
-    el("span", { className: "guess", textContent: cls.name }), el("span", { className: "share", textContent: percent(confidence) }),
+    el("span", { className: "guess", textContent: cls.name }), el("span", { className: "share", textContent: sure }),
     el("kbd", { textContent: "Enter" }), el("span", { className: "sureness" }, meter));
-  button.setAttribute("aria-label", `Accept the suggestion ${cls.name}, ${percent(confidence)} sure`);
+  button.setAttribute("aria-label", `Accept the suggestion ${cls.name}, ${sure} sure`);
   const others = (item.alternatives ?? []).filter((other) => other.class !== cls.id && store.classOf(other.class)).slice(0, 3);
   const hint = item.unknown_p !== null && item.unknown_p <= UNLIKELY ? "Unlike all that you have labeled: perhaps none of these" : item.reason;
   $("answer").replaceChildren(tint(button, cls.id), el("div", { className: "others" },
     ...others.map((other) => chip(store.classOf(other.class), percent(other.confidence)))),
     el("p", { className: "why", textContent: hint ?? "" }));
+}
+
+function whyNoSuggestion(item) {
+  const used = store.state.classes.filter((one) => one.labels + one.confirmed).length;
+  if (!store.state.classes.length) return "Name what you see: the first name is the first class.";
+  if (item.audit) return "Drawn at random and shown without a suggestion: your answer measures the error.";
+  return used < 2 ? "No suggestion yet. The model starts with the first labels of two classes." : "No suggestion for this one yet: the model is learning.";
 }
 
 function chip(cls, note = "") {
@@ -256,9 +261,8 @@ export const one = {
   },
   /** Someone else acted, or an undo went further back than this page: ask again, keep the image on the screen. */
   elsewhere(answer) {
-    const back = answer?.undone?.image ?? null;
-    items = items.slice(0, 1);
-    if (back !== null && items[0]?.id !== back) items.unshift({ id: back, audit: false, suggestion: null, alternatives: [], ...answer.undone.item });
+    const back = answer?.again ? [answer.again] : [];
+    items = [...back, ...items.slice(0, 1).filter((item) => item.id !== back[0]?.id)];
     draw();
     refill();
   },

@@ -222,12 +222,14 @@ async function request(path, body) {
   const options = { signal: AbortSignal.timeout(TIMEOUT), credentials: "same-origin" };
   if (body) Object.assign(options, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   let response;
+  let answer;
   try {
     response = await fetch(path, options);
+    answer = await response.json();
   } catch {
+    // An answer that broke off on its way is no answer either.
     throw Object.assign(new Error("No connection to the server. Is vcc-infuse label still running?"), { retry: true });
   }
-  const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer;
   const locked = response.status === 401;
   const text = locked ? "This page is locked. Open the address that vcc-infuse label has printed." : answer.error ?? `error ${response.status}`;
