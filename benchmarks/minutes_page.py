@@ -172,7 +172,8 @@ def counts(results: Sequence[Cell]) -> Cell:
 
 def together(bulk: Cell) -> Bound:
     """The promise on all labels that were kept; the clicks in batches that were given up count."""
-    return pooled_bound([Batch(*batch["counts"], kept=batch["kept"]) for batch in bulk["batches"]])
+    batches = [Batch(*batch["counts"])._replace(kept=batch["kept"]) for batch in bulk["batches"]]
+    return pooled_bound(batches)
 
 
 def holds(claim: Cell) -> bool:
