@@ -137,6 +137,7 @@ def test_photos_of_different_sizes_are_resized_and_that_is_said(tmp_path, photos
     shutil.copytree(photos, odd)
     Image.new("RGB", (61, 50), "red").save(odd / "train" / "red" / "large.png")
     words = ["--data", odd, "--labels", 8, "--preset", "frozen", *SMALL, "--steps", 2, "--cache", tmp_path / "cache"]
+    words += ["--cross_fit", "false"]
     assert train(*words, "--progress", "true", "--out", tmp_path / "r") == 0
     assert "the images are resized to 160×160 for the network; the option size sets another" in capsys.readouterr().out
     assert yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["size"] == 160

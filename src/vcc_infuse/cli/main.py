@@ -160,7 +160,7 @@ def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[
         return f"interrupted{begun}", 130
     if not isinstance(fault, Exception) or isinstance(fault, OSError):
         return None
-    from ..training.trainer import Interrupted  # not before: it imports torch
+    from ..training.interrupt import Interrupted  # not before: it imports torch
     from ..utils.io import in_words
 
     if isinstance(fault, Interrupted):

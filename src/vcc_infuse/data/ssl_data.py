@@ -188,10 +188,11 @@ class SSLData:
         y = dataset.train.y.copy()
         y[rows] = dataset.test.y
         known = np.sort(np.concatenate([self.split.labeled, rows]))
-        torn = np.isin(groups[rows], groups[self.split.labeled]).any()
+        if not np.isin(groups[rows], groups[self.split.labeled]).any():  # nothing is torn apart
+            return replace(self, dataset=dataset)
         wanted = np.bincount(y[rows], minlength=len(dataset.classes))
-        chosen = sample_groups(y[known], groups[known], wanted, np.random.RandomState(0)) if torn else []
-        if not len(chosen):  # nothing is torn, or there are no two groups to choose from
+        chosen = sample_groups(y[known], groups[known], wanted, np.random.RandomState(0))
+        if not len(chosen):  # there are no two groups to choose from
             return replace(self, dataset=dataset)
         validation = known[chosen]
         back = replace(dataset, train=replace(dataset.train, y=y), test=None, validation=None)
