@@ -56,6 +56,7 @@ STUDIES = {
     "methods": "which method and calibrator is best on frozen features",
     "minutes": "error against minutes, for scikit-learn and for this library",
     "pools": "unknown images, copies, wrong labels, class shares and suggestions in messy pools",
+    "pool_training": "training where the pool has other class shares, or images of no class",
     "profile_step": "where the time of a step goes",
     "select_stream": "time and memory of ranking up to ten million rows",
     "selection_trial": "other rules of selection",

@@ -25,7 +25,8 @@ def test_clopper_pearson_is_that_of_scipy(wrong, n, confidence):
 def test_nothing_looked_at_promises_nothing():
     assert clopper_pearson(0, 0) == (0, 1)
     assert bulk_bound(Batch(100, 0, 0))["at_most"] == 1
-    assert pooled_bound([Batch(100, 0, 0), Batch(100, 100, 0)])["at_most"] == 1
+    assert pooled_bound([Batch(100, 0, 0)])["at_most"] == 1
+    assert 0.5 < pooled_bound([Batch(100, 0, 0), Batch(100, 100, 0)])["at_most"] < 0.52  # all of the first may be wrong
     assert pooled_bound([]) == {"labels": 0, "looked_at": 0, "wrong": 0, "at_most": 0}
     assert bulk_bound(Batch(0, 0, 0)) == {"labels": 0, "looked_at": 0, "wrong": 0, "at_most": 0}
     assert bulk_bound(Batch(3, 3, 3))["labels"] == 0
@@ -137,6 +138,23 @@ def test_the_sum_over_batches_holds_at_all_times(shares):
             left_before += left
         held.append(good)
     assert np.mean(held) >= 0.95
+
+
+def test_batches_that_were_given_up_count():
+    """Keeping what looks good is choosing by the outcome: promises on the kept alone would break."""
+    rng = np.random.default_rng(2)
+    held = {"all": [], "kept": []}
+    for _ in range(100):
+        begun, left_kept = [], 0
+        for _ in range(40):
+            batch, left = next(simulate(rng, 0.1, looks=1))
+            begun.append(batch._replace(kept=batch.wrong <= 2))
+            left_kept += left if begun[-1].kept else 0
+        for name, some in (("all", begun), ("kept", [batch for batch in begun if batch.kept])):
+            bound = pooled_bound(some)
+            held[name].append(left_kept <= bound["at_most"] * bound["labels"] + 1e-9)
+    assert np.mean(held["all"]) >= 0.95
+    assert np.mean(held["kept"]) < 0.95
 
 
 def test_the_sum_over_batches_is_of_use():

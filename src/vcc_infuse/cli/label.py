@@ -36,9 +36,11 @@ def run(argv: Sequence[str]) -> None:
     options = parser.read(argv)
     given = vars(options)
     photos, label_file = _photos_of(options.photos, options.label_file)
-    names = (given[f"model.{name}"] for name in ("name", "weights", "input_size"))
+    network = Network(
+        given["model.name"], given["model.weights"], given["model.input_size"], options.device, options.engine
+    )
     session = LabelOptions(
-        out=options.out, label_file=label_file, network=Network(*names, options.device, options.engine),
+        out=options.out, label_file=label_file, network=network,
         seed=options.seed, most_wrong=options.most_wrong, label_studio=options.label_studio,
     )  # fmt: skip
     source = PoolSource(photos, limits_of(options), options.follow_links)

@@ -11,6 +11,10 @@ that were looked at and missed stay labels, so the promise counts them.
 
 **Looks.** Who goes on as long as he likes and stops when the figure pleases him needs bounds that hold after every
 grid at once: look j of a batch spends 1/(j(j + 1)) of the 5 %, which adds up to no more than 5 % over all looks.
+
+**Batches that are given up.** The promise on a batch breaks for at most 5 % of the batches *begun*. Who keeps only
+batches that look good chooses by the outcome, so a promise on all labels kept must count the clicks in the batches that
+were given up, too (`pooled_bound`). Whether a batch belongs to those counted must be known before it is looked at.
 """
 
 from __future__ import annotations
@@ -44,12 +48,14 @@ class Batch(NamedTuple):
         looked_at: of these, drawn at random.
         wrong: of those looked at, clicked as wrong; they are no longer labels of this class.
         looks: grids that were confirmed, each of which showed a bound.
+        kept: whether the rest became labels; False for a batch that was given up because its bound was bad.
     """
 
     size: int
     looked_at: int
     wrong: int
     looks: int = 1
+    kept: bool = True
 
 
 def clopper_pearson(
@@ -90,11 +96,20 @@ def bulk_bound(batch: Batch, *, missed: float = MISSED, confidence: float = CONF
     """
     _check_batch(batch)
     check_range("missed", missed, 0, 1)
-    alpha = (1 - confidence) / (max(batch.looks, 1) * (max(batch.looks, 1) + 1))
-    left = _most_wrong(batch, missed, alpha) - batch.wrong
+    left = _left_in(batch, missed, 1 - confidence)
     labels = batch.size - batch.wrong
     at_most = left / labels if labels else 0.0
     return {"labels": labels, "looked_at": batch.looked_at, "wrong": batch.wrong, "at_most": at_most}
+
+
+def _left_in(batch: Batch, missed: float, alpha: float) -> int:
+    """Wrong labels that a batch can still hold after any number of looks."""
+    return _most_wrong(batch, missed, alpha * _part(max(batch.looks, 1))) - batch.wrong
+
+
+def _part(number: int) -> float:
+    """The part of the 5 % for look (or batch) 1, 2, …; all of them add up to 1."""
+    return 1 / (number * (number + 1))
 
 
 def _most_wrong(batch: Batch, missed: float, alpha: float) -> int:
@@ -126,6 +141,10 @@ PARTS = (0.4, 0.15, 0.15, 0.15, 0.15)
 def pooled_bound(batches: Sequence[Batch], *, missed: float = MISSED, confidence: float = CONFIDENCE) -> Bound:
     """The promise on the labels of several batches together, after any number of looks at any of them.
 
+    It is the better of two promises, each with half of the 5 %. One adds up what `bulk_bound` leaves in each batch that
+    was kept, batch b with 1/(b(b + 1)) of the 5 %: all of these hold at once, whichever are kept. The other knows that
+    bad luck does not add up, and is better where hardly a batch was given up:
+
     Batches follow one another, the person picks classes and stops as he likes, so neither the sizes of the samples
     nor their number is fixed. Let p be the share of wrong ones among the images of the batch not yet shown when a
     tile is drawn. The tile is clicked with probability p·d, d = 1 − missed, and overlooked with p·(1 − d), whatever
@@ -135,17 +154,25 @@ def pooled_bound(batches: Sequence[Batch], *, missed: float = MISSED, confidence
     1/size + … + 1/(size − looked_at + 1). Let r be the largest inverse of that sum over the batches: all wrong labels
     are at most r·Σp + overlooked, and μ = g/r bounds that.
 
+    Args:
+        batches: all that were begun, in this order, those given up with `kept=False`: their clicks count, their images
+            do not.
+        missed: the share of wrong tiles that people overlook, at most.
+        confidence: of the promise.
+
     >>> round(pooled_bound([Batch(500, 100, 0), Batch(500, 100, 1)])["at_most"], 3)
-    0.039
+    0.043
     """
     for batch in batches:
         _check_batch(batch)
     check_range("missed", missed, 0, 1)
-    labels = sum(batch.size - batch.wrong for batch in batches)
+    labels = sum(batch.size - batch.wrong for batch in batches if batch.kept)
     looked_at = sum(batch.looked_at for batch in batches)
     wrong = sum(batch.wrong for batch in batches)
-    unseen = any(batch.looked_at == 0 < batch.size for batch in batches)
-    left = math.inf if unseen else _most_left(batches, missed, 1 - confidence)
+    unseen = any(batch.looked_at == 0 < batch.size and batch.kept for batch in batches)
+    half = (1 - confidence) / 2
+    summed = sum(_left_in(batch, missed, half * _part(b)) for b, batch in enumerate(batches, 1) if batch.kept)
+    left = summed if unseen else min(summed, _most_left(batches, missed, half))
     at_most = min(left / labels, 1.0) if labels else 0.0
     return {"labels": labels, "looked_at": looked_at, "wrong": wrong, "at_most": at_most}
 
@@ -153,7 +180,7 @@ def pooled_bound(batches: Sequence[Batch], *, missed: float = MISSED, confidence
 def _most_left(batches: Sequence[Batch], missed: float, alpha: float) -> float:
     """The least of r·(λ·clicks + log(1/α)) / g over the points λ, each with its part of α."""
     wrong = sum(batch.wrong for batch in batches)
-    ratio = max((1 / _draws(batch) for batch in batches if batch.size), default=1.0)
+    ratio = max((1 / _draws(batch) for batch in batches if batch.size and batch.kept), default=1.0)
     bounds = []
     for point, part in zip(POINTS, PARTS, strict=True):
         if wrong == 0 or math.isfinite(point):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -231,12 +231,11 @@ class Session:
                 return
             state = self.state
             classes = state.open_classes()
-            labels = int((state.label >= 0).sum())
             job = Job(
                 state.version, state.label.copy(), (state.status > 0) | self.unreadable | self.reserved,
                 state.status == FOREIGN, state.audit.copy(), tuple(classes),
                 tuple(item.name for item in classes.values()),
-                60 * labels / state.seconds if state.seconds > 60 else 0.0, self._full(),
+                60 * int((state.label >= 0).sum()) / max(state.seconds, 60.0), self._full(),
             )  # fmt: skip
             self.training = len(classes) > 1
             self._asked_with = self.embedded
@@ -254,8 +253,7 @@ class Session:
         with self.lock:
             state = self.state
             answer = self.answer
-            ends = ("error", "low", "high")
-            gain = {"minutes": 10, **dict(zip(ends, answer.gain, strict=True))} if answer.gain else None
+            gain = answer.gain and {"minutes": 10, **dict(zip(("error", "low", "high"), answer.gain, strict=True))}
             model = None
             if answer.kind in ("quick", "full"):
                 model = {"version": answer.version, "labels": answer.labels, "seconds": round(answer.seconds, 2),
@@ -331,9 +329,9 @@ class Session:
         """The promise on what was confirmed as a whole, of one class or of all."""
         batches = [batch for batch in self.state.batches.values() if batch.promised]
         batches = [batch for batch in batches if cls is None or self._final(batch.cls) == cls]
-        if not batches:
-            return None
-        return bulk_bound(batches[0].counts()) if len(batches) == 1 else pooled_bound([b.counts() for b in batches])
+        if len(batches) > 1:
+            return pooled_bound([batch.counts() for batch in batches])
+        return bulk_bound(batches[0].counts()) if batches else None
 
     def _final(self, cls: int) -> int:
         """The class that a class was merged into at last."""
@@ -346,9 +344,9 @@ class Session:
         with self.lock:
             held = set(skip)
             busy = self.state.judged() | self.unreadable
-            busy[[image for image in held if 0 <= image < len(self.pool)]] = True
+            busy[[image for image in held if image < len(self.pool)]] = True
             audits = iter([int(image) for image in self.reserve if not busy[image]])
-            others = iter(self._waiting(busy | self.reserved))
+            others = self._waiting(busy | self.reserved)
             position = self.state.answers + len(held)
             items: list[dict[str, Any]] = []
             while len(items) < count:
@@ -363,22 +361,20 @@ class Session:
                 items.append(self._audit_item(image) if self.reserved[image] else self._item(image, reason))
             return {"items": items}
 
-    def _waiting(self, busy: np.ndarray) -> list[tuple[int, str]]:
+    def _waiting(self, busy: np.ndarray) -> Iterator[tuple[int, str]]:
         """What the policy suggests, then the others at random."""
-        first = [(image, reason) for image, reason in self.answer.following if not busy[image]]
-        taken = {image for image, _ in first}
-        rest = [(int(image), "drawn at random") for image in self._order if not busy[image] and image not in taken]
-        return first + rest
+        first = {image: reason for image, reason in self.answer.following if not busy[image]}
+        yield from first.items()
+        rest = (int(image) for image in self._order if not busy[image] and image not in first)
+        yield from ((image, "drawn at random") for image in rest)
 
     def _audit_item(self, image: int) -> dict[str, Any]:
-        reason = "drawn at random, to measure the error"
-        return {"id": image, "audit": True, "reason": reason, "suggestion": None, "alternatives": [],
-                "unknown_p": None, "copies": 0}  # fmt: skip
+        return {"id": image, "audit": True, "reason": "drawn at random, to measure the error", "suggestion": None,
+                "alternatives": [], "unknown_p": None, "copies": 0}  # fmt: skip
 
     def _item(self, image: int, reason: str) -> dict[str, Any]:
         ranked = self.ranked(image)
         p = self.answer.unknown_p
-        known = p is not None and np.isfinite(p[image])
         group = self.copies[image]
         return {
             "id": image,
@@ -386,7 +382,7 @@ class Session:
             "reason": reason,
             "suggestion": ranked[0] if ranked else None,
             "alternatives": ranked[1 : 1 + ALTERNATIVES],
-            "unknown_p": round(float(p[image]), 4) if p is not None and known else None,
+            "unknown_p": round(float(p[image]), 4) if p is not None and np.isfinite(p[image]) else None,
             "copies": int((self.copies == group).sum()) - 1 if group >= 0 else 0,
         }
 
