@@ -30,6 +30,7 @@ COMMANDS = {
     "suggest": "suggest which images to label next, from no label on",
     "report": "write a web page about one run, or a comparison of several",
     "list": "show algorithms, calibrators, selectors, models and data sources",
+    "doctor": "check the installation: versions, device, weights, cache, disk",
 }
 DISK = {
     (errno.ENOSPC, errno.EDQUOT): "free some space",
@@ -132,9 +133,10 @@ def dispatch(words: list[str]) -> int | None:
     quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
     slow = name in ("train", "embed") and not quiet and "torch" not in sys.modules
     with phase(f"vcc-infuse {name}: loading PyTorch", shown=slow):  # which takes seconds
-        from ..utils.device import keep_freed_memory
+        if name != "doctor":  # it has to work without PyTorch
+            from ..utils.device import keep_freed_memory
 
-        keep_freed_memory()
+            keep_freed_memory()
         module = importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)
     status: int | None = module.run(words[1:])
     return status
