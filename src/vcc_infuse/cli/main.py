@@ -31,6 +31,7 @@ COMMANDS = {
     "report": "write a web page about one run, or a comparison of several",
     "list": "show algorithms, calibrators, selectors, models and data sources",
     "doctor": "check the installation: versions, device, weights, cache, disk",
+    "completion": "print a script that completes commands and options in bash, zsh or fish",
 }
 DISK = {
     (errno.ENOSPC, errno.EDQUOT): "free some space",

@@ -52,6 +52,8 @@ LIMITS = {
 }
 ALONE = object()
 """The value of an option that stands alone; for a switch it means true."""
+SHOW_PARSER = "--show-parser"
+"""The word on which a command hands over its parser and does nothing else."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,14 @@ def unknown_option(word: str, known: Iterable[str], *, owner: str = "", prog: st
     return UserError(f"{word} is not an option{of}{did_you_mean(word, known)}; `{command}` lists all")
 
 
+class ParserShown(Exception):  # noqa: N818 - nothing went wrong
+    """Carries the parser of a command to `vcc-infuse completion`, which describes it to a shell."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises UserError instead of printing its usage and leaving."""
 
@@ -257,6 +267,8 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the words of the command line."""
+        if list(argv) == [SHOW_PARSER]:
+            raise ParserShown(self)
         try:
             options, rest = self.parse_known_args(argv)
         except argparse.ArgumentError as fault:
