@@ -39,9 +39,7 @@ def whole_command() -> argparse.ArgumentParser:
     commands = parser.add_subparsers()
     for name, text in COMMANDS.items():
         described = train_parser() if name == "train" else parser_of(name)
-        command = commands.add_parser(name, parents=[described], add_help=False, help=text)
-        for action in command._actions:  # argparse has no public way to list them
-            suggest_values(action)
+        commands.add_parser(name, parents=[described], add_help=False, help=text)
     return parser
 
 
@@ -54,6 +52,8 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     try:
         module.run([SHOW_PARSER])
     except ParserShown as shown:
+        for action in shown.parser.added:
+            suggest_values(action)
         return shown.parser
     raise AssertionError(f"{command} reads its words without a Parser")
 
@@ -77,7 +77,7 @@ def train_parser() -> argparse.ArgumentParser:
         else:
             known = words_of(name, plain)
             number = not known and plain in (int, float)
-            parser.add_argument(f"--{name}", choices=known, type=plain if number else None, help=text)
+            suggest_values(parser.add_argument(f"--{name}", choices=known, type=plain if number else None, help=text))
     return parser
 
 

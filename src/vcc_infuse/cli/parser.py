@@ -244,7 +244,7 @@ def unknown_option(word: str, known: Iterable[str], *, owner: str = "", prog: st
 class ParserShown(Exception):  # noqa: N818 - nothing went wrong
     """Carries the parser of a command to `vcc-infuse completion`, which describes it to a shell."""
 
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
+    def __init__(self, parser: Parser) -> None:
         super().__init__(parser.prog)
         self.parser = parser
 
@@ -253,13 +253,13 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that raises UserError instead of printing its usage and leaving."""
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
-        self.known: list[str] = []
+        self.added: list[argparse.Action] = []
         super().__init__(prog, description=description, epilog=epilog, allow_abbrev=False, exit_on_error=False)
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Add an option and remember its names, to suggest one where the user mistypes it."""
-        self.known += [name for name in names if name.startswith("--")]
-        return super().add_argument(*names, **options)
+        """Add an option and remember it, to suggest its name where the user mistypes it."""
+        self.added.append(super().add_argument(*names, **options))
+        return self.added[-1]
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse where a required argument is missing."""
@@ -275,7 +275,8 @@ class Parser(argparse.ArgumentParser):
             name = (fault.argument_name or "").rpartition("/")[2]  # "-o/--output" is one option
             raise UserError(f"{name} {fault.message}") from fault
         if rest:
-            raise unknown_option(rest[0].partition("=")[0], self.known, prog=self.prog)
+            known = [name for action in self.added for name in action.option_strings if name.startswith("--")]
+            raise unknown_option(rest[0].partition("=")[0], known, prog=self.prog)
         return options
 
 
