@@ -35,6 +35,11 @@ bench: .venv/installed-dev
 paper: .venv/installed
 	$(BIN)/python -m paper all --scale smoke --seeds 1 --cells runs/cells --out runs/tables
 
+# The documentation as a site that opens from the disk: site/index.html.
+.PHONY: docs
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -48,4 +53,4 @@ paper: .venv/installed
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache site

@@ -134,7 +134,10 @@ def test_the_readmes_python_works(photos, capsys):
     assert names["confidence"].shape == (8,)
 
 
-@pytest.mark.parametrize("page", ["python.md", "own-loop.md", "pools.md"])
+RUNNABLE = ["python.md", "own-loop.md", "pools.md", "embeddings.md", "imbalance.md", "resume.md", "vcc.md", "infuse.md"]
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
 def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = code_blocks((ROOT / "docs" / page).read_text(), "python")
