@@ -79,13 +79,38 @@ def test_a_package_that_cannot_be_imported(monkeypatch, capsys):
     assert found["checks"][-1]["remedy"] == "pip install --force-reinstall torchvision"
 
 
-@pytest.mark.parametrize("absent", ["torch", "packaging"])
+OTHERS = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from vcc_infuse.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+EVERYTHING = "torch,torchvision,numpy,scipy,sklearn,tqdm,yaml,PIL,timm,onnxruntime,jsonargparse,shtab,packaging"
+
+
+def without(packages, *words):
+    """Run a command where packages are missing."""
+    return subprocess.run([sys.executable, "-c", OTHERS, packages, *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("absent", ["torch", "packaging", EVERYTHING])
 def test_it_works_where_packages_are_missing(absent):
-    hidden = f"import sys; sys.modules.update(dict.fromkeys({[absent, absent + '.requirements']}))"
-    code = f"{hidden}; from vcc_infuse.cli.main import main; sys.exit(main(['doctor']))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = without(absent, "doctor")
     assert (ended.returncode, ended.stderr) == (1, "")
     assert "pip install" in ended.stdout
+
+
+def test_other_commands_point_to_it():
+    ended = without(EVERYTHING, "list")
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "`vcc-infuse doctor` says what is missing" in ended.stderr
 
 
 def test_a_source_tree_that_is_not_installed(monkeypatch, capsys):
