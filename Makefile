@@ -35,7 +35,7 @@ bench: .venv/installed-dev
 paper: .venv/installed
 	$(BIN)/python -m paper all --scale smoke --seeds 1 --cells runs/cells --out runs/tables
 
-# The documentation as a site that opens from the disk: site/index.html.
+# The documentation as a site without outside resources; `python -m http.server -d site` shows it, search included.
 .PHONY: docs
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
