@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vcc_infuse.augment.views import ImageViews
-from vcc_infuse.utils.device import keep_freed_memory
+from vcc_infuse.utils.memory import keep_freed_memory
 
 from . import pil
 from .page import Part

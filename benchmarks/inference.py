@@ -6,7 +6,7 @@ import torch
 
 from vcc_infuse.models import SmallConv, WideResNet
 from vcc_infuse.training.trainer import Trainer
-from vcc_infuse.utils.device import keep_freed_memory
+from vcc_infuse.utils.memory import keep_freed_memory
 
 from .page import Part
 from .turns import Maker, Work, take_turns

@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from vcc_infuse.cli.parser import Parser, integer
-from vcc_infuse.utils.device import keep_freed_memory
 from vcc_infuse.utils.io import write_json, write_text
+from vcc_infuse.utils.memory import keep_freed_memory
 
 from .reference import reference_step
 from .turns import Work

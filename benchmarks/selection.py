@@ -14,7 +14,7 @@ from vcc_infuse.data.ssl_data import SSLData, load
 from vcc_infuse.models import SmallConv, WideResNet
 from vcc_infuse.selectors import INFUSE, Selector
 from vcc_infuse.training.trainer import Trainer
-from vcc_infuse.utils.device import keep_freed_memory
+from vcc_infuse.utils.memory import keep_freed_memory
 
 from .page import Part
 from .reference import reference_step

@@ -15,7 +15,7 @@ from vcc_infuse.data.ssl_data import SSLData
 from vcc_infuse.models import MLP, Identity, SmallConv, WideResNet
 from vcc_infuse.training.trainer import Trainer
 from vcc_infuse.types import Calibrated, PseudoLabels, Step
-from vcc_infuse.utils.device import keep_freed_memory
+from vcc_infuse.utils.memory import keep_freed_memory
 
 from .turns import Maker
 

@@ -14,8 +14,8 @@ from vcc_infuse.cli.main import run_guarded
 from vcc_infuse.cli.parser import Parser, integer, one_of
 from vcc_infuse.errors import UserError
 from vcc_infuse.runs.folder import versions
-from vcc_infuse.training.trainer import Interrupted
-from vcc_infuse.utils.device import keep_freed_memory
+from vcc_infuse.training.interrupt import Interrupted
+from vcc_infuse.utils.memory import keep_freed_memory
 
 from .collect import collect
 from .cost import forecast

@@ -24,7 +24,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm.auto import tqdm
 
 from vcc_infuse.errors import OptionError, UserError
-from vcc_infuse.training.trainer import Interrupted
+from vcc_infuse.training.interrupt import Interrupted
 
 from .banks import bank_key, open_bank
 from .cell import Cell

@@ -11,6 +11,7 @@ import torch
 from vcc_infuse import SSLData
 from vcc_infuse.data.split import balanced
 from vcc_infuse.data.ssl_data import load
+from vcc_infuse.models import Timm
 
 torch.set_num_threads(1)
 
@@ -37,6 +38,22 @@ def pytest_terminal_summary(terminalreporter, config):
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(part.ru_utime + part.ru_stime for part in usage)
     terminalreporter.write_line(f"CPU time: {seconds / 60:.1f} minutes, of all processes together")
+
+
+@pytest.fixture
+def small_photos(monkeypatch):
+    """Pretrained networks see photos at 64 pixels instead of 224 and more, and none is exported on a busy machine."""
+    monkeypatch.setattr("vcc_infuse.bank.onnx_engine.WORTH", float("inf"))
+    monkeypatch.setattr(Timm, "native_size", lambda network: 64)
+
+
+@pytest.fixture
+def few_digits(monkeypatch):
+    """A fourth of the digits, where a whole pool is embedded."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: (images[:450], labels[:450]))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ from vcc_infuse.bank.bank import Bank
 from vcc_infuse.cli.main import main
 from vcc_infuse.run import prepare
 from vcc_infuse.run_config import RunConfig
-from vcc_infuse.training.trainer import Interrupted, Trainer
+from vcc_infuse.training.interrupt import Interrupted
+from vcc_infuse.training.trainer import Trainer
 
 QUIET = {"device": "cpu", "progress": False, "report": False}
 # A network with random weights, which are drawn from the seed of the run.
@@ -24,10 +25,11 @@ NETWORK = {"class_path": "Timm", "init_args": {"name": "test_resnet", "weights":
 FROZEN = {
     **QUIET,
     **{"preset": "frozen", "steps": 4, "eval_every": 2, "batch_size": 4, "labels": 8, "seed": 3},
+    "cross_fit": False,
     "model": NETWORK,
 }
 WORDS = """--preset frozen --steps 4 --eval_every 2 --batch_size 4 --labels 8 --seed 3 --device cpu --progress false
-    --report false --model Timm --model.name test_resnet --model.weights none""".split()
+    --report false --model Timm --model.name test_resnet --model.weights none --cross_fit false""".split()
 
 
 @pytest.fixture(scope="module")

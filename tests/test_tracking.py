@@ -19,7 +19,7 @@ from tests.helpers.processes import together
 from vcc_infuse import FixMatch, SmallConv, Softmax, Trainer, UserError
 from vcc_infuse.cli.main import main
 from vcc_infuse.tracking import reliability_image
-from vcc_infuse.training.trainer import Interrupted
+from vcc_infuse.training.interrupt import Interrupted
 
 SMALL = dict(steps=12, eval_every=4, batch_size=8, unlabeled_ratio=2, progress=False)
 WORDS = (

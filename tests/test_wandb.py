@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.test_tracking import Stopping, lines, numbers, train
 from vcc_infuse import UserError
-from vcc_infuse.training.trainer import Interrupted
+from vcc_infuse.training.interrupt import Interrupted
 
 
 @pytest.fixture

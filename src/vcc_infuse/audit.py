@@ -35,6 +35,7 @@ from .pool_audit import (
 from .pool_audit.arrays import blocks
 from .pool_audit.unknown import ALPHA
 from .run_config import DataConfig, RunConfig
+from .training.copies import keep_together, known_rows
 from .utils.device import resolve_device, unit_features
 from .utils.io import read_yaml
 from .utils.manifest import check_links
@@ -166,6 +167,9 @@ def _run_images(run: Path, options: RunSource, *, hashed: bool = False) -> Audit
     config = _config(run, options)
     data = _load(config, run, predictor)
     rows = _unit_rows(predictor, data, config, options)
+    assert isinstance(config.data, DataConfig)
+    if config.data.group_by == "auto":  # as the run did
+        data = keep_together(data, rows[known_rows(data)])
     dataset = data.dataset
     parts = np.full(len(dataset.train), "other", dtype="<U10")
     parts[data.split.pool] = "pool"

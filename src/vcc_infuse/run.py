@@ -27,15 +27,17 @@ from .runs.folder import RunFolder
 from .selectors import Selector
 from .training import auto
 from .training.callbacks import Callback
-from .training.config import TrainConfig, check_compatible, check_lazy
+from .training.config import check_compatible, check_lazy
+from .training.copies import group_copies
 from .training.cross_fit import cross_fit_seconds
+from .training.interrupt import Interrupted
 from .training.presets import FINETUNE_SIDE
 from .training.summary import about_skipped, peak_memory
-from .training.trainer import Interrupted, Trainer
+from .training.trainer import Trainer
 from .utils.device import resolve_device
 from .utils.io import read_json, read_yaml
 from .utils.manifest import check_links, settle
-from .utils.progress import duration, phase
+from .utils.progress import duration, phase, say
 from .utils.serialization import Trust
 
 __all__ = ["Result", "RunConfig", "resume", "train"]
@@ -43,7 +45,6 @@ __all__ = ["Result", "RunConfig", "resume", "train"]
 FINISH = 3.0  # seconds for a linear probe, the report, and everything else that is not timed
 LONG = 3600.0  # seconds from which on a run is announced with a warning
 KEEP = 0.75  # of the side of decoded photos: networks above it are shown smaller versions of these
-PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 # A run that is continued may find its data elsewhere, use another device and show something else.
 CHANGEABLE = ("data", "root", "label_file", "cache", "device", "engine", "progress")
 
@@ -304,9 +305,12 @@ def start(
     if run.bank is not None:
         with _continuable(folder, run.config, resume):
             run.bank.embed_all(data.split.labeled, progress=progress)
+            if data.dataset.groups is None and getattr(run.config.data, "group_by", "auto") == "auto":
+                data = group_copies(data, run.bank)
+                run.bank.source = data.dataset
             data = replace(data, dataset=run.bank.dataset())
             if run.reason and progress and not resume:  # nobody would read it otherwise
-                _advise(data, run.bank, run.trainer.config)
+                auto.advise(data, run.bank, run.trainer.config)
     created = run.bank is not None and folder is not None  # by `_continuable`
     text = run.config.to_yaml() if folder else None
     summary = run.trainer.fit(data, config=text, resume=resume or created, force=force)
@@ -334,13 +338,6 @@ def _continuable(folder: RunFolder | None, config: RunConfig, resume: bool) -> I
         if new:
             new.remove_unstarted()
         raise
-
-
-def say(*lines: str, shown: bool) -> None:
-    """Lines on the screen, from the first process only."""
-    if shown and os.environ.get("RANK", "0") == "0":
-        for line in lines:
-            print(line, flush=True)
 
 
 def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
@@ -387,27 +384,3 @@ def _facts(data: SSLData) -> str:
     facts = f"{images:,} images, {len(data.split.labeled):,} labels, {len(dataset.classes)} classes"
     facts += f", {measured} more labels kept for validation" if validated else ""
     return facts + (f", {len(dataset.skipped)} skipped" if dataset.skipped else "")
-
-
-def _advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
-    """Say whether frozen features serve; compare with a few steps of fine-tuning where they seem weak."""
-    error = auto.probe_error(data)
-    if error is None:
-        return say("too few labels per class to tell whether frozen features serve", shown=config.progress)
-    facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
-    if error <= auto.WEAK_FEATURES:
-        return say(f"{facts}: frozen features serve well", shown=config.progress)
-    seconds = auto.trial_seconds(bank)
-    if seconds > PATIENCE:
-        say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
-        return None
-    say(facts, shown=config.progress)
-    with phase("comparing with fine-tuning", shown=config.progress):
-        errors = auto.compare_finetuning(data, config)
-    if errors is not None:
-        # A difference of one image in ten is needed to tell; ties go to the cheaper one.
-        finetune = errors.finetuned < errors.frozen - 0.1
-        better = "--preset finetune may be better here" if finetune else "frozen features serve well"
-        numbers = f"frozen {100 * errors.frozen:.0f} %, fine-tuned {100 * errors.finetuned:.0f} % error"
-        say(f"on {errors.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
-    return None

@@ -122,6 +122,7 @@ class DataOptions(TypedDict, total=False):
     augment: str | Mapping[str, Any]
     label_file: str | None
     validation: float | Literal["none"]
+    group_by: str
     limits: Limits | None
 
 
@@ -146,6 +147,7 @@ class DataConfig:
     augment: str | Mapping[str, Any] = "natural"
     label_file: str | None = None
     validation: float | Literal["none"] = 0.2
+    group_by: str = "auto"
     limits: Limits | None = None
 
     def absolute(self) -> DataConfig:

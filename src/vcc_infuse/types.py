@@ -80,6 +80,7 @@ class Task:
         steps: steps of the run.
         batch_size: labeled examples per step, over all processes.
         unlabeled_batch_size: unlabeled examples per step, over all processes.
+        label_groups: the group of each label, (labeled,), where some belong together; they share a fold.
     """
 
     classes: int
@@ -89,6 +90,7 @@ class Task:
     steps: int
     batch_size: int
     unlabeled_batch_size: int
+    label_groups: Tensor | None = None
 
 
 class LazyViews(Mapping[str, Tensor]):
@@ -264,6 +266,10 @@ class Step:
     def progress(self) -> float:
         """The fraction of the run that is done, 0…1."""
         return self.number / self.steps
+
+    def momentum(self, limit: float) -> float:
+        """The momentum of a running mean: `limit`, or less in a short run, so that the mean follows in a 20th of it."""
+        return min(limit, max(0.0, 1 - 20 / self.steps))
 
     def confidence(self, images: Tensor, outputs: WeakOutputs) -> Calibrated:
         """Where a calibrator plugs in."""

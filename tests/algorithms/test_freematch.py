@@ -19,7 +19,7 @@ from vcc_infuse.types import Calibrated
 def test_thresholds_follow_a_slow_loop():
     torch.manual_seed(0)
     method = FreeMatch(momentum=0.9)
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     level, probs_, hist = 1 / 3, [1 / 3] * 3, [1 / 3] * 3
     seen = set()
     for _ in range(12):
@@ -41,7 +41,7 @@ def test_thresholds_follow_a_slow_loop():
 
 def test_bounds_of_the_thresholds():
     method = FreeMatch(min_threshold=0.9, max_threshold=0.95)
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     method.eval()
     method.global_threshold.fill_(0.99)
     method.probs.copy_(torch.tensor([0.6, 0.56, 0.1]))
@@ -63,7 +63,7 @@ def slow_fairness(method, logits, weights):
 def test_fairness_against_a_slow_loop(weights):
     """The last case leaves two classes without a prediction."""
     method = FreeMatch()
-    make_step(method)
+    make_step(method, steps=10**6)
     method.probs.copy_(torch.tensor([0.5, 0.3, 0.2]))
     method.histogram.copy_(torch.tensor([0.6, 0.3, 0.1]))
     logits = torch.tensor([[2.0, 0, 0], [0, 1.0, 0], [0, 0.5, 1.5], [1.0, 0.2, 0]])
@@ -74,7 +74,7 @@ def test_fairness_against_a_slow_loop(weights):
 
 def test_without_selected_examples_the_fairness_term_and_its_gradient_are_zero():
     method = FreeMatch()
-    make_step(method)
+    make_step(method, steps=10**6)
     logits = torch.randn(4, 3, requires_grad=True)
     loss = method._unfairness(logits, torch.zeros(4))
     loss.backward()
@@ -84,7 +84,7 @@ def test_without_selected_examples_the_fairness_term_and_its_gradient_are_zero()
 
 def test_fairness_enters_with_its_factor():
     method = FreeMatch(fairness=0.5)
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     step.model.eval()
     method.eval()
     method.global_threshold.fill_(0.38)
@@ -97,7 +97,7 @@ def test_fairness_enters_with_its_factor():
 
 def test_the_confidence_of_the_calibrator_is_used():
     method = FreeMatch()
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     method.eval()
     method.global_threshold.fill_(0.8)
     pseudo = method.pseudo_label(Calibrated(random_probs(2), torch.tensor([0.9, 0.7])), step)
@@ -111,7 +111,7 @@ def test_thresholds_stay_in_bounds_and_weights_follow_the_batch(seed, rows):
     probs, order, results = random_probs(rows, scale=6), torch.randperm(rows), []
     for chosen in (probs, probs[order]):
         method = FreeMatch(momentum=0.3)
-        step = make_step(method)
+        step = make_step(method, steps=10**6)
         results.append(pseudo_labels(method, step, chosen).weights)
         assert ((method.class_thresholds() >= 0) & (method.class_thresholds() <= 1)).all()
     # Rounding of the mean may move the threshold past a confidence that equals it.
@@ -121,3 +121,15 @@ def test_thresholds_stay_in_bounds_and_weights_follow_the_batch(seed, rows):
 def test_an_upper_bound_below_the_lower_one_is_refused():
     with pytest.raises(UserError, match=r"max_threshold must be a number in \[0.9, 1\], got 0.5"):
         FreeMatch(min_threshold=0.9, max_threshold=0.5)
+
+
+def test_in_a_short_run_the_threshold_reaches_the_confidence():
+    """With the momentum of a long run it would come less than half of the way in 600 steps."""
+    method = FreeMatch()
+    step = make_step(method, steps=600)
+    probs = torch.tensor([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01], [0.01, 0.01, 0.98]])
+    for _ in range(60):  # a tenth of the run
+        pseudo_labels(method, step, probs)
+    assert float(method.global_threshold) == pytest.approx(0.98 - (0.98 - 1 / 3) * (1 - 20 / 600) ** 60)
+    assert make_step(FreeMatch(), steps=10**6).momentum(0.999) == 0.999
+    assert make_step(FreeMatch(), steps=4).momentum(0.999) == 0

@@ -24,7 +24,7 @@ def slow_weights(confidence, mean, variance):
 def test_running_gaussian_without_alignment():
     torch.manual_seed(0)
     method = SoftMatch(align=False, momentum=0.9)
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     mean, variance = 1 / 3, 1.0
     for _ in range(15):
         probs = random_probs(8)
@@ -39,7 +39,7 @@ def test_running_gaussian_without_alignment():
 
 def test_alignment_changes_the_weights_and_not_the_labels():
     method = SoftMatch(momentum=0.5)
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     probs = torch.tensor([[0.5, 0.4, 0.1], [0.8, 0.1, 0.1], [0.6, 0.3, 0.1], [0.7, 0.1, 0.2]])
     pseudo = pseudo_labels(method, step, probs)
     mean = [statistics.mean(column) for column in zip(*probs.tolist(), strict=True)]
@@ -56,7 +56,7 @@ def test_alignment_changes_the_weights_and_not_the_labels():
 def test_per_class_statistics():
     """A mean and a variance per predicted class."""
     method = SoftMatch(align=False, per_class=True, momentum=0.9)
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     conf = {0: [0.5, 0.7, 0.9], 1: [0.6], 2: []}
     rows = [[c if k == label else (1 - c) / 2 for k in range(3)] for label, cs in conf.items() for c in cs]
     pseudo = pseudo_labels(method, step, torch.tensor(rows))
@@ -70,7 +70,7 @@ def test_per_class_statistics():
 
 def test_weights_use_the_gaussian_of_the_predicted_class():
     method = SoftMatch(align=False, per_class=True).eval()
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     method.eval()
     method.mean.copy_(torch.tensor([0.9, 0.4, 0.4]))
     method.variance.copy_(torch.tensor([0.01, 0.01, 0.01]))
@@ -80,7 +80,7 @@ def test_weights_use_the_gaussian_of_the_predicted_class():
 
 def test_without_alignment_the_confidence_of_the_calibrator_is_used():
     method = SoftMatch(align=False)
-    step = make_step(method)
+    step = make_step(method, steps=10**6)
     method.eval()
     method.mean.fill_(0.8)
     method.variance.fill_(0.04)
@@ -96,7 +96,7 @@ def test_weights_lie_between_zero_and_one_and_follow_the_batch(seed, align, per_
     probs, order = random_probs(rows, scale=6), torch.randperm(rows)
     for chosen in (probs, probs[order]):
         method = SoftMatch(align=align, per_class=per_class, momentum=0.5)
-        step = make_step(method)
+        step = make_step(method, steps=10**6)
         results.append(pseudo_labels(method, step, chosen).weights)
     assert ((results[0] >= 0) & (results[0] <= 1)).all()
     torch.testing.assert_close(results[0][order], results[1])

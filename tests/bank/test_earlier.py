@@ -2,14 +2,14 @@
 
 import itertools
 import os
-import subprocess
-import sys
 from dataclasses import replace
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 import torch
 from tests.bank.test_bank import CONFIG, MEAN, STD, OnDemand, fill, make_bank, make_dataset
+from tests.helpers.processes import fork, wait
 
 from vcc_infuse.bank import earlier, storage
 from vcc_infuse.bank import encoder as encoder_module
@@ -234,33 +234,21 @@ def test_processes_share_what_is_new(tmp_path):
     assert make_bank(tmp_path, later).missing() == 0
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, {root!r})
-from tests.bank import test_earlier as t
-t.storage.CHUNK = 8
-t.encoder_module.fast_bf16 = lambda device: False
-pool = t.images(0, 400)
-bank = t.make_bank({cache!r}, t.dataset_of(pool[::-1], pool[:9]))
-print("ready", flush=True)
-sys.stdin.readline()
-t.fill(bank, rank=int(sys.argv[1]), world=2)
-print(bank.taken)
-"""
-
-
 def test_two_processes_at_the_same_time(tmp_path):
     pool = images(0, 400)
     before = fill(make_bank(tmp_path, dataset_of(pool[:380], pool[380:])))
-    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    script = SCRIPT.format(root=root, cache=str(tmp_path))
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": root}
-    both = [subprocess.Popen([sys.executable, "-c", script, str(rank)], **pipes) for rank in range(2)]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    taken = [int(process.communicate("go\n")[0]) for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert max(taken) > 0
+    both_opened = get_context("fork").Barrier(2, timeout=60)
+
+    def take_part(rank):
+        bank = make_bank(tmp_path, dataset_of(pool[::-1], pool[:9]))
+        both_opened.wait()
+        fill(bank, rank=rank, world=2)
+        print(bank.taken)
+
+    logs = [tmp_path / "said0", tmp_path / "said1"]
+    processes = [fork(lambda rank=rank: take_part(rank), log) for rank, log in enumerate(logs)]
+    assert [wait(process) for process in processes] == [0, 0]
+    assert max(int(log.read_text()) for log in logs) > 0
     bank = make_bank(tmp_path, dataset_of(pool[::-1], pool[:9]))  # which compares all checksums
     assert bank.missing() == 0
     np.testing.assert_array_equal(bank.features["train"][20:], before.features["train"][::-1])

@@ -1,6 +1,7 @@
 """The comparison of methods on features: its ranks, its rows, and that a killed study continues."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -104,6 +105,7 @@ def test_engines_are_compared_in_turns(tmp_path, capsys):
 def test_error_against_minutes(tmp_path, monkeypatch):
     timm = minutes.Timm
     monkeypatch.setattr(minutes, "Timm", lambda name, input_size: timm("test_resnet", "none", input_size or 32))
+    monkeypatch.setattr(minutes.vcc_infuse, "train", partial(minutes.vcc_infuse.train, steps=3, batch_size=4))
     folder = tmp_path / "photos"
     for number, part in enumerate(("train", "test")):
         for color in ("red", "blue"):

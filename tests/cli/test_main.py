@@ -8,7 +8,7 @@ from vcc_infuse import UserError
 from vcc_infuse.cli.main import run_guarded
 from vcc_infuse.errors import OptionError
 from vcc_infuse.training.distributed import ProcessLost
-from vcc_infuse.training.trainer import Interrupted
+from vcc_infuse.training.interrupt import Interrupted
 
 
 def outcome(fault, capsys, *words):

@@ -5,8 +5,8 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.helpers.processes import fork, wait
 
 from vcc_infuse.cli.main import main
 from vcc_infuse.runs.checkpoint import digest
@@ -286,13 +287,13 @@ def test_a_class_folder_whose_name_is_not_utf8_trains_predicts_and_resumes(tmp_p
     assert main(["train", "--resume", "run", "--steps", "3", "--progress", "false"]) == 0
 
 
-def test_ctrl_c_before_training_is_one_line_and_status_130(tmp_path):
-    code = (
-        "import signal, sys, vcc_infuse.run as r\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores the signal
-        "def wait(*a, **k):\n    import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(60)\n"
-        "r.load_ssl = wait\nfrom vcc_infuse.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *QUICK], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 128 + signal.SIGINT
-    assert done.stderr == "vcc-infuse: interrupted; --resume RUN continues a run that has begun\n"
+def test_ctrl_c_before_training_is_one_line_and_status_130(tmp_path, monkeypatch):
+    def begin():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores the signal
+        monkeypatch.setattr(
+            "vcc_infuse.run.load_ssl", lambda **_: os.kill(os.getpid(), signal.SIGINT) or time.sleep(60)
+        )
+        return main(QUICK)
+
+    assert wait(fork(begin, tmp_path / "said")) == 128 + signal.SIGINT
+    assert (tmp_path / "said").read_text() == "vcc-infuse: interrupted; --resume RUN continues a run that has begun\n"

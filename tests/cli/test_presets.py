@@ -52,7 +52,7 @@ def test_auto_trains_small_images_from_scratch_and_says_why(tmp_path, capsys):
 
 
 @pytest.mark.skipif(find_spec(PACKAGES["tf_efficientnet_lite0"]) is None, reason="the extra `weights` is missing")
-def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, capsys, monkeypatch):
+def test_auto_takes_pretrained_weights_where_they_are_at_hand(tmp_path, photos, small_photos, capsys):
     """The real path: packaged ImageNet weights, a bank, a linear probe, a run that takes images afterwards."""
     words = ["--data", photos, "--labels", 8, "--steps", 5, "--bank.strong", 1, "--bank.weak", 1]
     assert train(*words, "--out", tmp_path / "r") == 0
@@ -137,6 +137,7 @@ def test_photos_of_different_sizes_are_resized_and_that_is_said(tmp_path, photos
     shutil.copytree(photos, odd)
     Image.new("RGB", (61, 50), "red").save(odd / "train" / "red" / "large.png")
     words = ["--data", odd, "--labels", 8, "--preset", "frozen", *SMALL, "--steps", 2, "--cache", tmp_path / "cache"]
+    words += ["--cross_fit", "false"]
     assert train(*words, "--progress", "true", "--out", tmp_path / "r") == 0
     assert "the images are resized to 160×160 for the network; the option size sets another" in capsys.readouterr().out
     assert yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["size"] == 160

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -119,15 +118,20 @@ def test_import_refuses_what_it_cannot_load(tmp_path, monkeypatch, capsys):
 
 
 def test_the_working_directory_is_not_searched(tmp_path):
-    """As `python -m` and as the command: a file there must not stand for a package."""
+    """A file there must not stand for a package."""
     for module in ("sklearn", "torch", "yaml", "typing", "plotly"):
         (tmp_path / f"{module}.py").write_text(f"open('executed-{module}', 'w'); raise ImportError")
-    start = "import sys; from vcc_infuse.cli.main import main; print(sys.path[0]); sys.exit(main(['list']))"
-    for words in (["-m", "vcc_infuse", "list"], ["-P", "-c", start]):
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    words = [sys.executable, "-m", "vcc_infuse", "list"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert not list(tmp_path.glob("executed-*"))
-    assert os.getcwd() != str(tmp_path)
+
+
+def test_the_command_leaves_the_search_path_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert main(["list"]) == 0
+    assert sys.path == before
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate", "select", "calibrate", "export"])

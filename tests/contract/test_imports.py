@@ -160,6 +160,39 @@ NAMED_TUPLE = {"_replace", "_asdict", "_fields"}  # public, in spite of the unde
 LAZY = {"tracking/plots.py"}
 
 
+# A second or more each, which a run that does not need them would wait for.
+SLOW = {
+    "sklearn", "scipy.optimize", "scipy.stats", "scipy.sparse", "timm", "torchvision", "huggingface_hub", "pandas",
+    "plotly", "onnx", "onnxscript", "onnxruntime", "torch._dynamo", "torch.onnx",
+}  # fmt: skip
+# These are imported only by those who ask for them.
+ON_DEMAND = {"estimator.py", "inference/hub.py"}
+
+
+def top_imports(path):
+    """Absolute names of what a module imports when it is imported itself."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_slow_packages_are_imported_where_they_are_used():
+    waits = [
+        f"{short(path)}: {name}"
+        for path in FILES
+        for name in top_imports(path)
+        if short(path) not in ON_DEMAND | LAZY and any(f"{name}.".startswith(f"{slow}.") for slow in SLOW)
+    ]
+    assert waits == []
+    importers = {short(path) for path in FILES for module, _ in imports(path) if module == ("inference", "hub")}
+    top = {node for node in tree_of(ROOT / "inference/predictor.py").body if isinstance(node, ast.ImportFrom)}
+    assert importers == {"inference/predictor.py"}
+    assert "hub" not in {node.module for node in top}
+
+
 def declared():
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

@@ -222,8 +222,8 @@ def test_the_loaded_run_exports_the_same(tmp_path):
     torch.testing.assert_close(found[0], predictor.predict(x).probs)
 
 
-@pytest.mark.parametrize("format", ["onnx", "torch"])
-def test_what_a_user_gets_who_names_nothing_is_exported_with_its_confidence(format, tmp_path):
+@pytest.fixture(scope="module")
+def unnamed(tmp_path_factory):
     """FlexMatch with Evidence, cross-fitted, behind a network that enlarges the images."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (40, 20, 24, 3), np.uint8)
@@ -231,7 +231,12 @@ def test_what_a_user_gets_who_names_nothing_is_exported_with_its_confidence(form
     y = np.where(np.arange(40) < 16, np.arange(40) % 2, -1)
     model = Timm("test_resnet", "none", 32)
     data = SSLData.from_arrays(x, y)
-    result = vcc_infuse.train(data, preset="frozen", model=model, steps=10, progress=False, cache=str(tmp_path))
-    assert type(result.predictor.calibrator).__name__ == "CrossFitted"
-    path = export_model(result.predictor, tmp_path / f"model{FORMATS[format]}")
-    assert largest_difference(result.predictor, path) < 1e-3
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return vcc_infuse.train(data, preset="frozen", model=model, steps=10, progress=False, cache=cache).predictor
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_what_a_user_gets_who_names_nothing_is_exported_with_its_confidence(unnamed, format, tmp_path):
+    assert type(unnamed.calibrator).__name__ == "CrossFitted"
+    path = export_model(unnamed, tmp_path / f"model{FORMATS[format]}")
+    assert largest_difference(unnamed, path) < 1e-3

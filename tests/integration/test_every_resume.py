@@ -11,8 +11,8 @@ from tests.helpers.every import ALGORITHMS, RUN, cases, differences, few_digits,
 
 from vcc_infuse import INFUSE, VCC, Algorithm, FixMatch, RobustINFUSE, SmallConv, Trainer
 from vcc_infuse.algorithms.baselines import ClosedForm
+from vcc_infuse.training.interrupt import Interrupted
 from vcc_infuse.training.recorder import RunRecorder
-from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.utils.io import read_jsonl
 
 DONE = 3

@@ -122,3 +122,12 @@ def test_copies_across_parts_and_under_two_labels():
 def test_mistakes_cost_one_line(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+def test_pairs_of_similar_features_can_need_similar_hashes():
+    rows = np.array([[1.0, 0.0], [1.0, 0.01], [1.0, 0.02], [0.0, 1.0]])
+    hashes = np.array([[0, 0], [2**10 - 1, 2**20 - 1], [2**40 - 1, 2**30 - 1], [0, 0]], np.uint64)
+    group = find_duplicates(rows, hashes=hashes, hash_bits=0).group
+    assert group.tolist() == [0, 0, 0, 3]
+    assert find_duplicates(rows, hashes=hashes, hash_bits=0, confirm_bits=10).group.tolist() == [0, 0, 0, 3]
+    assert find_duplicates(rows, hashes=hashes, hash_bits=0, confirm_bits=9).group.tolist() == [0, 1, 2, 3]

@@ -39,7 +39,7 @@ from vcc_infuse.training.hand_out import (
     hand_out,
     mixed_heads,
 )
-from vcc_infuse.training.trainer import Interrupted
+from vcc_infuse.training.interrupt import Interrupted
 from vcc_infuse.types import Outputs
 
 FAST = dict(steps=12, eval_every=12, batch_size=8, unlabeled_ratio=2, lr=0.01, optimizer="adamw", head_init="probe")

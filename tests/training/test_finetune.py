@@ -16,9 +16,9 @@ from vcc_infuse import VCC, FixMatch, Predictor, RandomOnline, SmallConv, Superv
 from vcc_infuse.algorithms import PseudoLabeling
 from vcc_infuse.algorithms.baselines import ClosedForm
 from vcc_infuse.models.classifier import batchnorms
+from vcc_infuse.training.interrupt import Interrupted
 from vcc_infuse.training.optimizer import learning_rate
 from vcc_infuse.training.presets import FINETUNE
-from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.types import Step
 
 RUN = dict(

@@ -30,7 +30,7 @@ from vcc_infuse import (
 from vcc_infuse.augment.views import ImageViews, SlotRows, VectorViews
 from vcc_infuse.errors import OptionError
 from vcc_infuse.training.config import TrainConfig
-from vcc_infuse.training.trainer import Interrupted
+from vcc_infuse.training.interrupt import Interrupted
 
 ROWS = RUN["batch_size"] * RUN["unlabeled_ratio"]
 

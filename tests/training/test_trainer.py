@@ -28,8 +28,8 @@ from vcc_infuse import (
 )
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.models.classifier import EMA
+from vcc_infuse.training.interrupt import Interrupted
 from vcc_infuse.training.summary import peak_memory
-from vcc_infuse.training.trainer import Interrupted
 from vcc_infuse.utils.serialization import load_state
 
 SMALL = dict(steps=12, eval_every=4, batch_size=8, unlabeled_ratio=2, progress=False)

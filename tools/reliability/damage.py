@@ -29,7 +29,8 @@ import numpy as np
 from PIL import Image
 
 from vcc_infuse.cli.main import main
-from vcc_infuse.training.trainer import Interrupted, Trainer
+from vcc_infuse.training.interrupt import Interrupted
+from vcc_infuse.training.trainer import Trainer
 
 SMALL = "--labels 12 --batch_size 4 --unlabeled_ratio 2 --steps 8 --eval_every 2 --progress false --report false " \
     "--device cpu --selector INFUSE --selector.keep 1 --algorithm FixMatch --algorithm.threshold 0.3"  # fmt: skip

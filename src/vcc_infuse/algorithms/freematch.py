@@ -18,7 +18,7 @@ class FreeMatch(PseudoLabeling):
 
     Args:
         fairness: factor of the fairness term.
-        momentum: of the running confidence, probabilities and label histogram.
+        momentum: of the running confidence, probabilities and label histogram; less in short runs, see `Step.momentum`.
         min_threshold: lower bound of the thresholds (0.9 for SVHN).
         max_threshold: upper bound of the thresholds (0.95 for SVHN).
 
@@ -51,14 +51,15 @@ class FreeMatch(PseudoLabeling):
         labels = calibrated.labels
         confidence = calibrated.confidence.float()
         if self.training:
-            self._update(step.gather(calibrated.probs.float()), step.gather(confidence), step.gather(labels))
+            rows = (step.gather(part) for part in (calibrated.probs.float(), confidence, labels))
+            self._update(*rows, rate=1 - step.momentum(self.momentum))
         return PseudoLabels(labels, (confidence >= self.class_thresholds()[labels]).float())
 
-    def _update(self, probs: Tensor, confidence: Tensor, labels: Tensor) -> None:
+    def _update(self, probs: Tensor, confidence: Tensor, labels: Tensor, *, rate: float) -> None:
         frequencies = class_counts(labels, probs.shape[1]).float() / len(labels)
-        self.global_threshold.lerp_(confidence.mean(), 1 - self.momentum)
-        self.probs.lerp_(probs.mean(0), 1 - self.momentum)
-        self.histogram.lerp_(frequencies, 1 - self.momentum)
+        self.global_threshold.lerp_(confidence.mean(), rate)
+        self.probs.lerp_(probs.mean(0), rate)
+        self.histogram.lerp_(frequencies, rate)
 
     def extra_losses(self, strong: Tensor, pseudo: PseudoLabels, step: Step) -> dict[str, Tensor]:
         """The fairness term, from the predictions for the strong view."""

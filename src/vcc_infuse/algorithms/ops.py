@@ -133,12 +133,13 @@ class EMAAlignment(nn.Module):
         self.started = nn.Buffer(torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
-    def forward(self, probs: Tensor, gather: Gather = identity_gather) -> Tensor:
-        """Aligned probabilities; the average changes only in training mode."""
+    def forward(self, probs: Tensor, gather: Gather = identity_gather, momentum: float | None = None) -> Tensor:
+        """Aligned probabilities; the average changes only in training mode, by `momentum` or the module's own."""
         probs = probs.float()
         if self.training:
             batch = gather(probs).mean(0)
-            self.mean.copy_(torch.where(self.started, batch.lerp(self.mean, self.momentum), batch))
+            kept = self.momentum if momentum is None else momentum
+            self.mean.copy_(torch.where(self.started, batch.lerp(self.mean, kept), batch))
             self.started.fill_(True)
         return align(probs, self.mean, self.target)
 

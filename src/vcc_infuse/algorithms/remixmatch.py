@@ -28,7 +28,8 @@ class ReMixMatch(MixMatch):
         strong_weight: factor of the loss of the unmixed strong view.
         rotation_weight: factor of the loss of predicting by how many quarter turns the strong view was rotated.
         rampup_fraction: fraction of the run over which the first two factors rise from zero.
-        momentum: of the mean guess that is aligned to `target` (the paper: the mean of the last 128 batches).
+        momentum: of the mean guess that is aligned to `target` (the paper: the mean of the last 128 batches); less in
+            short runs, see `Step.momentum`.
         target: class distribution that guesses are aligned to: that of the labels, or uniform.
 
     References:
@@ -55,7 +56,7 @@ class ReMixMatch(MixMatch):
         """The prediction for the weak view, aligned and sharpened."""
         with frozen_statistics(step.model):
             probs = step.model(step.batch.views["weak"]).logits.float().softmax(1)
-        return sharpen(self.alignment(probs, step.gather), self.temperature)
+        return sharpen(self.alignment(probs, step.gather, step.momentum(self.momentum)), self.temperature)
 
     def losses(self, step: Step) -> Iterator[Losses]:
         """Mixed labeled, mixed unlabeled, unmixed strong and rotation loss."""

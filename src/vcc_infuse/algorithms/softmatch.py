@@ -17,7 +17,7 @@ class SoftMatch(PseudoLabeling):
 
     Args:
         sigmas: the standard deviation of the confidence is divided by this number.
-        momentum: of the running mean and variance, and of the alignment.
+        momentum: of the running mean and variance, and of the alignment; less in short runs, see `Step.momentum`.
         align: align probabilities to the uniform distribution before taking the confidence; labels stay unaligned.
         per_class: keep mean and variance per predicted class.
 
@@ -43,22 +43,22 @@ class SoftMatch(PseudoLabeling):
         confidence = calibrated.confidence.float()
         groups = calibrated.labels
         if self.align:
-            confidence, groups = self.alignment(calibrated.probs, step.gather).max(1)
+            confidence, groups = self.alignment(calibrated.probs, step.gather, step.momentum(self.momentum)).max(1)
         if not self.per_class:
             groups = torch.zeros_like(groups)
         if self.training:
-            self._update(step.gather(confidence), step.gather(groups))
+            self._update(step.gather(confidence), step.gather(groups), step.momentum(self.momentum))
         below = (confidence - self.mean[groups]).clamp(max=0)
         width = self.variance[groups] / self.sigmas**2
         weights = (-below.square() / (2 * width).clamp(min=1e-12)).exp()
         return PseudoLabels(calibrated.labels, weights)
 
-    def _update(self, confidence: Tensor, groups: Tensor) -> None:
+    def _update(self, confidence: Tensor, groups: Tensor, momentum: float) -> None:
         """Update mean and unbiased variance of each group with at least one (variance: two) examples in the batch."""
         zero = torch.zeros_like(self.mean)
         count = zero.index_add(0, groups, torch.ones_like(confidence))
         mean = zero.index_add(0, groups, confidence) / count.clamp(min=1)
         squares = zero.index_add(0, groups, (confidence - mean[groups]).square())
         variance = squares / (count - 1).clamp(min=1)
-        self.mean.copy_(self.mean.where(count < 1, mean.lerp(self.mean, self.momentum)))
-        self.variance.copy_(self.variance.where(count < 2, variance.lerp(self.variance, self.momentum)))
+        self.mean.copy_(self.mean.where(count < 1, mean.lerp(self.mean, momentum)))
+        self.variance.copy_(self.variance.where(count < 2, variance.lerp(self.variance, momentum)))

@@ -38,7 +38,7 @@ TIMED = 8  # images on which a network is timed
 HOPELESS = 5.0  # times too slow in PyTorch
 SHARE = 0.1  # of the time of embedding that the comparison may take,
 SECONDS = 5.0  # or so long, if that is more
-MARGIN = 1.0  # standard errors of the difference within which a candidate counts as good as the best
+MARGIN = 2.5  # standard errors of the difference up to which a candidate counts as good as the best
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +117,8 @@ def choose_encoder(
         seed: seed of the folds and of the sample.
 
     Returns:
-        The choice. Among candidates that fit into the minutes, it is the largest of those whose log loss is within one
-        standard error of the best; the fastest if none fits.
+        The choice. Among candidates that fit into the minutes, it is the largest of those whose log loss is within 2.5
+        standard errors of the best; the fastest if none fits.
 
     Example:
         >>> choice = choose_encoder(data, minutes=5)  # doctest: +SKIP

@@ -18,7 +18,7 @@ from ..data.ssl_data import SSLData, load, network_size
 from ..errors import UserError, option_prefix
 from ..models import Timm
 from ..models.concat import network_class
-from ..training.trainer import Interrupted
+from ..training.interrupt import Interrupted
 from ..utils.device import resolve_device
 from ..utils.progress import duration
 from .parser import Parser, add_device, add_limits, integer, limits_of, one_of

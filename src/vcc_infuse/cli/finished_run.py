@@ -94,6 +94,7 @@ def load_like(predictor: Predictor, options: Namespace, config: dict[str, Any]) 
         label_file=options.label_file or config.get("label_file"),
         intensity=config.get("intensity", "auto"),
         limits=limits_of(options),
+        group_by=config.get("group_by", "none"),
     )
     if dataset.test is None and not config:
         return labels_as_test(dataset)

@@ -150,7 +150,7 @@ def load_command(name: str, words: Sequence[str]) -> ModuleType:
     quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
     slow = name in ("train", "embed") and not quiet and "torch" not in sys.modules
     with phase(f"vcc-infuse {name}: loading PyTorch", shown=slow):
-        from ..utils.device import keep_freed_memory
+        from ..utils.memory import keep_freed_memory
 
         keep_freed_memory()
         return importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)
@@ -175,7 +175,7 @@ def explain(fault: BaseException, words: Sequence[str], command: Path) -> tuple[
         return f"interrupted{begun}", 130
     if not isinstance(fault, Exception) or isinstance(fault, OSError):
         return None
-    from ..training.trainer import Interrupted  # not before: it imports torch
+    from ..training.interrupt import Interrupted  # not before: it imports torch
     from ..utils.io import in_words
 
     if isinstance(fault, Interrupted):

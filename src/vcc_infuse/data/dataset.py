@@ -53,6 +53,7 @@ class Dataset:
     slots: tuple[int, int] | None = None  # how many weak and strong views follow the plain one in rows of views
     bank: Bank | None = None  # that the views come from, which knows the images and the network
     validation: np.ndarray | None = None  # training rows that stand in for a test set; their label in `train` is −1
+    groups: np.ndarray | None = None  # a number per training row; rows of one group stay together in every split
     ranges: tuple[tuple[float, float], ...] = ()  # values that became 0 and 255, of a source with more than 8 bits
 
     def __post_init__(self) -> None:
@@ -66,6 +67,8 @@ class Dataset:
                 shapes = f"test examples have shape {test[1:]}, training examples {train[1:]}"
                 raise UserError(f"{shapes}; give both the same shape")
         check_labels(self.train.y, None if self.test is None else self.test.y, self.classes)
+        if self.groups is not None and self.groups.shape != (len(self.train),):
+            raise UserError(f"groups must name a group for each of {len(self.train)} rows, got {self.groups.shape}")
         if not len(self.mean) == len(self.std) == self.shape[-1] or min(self.std) <= 0:
             raise ValueError("mean and std need one value per channel or feature, and std must be positive")
 

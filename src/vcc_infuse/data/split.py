@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..errors import OptionError, UserError, check_integer, check_range
+from .groups import sample_groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,24 +127,39 @@ def from_given_labels(y: np.ndarray, include_labeled: bool = True) -> Split:
     return _make_split(rows[np.argsort(y[rows], kind="stable")], np.flatnonzero(y < 0), include_labeled)
 
 
-def hold_out(split: Split, y: np.ndarray, fraction: float, classes: Sequence[str]) -> Split:
-    """Remove `fraction` of the labeled rows of every class, at least one, from both parts; always the same rows."""
+def hold_out(
+    split: Split, y: np.ndarray, fraction: float, classes: Sequence[str], groups: np.ndarray | None = None
+) -> Split:
+    """Remove `fraction` of the labeled rows of every class, at least one, from both parts; always the same rows.
+
+    With `groups`, of all training rows, whole groups are removed, as nearly as many rows as they allow.
+    """
     rng = _random_state(0)
     held = []
+    wanted = np.zeros(len(classes), np.int64)
     for number, name in enumerate(classes):
         rows = split.labeled[y[split.labeled] == number]
         if len(rows) < 2:
             problem = f"class {name!r} has {len(rows)} label, so none can be held out for the calibrator"
             raise UserError(f"{problem}; raise labels, or set the calibrator's option labels to labeled_strong")
-        count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-        held.append(rng.permutation(rows)[:count])
-    return replace(without(split, np.concatenate(held)), held_out=np.concatenate(held))
+        wanted[number] = min(max(1, round(fraction * len(rows))), len(rows) - 1)
+        held.append(rng.permutation(rows)[: wanted[number]])
+    out = np.concatenate(held)
+    if groups is not None:
+        out = split.labeled[sample_groups(y[split.labeled], groups[split.labeled], wanted, rng)]
+        if not len(out):
+            problem = "no label can be held out for the calibrator, because the labels of each class belong together"
+            raise UserError(f"{problem}; label more, or set group_by to none")
+    return replace(without(split, out), held_out=out)
 
 
-def train_test_rows(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+def train_test_rows(
+    y: np.ndarray, fraction: float = 0.2, groups: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers of a stratified training and test part, both ascending; always the same rows.
 
-    ⌈fraction·N⌉ rows are taken in total, by the largest remainders; every class keeps at least one training row.
+    ⌈fraction·N⌉ rows are taken in total, by the largest remainders; every class keeps at least one training row. With
+    `groups`, (rows,), whole groups are taken, as nearly as many rows of each class as they allow.
     """
     rows = [np.flatnonzero(y == c) for c in np.unique(y)]
     exact = np.array([fraction * len(r) for r in rows])
@@ -152,16 +168,23 @@ def train_test_rows(y: np.ndarray, fraction: float = 0.2) -> tuple[np.ndarray, n
     sizes[np.argsort(sizes - exact, kind="stable")[:spare]] += 1
     sizes = np.minimum(sizes, [len(r) - 1 for r in rows])
     rng = _random_state(0)
-    test = np.sort(np.concatenate([rng.permutation(r)[:n] for r, n in zip(rows, sizes, strict=True)]))
+    if groups is None:
+        test = np.sort(np.concatenate([rng.permutation(r)[:n] for r, n in zip(rows, sizes, strict=True)]))
+    else:
+        test = sample_groups(np.searchsorted(np.unique(y), y), groups, sizes, rng)
     return np.setdiff1d(np.arange(len(y)), test), test
 
 
-def validation_rows(y: np.ndarray, fraction: float) -> np.ndarray:
-    """A stratified share of the labeled rows, ascending; always the same rows, and every class keeps a label."""
+def validation_rows(y: np.ndarray, fraction: float, groups: np.ndarray | None = None) -> np.ndarray:
+    """A stratified share of the labeled rows, ascending; always the same rows, and every class keeps a label.
+
+    `groups`, of all rows, stay together.
+    """
     labeled = np.flatnonzero(y >= 0)
-    rows: np.ndarray = labeled[train_test_rows(y[labeled], fraction)[1]]
+    rows: np.ndarray = labeled[train_test_rows(y[labeled], fraction, None if groups is None else groups[labeled])[1]]
     if not len(rows):
-        reason = "cannot be taken, because every class has one label"
+        together = "" if groups is None else ", or labels that belong together"
+        reason = f"cannot be taken, because every class has one label{together}"
         raise OptionError("validation", fraction, reason, "label more, or set it to none")
     return rows
 

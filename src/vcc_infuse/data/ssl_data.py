@@ -14,6 +14,7 @@ from ..augment.recipe import Augment, read_augment
 from ..errors import OptionError, UserError, check_range
 from ..utils.suggest import did_you_mean_path
 from .dataset import UNLABELED, Dataset
+from .groups import BY_DATA, check_group_by, sample_groups
 from .images.decode import check_options
 from .images.store import Limits
 from .sources.arrays import from_arrays
@@ -46,6 +47,7 @@ class SSLData:
         classes: Sequence[str] | None = None,
         slots: tuple[int, int] | None = None,
         validation: float | None = None,
+        groups: ArrayLike | None = None,
         intensity: str = "auto",
         flip: bool = True,
         augment: Augment = "natural",
@@ -61,6 +63,7 @@ class SSLData:
             classes: class names; if given, `y` holds their numbers or names.
             slots: how many weak and strong views follow the plain one in each row of views.
             validation: share of the labels that is kept out of training to measure on, if there is no test set.
+            groups: numbers or names, `(rows,)`; rows with the same one are never torn apart by a split of the labels.
             intensity: which values become black and white if they are not in 0…255, or 0…1 for floats: auto, full or
                 percentile.
             flip: whether a mirrored image keeps its class.
@@ -76,6 +79,8 @@ class SSLData:
         """
         dataset = from_arrays(x, y, test_x, test_y, classes=classes, slots=slots, intensity=intensity)
         dataset = dataset.augmented(augment, flip)
+        if groups is not None:
+            dataset = replace(dataset, groups=np.unique(np.asarray(groups), return_inverse=True)[1])
         data = cls(dataset, from_given_labels(dataset.train.y))
         return data if validation is None else data.with_validation(validation)
 
@@ -141,6 +146,14 @@ class SSLData:
         return np.asarray(self.dataset.train.y[self.split.labeled])
 
     @property
+    def label_groups(self) -> np.ndarray | None:
+        """The group of each label the method may see; None if every label stands alone."""
+        groups = self.dataset.groups
+        if groups is None or len(np.unique(groups[self.split.labeled])) == len(self.split.labeled):
+            return None
+        return np.asarray(groups[self.split.labeled])
+
+    @property
     def pool_truth(self) -> np.ndarray:
         """The labels of the pool, −1 where they are unknown."""
         return np.asarray(self.dataset.train.y[self.split.pool])
@@ -152,7 +165,8 @@ class SSLData:
 
     def hold_out(self, fraction: float) -> SSLData:
         """The same data with `fraction` of the labeled examples kept out of training."""
-        return replace(self, split=hold_out(self.split, self.dataset.train.y, fraction, self.dataset.classes))
+        groups = None if self.label_groups is None else self.dataset.groups
+        return replace(self, split=hold_out(self.split, self.dataset.train.y, fraction, self.dataset.classes, groups))
 
     def with_validation(self, fraction: float) -> SSLData:
         """The same data with a share of all known labels as the set to measure on; as it is if there is a test set."""
@@ -160,6 +174,34 @@ class SSLData:
             return self
         dataset = keep_validation(self.dataset, fraction)
         return SSLData(dataset, without(self.split, dataset.validation))
+
+    def regrouped(self, groups: np.ndarray) -> SSLData:
+        """The same data with other groups: whole ones are kept for validation, of each class about as many as before.
+
+        Args:
+            groups: of all training rows, (rows,).
+        """
+        dataset = replace(self.dataset, groups=groups)
+        rows = dataset.validation
+        if rows is None or dataset.test is None:
+            return replace(self, dataset=dataset)
+        y = dataset.train.y.copy()
+        y[rows] = dataset.test.y
+        known = np.sort(np.concatenate([self.split.labeled, rows]))
+        if not np.isin(groups[rows], groups[self.split.labeled]).any():  # nothing is torn apart
+            return replace(self, dataset=dataset)
+        wanted = np.bincount(y[rows], minlength=len(dataset.classes))
+        chosen = sample_groups(y[known], groups[known], wanted, np.random.RandomState(0))
+        if not len(chosen):  # there are no two groups to choose from
+            return replace(self, dataset=dataset)
+        validation = known[chosen]
+        back = replace(dataset, train=replace(dataset.train, y=y), test=None, validation=None)
+        labeled = np.setdiff1d(known, validation)
+        labeled = labeled[np.argsort(y[labeled], kind="stable")]
+        included = np.isin(self.split.labeled, self.split.pool).all()
+        rest = np.setdiff1d(self.split.pool, known)
+        pool = np.concatenate([labeled, rest]) if included else rest
+        return SSLData(back.with_validation(validation), Split(labeled, pool))
 
     def with_all_labels(self) -> SSLData:
         """The same data with every known label shown (for the fully supervised baseline)."""
@@ -170,7 +212,7 @@ class SSLData:
 def keep_validation(dataset: Dataset, fraction: float) -> Dataset:
     """The dataset with a stratified share of its labeled rows as validation set; the images stay where they are."""
     check_range("validation", fraction, 0, 1, open_low=True, open_high=True)
-    return dataset.with_validation(validation_rows(dataset.train.y, fraction))
+    return dataset.with_validation(validation_rows(dataset.train.y, fraction, dataset.groups))
 
 
 def load_ssl(
@@ -189,6 +231,7 @@ def load_ssl(
     augment: Augment = "natural",
     label_file: str | None = None,
     validation: float | Literal["none"] = 0.2,
+    group_by: str = "auto",
     limits: Limits | None = None,
     seed: int = 0,
     all_labels: bool = False,
@@ -215,6 +258,9 @@ def load_ssl(
         label_file: labels of the images in `data`: a CSV with the columns file, label and maybe split (train,
             validation or test), JSON lines, or a JSON export of Label Studio or COCO; other images are unlabeled.
         validation: share of the labels that is kept out of training to measure on, if there is no test set; or none.
+        group_by: what belongs together when labels are split for validation, testing or cross-validation: auto (near
+            copies, on a bank), none, a column of the label file, or a regular expression whose first group, or whole
+            match, is found in the name of each file.
         limits: largest image, file and depth of folders that are read of a folder or zip.
         seed: seed of the choice of labels.
         all_labels: show every label if neither `labels` nor `long_tail` is given.
@@ -230,9 +276,10 @@ def load_ssl(
         ((8, 8, 1), 40, 1437)
     """
     read_augment(augment)  # a mistake is reported before images are decoded
+    check_group_by(group_by)
     dataset = load(
         data, root=root, download=download, size=size, mode=mode, cache=cache, progress=progress, label_file=label_file,
-        intensity=intensity, limits=limits,
+        intensity=intensity, limits=limits, group_by=group_by,
     )  # fmt: skip
     dataset = dataset.augmented(augment, flip)
     if dataset.test is None and validation != "none":
@@ -290,6 +337,7 @@ def load(
     label_file: str | None = None,
     intensity: str = "auto",
     limits: Limits | None = None,
+    group_by: str = "none",
 ) -> Dataset:
     """The dataset called `data`, or the one in the folder or zip of that path (./digits for a folder digits).
 
@@ -300,12 +348,14 @@ def load(
     if data in SOURCES:
         if label_file is not None:
             raise OptionError("label_file", label_file, f"must be left out, because {data} has labels of its own")
+        if group_by not in BY_DATA:
+            raise OptionError("group_by", group_by, f"must be auto or none, because {data} has no names of files")
         return load_named(data, root=root, download=download, size=size, mode=mode, cache=cache)
     path = Path(data).expanduser()
     if data and path.exists():
         return load_folder(
             path, size=size, mode=mode, cache=cache, progress=progress, label_file=label_file, intensity=intensity,
-            limits=limits,
+            limits=limits, group_by=group_by,
         )  # fmt: skip
     hint = did_you_mean_path(data, SOURCES).removeprefix("; ") or f"known sources: {', '.join(SOURCES)}"
     raise OptionError("data", data, "must be a known source or the path of a folder or zip", hint)

@@ -35,7 +35,6 @@ from ..utils.io import json_bytes, read_json, reading
 from ..utils.manifest import check, publish, settle
 from ..utils.serialization import Trust, from_config, load_state, to_config
 from .evaluate import evaluate, infer, name_classes
-from .hub import download, model_card, upload
 from .inputs import Inputs, Row, read_rows
 from .known import check_unknown, embed_images, judge, known_tensors, read_known, seen_features
 
@@ -209,6 +208,8 @@ class Predictor:
         trust_code: Trust = False,
     ) -> Self:
         """Load a folder, or the repository `name` (USER/NAME) of the hub at a `revision`; see `load`."""
+        from .hub import download  # here, as below, because the client of the hub takes a while to import
+
         return cls.load(name if Path(name).is_dir() else download(str(name), revision), device, trust_code)
 
     def files(self) -> dict[str, bytes]:
@@ -229,7 +230,11 @@ class Predictor:
             "augment": getattr(self.views, "augment", "natural"),
             "slots": getattr(self.views, "slots", None),
             "ranges": [list(pair) for pair in self.ranges],
-            "task": {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self.task).items()},
+            "task": {
+                name: value.tolist() if isinstance(value, Tensor) else value
+                for name, value in vars(self.task).items()
+                if name != "label_groups"  # which only training needs
+            },
             "known": self.known is not None,
             "fingerprint": self.fingerprint,
         }
@@ -241,6 +246,8 @@ class Predictor:
 
     def save_pretrained(self, folder: str | Path, name: str | None = None) -> Path:
         """Write the model with a model card (README.md), as for the Hugging Face Hub; `name` is the card's title."""
+        from .hub import model_card
+
         folder = Path(folder)
         if folder.is_file():
             raise UserError(f"{folder} is a file; give a folder")
@@ -252,6 +259,8 @@ class Predictor:
 
     def push_to_hub(self, name: str, *, private: bool = False, message: str = "Upload model") -> str:
         """Upload the model and its card to the repository `name` (USER/NAME) of the hub; returns its address."""
+        from .hub import upload
+
         with tempfile.TemporaryDirectory() as folder:
             return upload(self.save_pretrained(folder, name), name, private, message)
 

@@ -51,10 +51,11 @@ def names_at_hand() -> list[str]:
 def _downloads() -> list[str]:
     """Names of timm's networks in the hub's cache."""
     from huggingface_hub import constants
-    from timm import is_model
 
     sizes: dict[str, int] = {}
     for folder in Path(constants.HF_HUB_CACHE).glob("models--timm--*"):
+        from timm import is_model  # not before: vectors and tiny images need not wait for it
+
         name = folder.name.rpartition("--")[2]
         file = _downloaded(f"timm/{name}")
         if file is not None and is_model(name):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ..errors import UserError, check_integer, check_range
 from .arrays import blocks, check_features, check_labels, main_directions, unit
@@ -54,7 +52,12 @@ class Duplicates:
 
 
 def find_duplicates(
-    features: Any, *, threshold: float = COSINE, hashes: np.ndarray | None = None, hash_bits: int = HASH_BITS
+    features: Any,
+    *,
+    threshold: float = COSINE,
+    hashes: np.ndarray | None = None,
+    hash_bits: int = HASH_BITS,
+    confirm_bits: int = 64,
 ) -> Duplicates:
     """Group rows whose cosine reaches the threshold, exactly and in bounded memory.
 
@@ -67,6 +70,8 @@ def find_duplicates(
         hashes: what `perceptual_hashes` returned for the same images. Pairs of similar hashes then are copies, too, if
             their cosine is at least 0.4: these are the copies that were resized or compressed.
         hash_bits: of 64 bits, how many may differ, in one of the two hashes.
+        confirm_bits: how many may differ in pairs that reach the threshold. Fewer than 64 keep features that tell
+            images badly apart from joining different ones.
 
     >>> find_duplicates([[1.0, 0.0], [0.0, 1.0], [0.99, 0.01]]).group.tolist()
     [0, 1, 0]
@@ -74,6 +79,7 @@ def find_duplicates(
     rows = check_features("features", features)
     check_range("threshold", threshold, -1, 1)
     check_integer("hash_bits", hash_bits, 0, 64)
+    check_integer("confirm_bits", confirm_bits, 0, 64)
     if hashes is not None and np.shape(hashes) != (len(rows), 2):
         raise UserError(
             f"hashes must have shape ({len(rows)}, 2), as perceptual_hashes returns, got {np.shape(hashes)}"
@@ -82,7 +88,7 @@ def find_duplicates(
     partner = np.full(len(rows), -1)
     similarity = np.full(len(rows), -np.inf)
     pending: list[np.ndarray] = []
-    for first, second, cosine in _similar_pairs(rows, threshold, hashes, hash_bits):
+    for first, second, cosine in _similar_pairs(rows, threshold, hashes, (hash_bits, confirm_bits)):
         _note_best(partner, similarity, first, second, cosine)
         pending.append(np.stack([first, second]))
         if sum(pairs.shape[1] for pairs in pending) > PENDING:
@@ -152,7 +158,9 @@ def _mixed_groups(duplicates: Duplicates, number: np.ndarray) -> np.ndarray:
     return np.flatnonzero(known & (lowest != highest)[duplicates.group])
 
 
-def _similar_pairs(rows: np.ndarray, threshold: float, hashes: np.ndarray | None, hash_bits: int) -> Iterator[Pairs]:
+def _similar_pairs(
+    rows: np.ndarray, threshold: float, hashes: np.ndarray | None, bits: tuple[int, int]
+) -> Iterator[Pairs]:
     """Pairs (first < second) that are copies, and their cosines, block by block."""
     sketch = _sketch(rows)
     signs = [] if hashes is None else [_signs(hashes[:, kind]) for kind in (0, 1)]
@@ -162,8 +170,11 @@ def _similar_pairs(rows: np.ndarray, threshold: float, hashes: np.ndarray | None
                 continue
             # Rounding errors of the sketch must not lose a pair.
             near = sketch[left] @ sketch[right].T >= threshold - 1e-4
-            alike = [bits[left] @ bits[right].T >= 64 - 2 * hash_bits for bits in signs]
-            same_hash = np.logical_or(*alike) if alike else np.zeros_like(near)
+            same_hash = np.zeros_like(near)
+            if signs:
+                differ = np.minimum(*(32 - signs_of[left] @ signs_of[right].T / 2 for signs_of in signs))
+                same_hash = differ <= bits[0]
+                near &= differ <= bits[1]
             if left == right:
                 near = np.triu(near, 1)
                 same_hash = np.triu(same_hash, 1)
@@ -220,6 +231,9 @@ def _note_best(
 
 def _join(group: np.ndarray, pending: list[np.ndarray]) -> np.ndarray:
     """Groups after the collected pairs were joined; each is named by its lowest row."""
+    from scipy.sparse import coo_array  # here, because it takes a while to import
+    from scipy.sparse.csgraph import connected_components
+
     if not pending:
         return group
     first, second = group[np.concatenate(pending, axis=1)]

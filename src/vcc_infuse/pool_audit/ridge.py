@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from .arrays import blocks, unit
@@ -149,6 +148,8 @@ def _calibrate(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float, fl
 
     A temperature alone would explain a few wrong labels by doubting all of them.
     """
+    from scipy.optimize import minimize_scalar  # here, because it takes a while to import
+
     best = (np.inf, 1.0, 0.0)
     for noise in NOISE_RATES:
         fitted = minimize_scalar(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import nnls
 
 from ..errors import UserError, check_choice, check_integer, check_range
 from .arrays import check_labels, check_probs
@@ -106,6 +105,8 @@ def shares_by_confusion(pool_probs: np.ndarray, label_probs: np.ndarray, labels:
 
     Least squares over shares that are not negative and sum to 1.
     """
+    from scipy.optimize import nnls  # here, because it takes a while to import
+
     classes = pool_probs.shape[1]
     members = np.eye(classes)[labels]
     confusion = (members / np.maximum(members.sum(0), 1)).T @ label_probs

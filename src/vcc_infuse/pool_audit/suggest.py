@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from ..errors import OptionError, UserError, check_choice, check_integer, check_range
 from .arrays import blocks, check_features, check_labels, check_probs, distances, main_directions, unit
@@ -149,7 +148,8 @@ def _by_coverage(
 
 def _assign(rows: np.ndarray, clusters: int, seed: int) -> np.ndarray:
     """The cluster of each row, by k-means on at most `FIT_ROWS` of them."""
-    from sklearn.cluster import KMeans
+    from sklearn.cluster import KMeans  # here, because it takes a second to import
+    from sklearn.exceptions import ConvergenceWarning
 
     basis = main_directions(rows, DIRECTIONS) if rows.shape[1] > DIRECTIONS else np.eye(rows.shape[1], dtype=np.float32)
     sample = unit(rows[:: -(-len(rows) // FIT_ROWS)]) @ basis
@@ -219,7 +219,8 @@ def _margin(probs: np.ndarray) -> np.ndarray:
 
 
 def _spread(vectors: np.ndarray, weights: np.ndarray, clusters: int, seed: int) -> np.ndarray:
-    from sklearn.cluster import KMeans
+    from sklearn.cluster import KMeans  # here, because it takes a second to import
+    from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -79,6 +79,12 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
         if known(error) and known(probe) and error > probe:
             ends = f"This run ends above its linear probe: error {percent(error, 2)}, probe {percent(probe, 2)}"
             notes.append(f"{ends}; try more labels, more steps, or the algorithm LinearProbe.")
+        validated = (summary or {}).get("cross_validated") or {}
+        if known(naive := validated.get("naive_error")):
+            honest = percent(validated["probe"]["error"])
+            grouped = f"{validated['grouped_labels']} labels belong to groups, such as near copies, and stay together"
+            notes.append(f"{grouped}: a split that tears them apart would claim {percent(naive)} error of the probe, "
+                         f"not {honest}.")  # fmt: skip
         classes = class_names(summary or read_json(path / "model.json"), metrics.values)
         return Run(
             name=name,

@@ -31,6 +31,7 @@ from ..inference.evaluate import evaluate
 from ..models import Backbone, Classifier, Concat, Timm
 from ..models.linear_probe import fit_probe
 from ..utils.device import resolve_device, unit_features
+from ..utils.progress import duration, phase, say
 from .config import TrainConfig
 from .presets import FINETUNE, FINETUNE_SIDE
 from .trainer import Trainer
@@ -39,6 +40,7 @@ TINY = 24  # pixels per side below which a network pretrained on photographs has
 WEAK_FEATURES = 0.4  # error of a probe above which fine-tuning may be worth its time
 TRIAL_STEPS = 100  # after 30, fine-tuning was behind the probe where it ended far ahead
 TRIAL_FORWARDS = 3 * 16 * TRIAL_STEPS  # a backward pass costs about two of them
+PATIENCE = 180.0  # seconds that a comparison with fine-tuning may take
 SAMPLE = 64  # test examples on which an evaluation is timed
 SCAN = 0.7  # time of a pool example during a selection, relative to its time in a training step
 
@@ -194,3 +196,27 @@ def trial_seconds(bank: Bank) -> float:
     """How long `compare_finetuning` takes, about: in PyTorch, whatever engine embeds."""
     network = trial_network(bank.encoder).eval()
     return TRIAL_FORWARDS * seconds_per_image(network, bank.plain_batch(BATCH))
+
+
+def advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
+    """Say whether frozen features serve; compare with a few steps of fine-tuning where they seem weak."""
+    error = probe_error(data)
+    if error is None:
+        return say("too few labels per class to tell whether frozen features serve", shown=config.progress)
+    facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
+    if error <= WEAK_FEATURES:
+        return say(f"{facts}: frozen features serve well", shown=config.progress)
+    seconds = trial_seconds(bank)
+    if seconds > PATIENCE:
+        say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
+        return None
+    say(facts, shown=config.progress)
+    with phase("comparing with fine-tuning", shown=config.progress):
+        errors = compare_finetuning(data, config)
+    if errors is not None:
+        # A difference of one image in ten is needed to tell; ties go to the cheaper one.
+        finetune = errors.finetuned < errors.frozen - 0.1
+        better = "--preset finetune may be better here" if finetune else "frozen features serve well"
+        numbers = f"frozen {100 * errors.frozen:.0f} %, fine-tuned {100 * errors.finetuned:.0f} % error"
+        say(f"on {errors.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
+    return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from ..algorithms import LinearProbe
 from ..calibrators import Calibrator
 from ..data.dataset import UNLABELED
+from ..data.groups import group_folds
 from ..data.split import without
 from ..data.ssl_data import SSLData
 from ..inference.evaluate import chunks
@@ -57,8 +58,10 @@ class FoldAnswers(NamedTuple):
     calibrator: Calibrator
 
 
-def label_folds(y: np.ndarray, seed: int = 0, most: int = FOLDS) -> np.ndarray:
+def label_folds(y: np.ndarray, seed: int = 0, most: int = FOLDS, *, groups: np.ndarray | None = None) -> np.ndarray:
     """The fold in which each label is hidden; −1 for the only label of a class, which is always shown.
+
+    Labels of one of the `groups`, (labels,), are hidden together, and a class that is all one group is always shown.
 
     There are `most` folds, or as many as the usual class has labels. Every class is dealt out from the first fold on:
     where all have the same number of labels, a fold hides the same number of each. A run that sees fewer labels of one
@@ -68,6 +71,8 @@ def label_folds(y: np.ndarray, seed: int = 0, most: int = FOLDS) -> np.ndarray:
         >>> label_folds(np.array([0, 0, 0, 1, 1, 2])).tolist().count(-1)
         1
     """
+    if groups is not None:
+        return group_folds(y, groups, most, seed)
     counts = np.bincount(y)
     folds = int(np.clip(np.median(counts[counts > 0]), 2, most))
     numbers = np.full(len(y), -1)
@@ -87,6 +92,8 @@ def obstacle_to(trainer: Trainer, data: SSLData) -> str | None:
         return "the starting weights may have seen the labels"
     if np.bincount(data.labeled_y).max() < 2:
         return "every class has a single label"
+    if data.label_groups is not None and label_folds(data.labeled_y, groups=data.label_groups).max() < 0:
+        return "the labels of every class belong together"
     rows = FOLDS * fold_steps(trainer.steps) * config.batch_size * (1 + (config.unlabeled_ratio or 0))
     if config.cross_fit == "auto" and (on_images(data) or rows * data.dataset.shape[0] > LARGEST):
         return "the run is too long to be repeated with fewer labels; cross_fit true does it all the same"
@@ -113,9 +120,10 @@ def fold_steps(steps: int) -> int:
 
 def cross_fit(trainer: Trainer, data: SSLData) -> list[FoldAnswers]:
     """Train the method of a trainer once per fold of the labels, with that fold hidden; on images of one fold only."""
-    labels = data.with_all_labels().split.labeled if trainer.algorithm.all_labels else data.split.labeled
+    shown_labels = data.with_all_labels() if trainer.algorithm.all_labels else data
+    labels = shown_labels.split.labeled
     most = IMAGE_FOLDS if on_images(data) else FOLDS
-    numbers = label_folds(np.asarray(data.dataset.train.y)[labels], trainer.config.seed, most)
+    numbers = label_folds(shown_labels.labeled_y, trainer.config.seed, most, groups=shown_labels.label_groups)
     parts = [labels[numbers == number] for number in range(1 if on_images(data) else numbers.max() + 1)]
     answers = []
     shown = trainer.config.progress and trainer.state_.main
@@ -124,6 +132,28 @@ def cross_fit(trainer: Trainer, data: SSLData) -> list[FoldAnswers]:
             answers.append(answer_hidden(trainer, data, rows))
             progress.advance()
     return answers
+
+
+def naive_error(trainer: Trainer) -> dict[str, Any]:
+    """What folds that tear groups apart would claim of the linear probe; nothing if no labels belong together."""
+    state = trainer.state_
+    data = state.data
+    groups = data.label_groups
+    if groups is None or on_images(data):
+        return {}
+    model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
+    x = plain_features(state, model, data.split.labeled)
+    y = torch.from_numpy(data.labeled_y)
+    numbers = torch.from_numpy(label_folds(data.labeled_y, trainer.config.seed))
+    wrong = torch.zeros(len(y), dtype=torch.bool)
+    for number in range(int(numbers.max()) + 1):
+        hidden = numbers == number
+        probe = probe_on(model.backbone, x[~hidden], y[~hidden], state.task.classes, trainer.config.seed)
+        probe.copy_to(model.head)
+        with torch.no_grad():
+            wrong[hidden] = model.head(x[hidden].to(state.device)).argmax(1).cpu() != y[hidden]
+    sizes = np.unique(groups, return_counts=True)[1]
+    return {"naive_error": float(wrong[numbers >= 0].float().mean()), "grouped_labels": int(sizes[sizes > 1].sum())}
 
 
 def hide(data: SSLData, rows: np.ndarray) -> SSLData:

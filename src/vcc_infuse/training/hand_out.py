@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -90,7 +90,15 @@ class HandOut(NamedTuple):
         rates = [f"{name} {100 * figures[name]['error']:.0f} %" for name in ("probe", "method") if name in figures]
         mixed = f" ({100 * self.mix.weight:.0f} % method)" if self.mix.name == "mix" else ""
         chosen = f"the {self.mix.name}{mixed} is handed out" if len(rates) > 1 else "its confidence is calibrated"
-        return f"cross-validated on {figures['labels']} labels: {', '.join(rates)} error: {chosen}"
+        line = f"cross-validated on {figures['labels']} labels: {', '.join(rates)} error: {chosen}"
+        return f"{line}; {about_naive(figures)}" if "naive_error" in figures else line
+
+
+def about_naive(figures: Mapping[str, Any]) -> str:
+    """What a split that tears groups apart would have claimed, given the figures of cross-validation."""
+    naive, honest = (f"{100 * error:.0f} %" for error in (figures["naive_error"], figures["probe"]["error"]))
+    together = f"{figures['grouped_labels']} labels belong to groups, such as near copies"
+    return f"{together}: torn apart, the probe would claim {naive} error instead of {honest}"
 
 
 def hand_out(

@@ -236,7 +236,17 @@ def make_task(data: SSLData, steps: int, config: TrainConfig) -> Task:
         steps=steps,
         batch_size=config.batch_size,
         unlabeled_batch_size=config.batch_size * (config.unlabeled_ratio or 1),
+        label_groups=_fold_groups(data),
     )
+
+
+def _fold_groups(data: SSLData) -> Tensor | None:
+    """Groups of labels that share a fold. A class whose labels are one group is torn apart: it must not be unseen."""
+    if (groups := data.label_groups) is None:
+        return None
+    single = [y for y in np.unique(data.labeled_y) if len(np.unique(groups[data.labeled_y == y])) == 1]
+    torn = np.isin(groups, groups[np.isin(data.labeled_y, single)])
+    return torch.from_numpy(np.where(torn, groups.max() + 1 + np.arange(len(groups)), groups))
 
 
 class Start(NamedTuple):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from types import FrameType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -30,9 +28,10 @@ from ..types import Losses, Step
 from ..utils.seeding import seed_step
 from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
-from .cross_fit import cross_fit, fit_linear_probe, obstacle_to
+from .cross_fit import cross_fit, fit_linear_probe, naive_error, obstacle_to
 from .distributed import average_gradients, gather
 from .hand_out import hand_out, scale_prior
+from .interrupt import Interrupted, StopRequest
 from .micro_batch import PROBE, fit_micro_batch
 from .nonfinite import Recovery, finite_gradient, refused_if_exploded
 from .optimizer import clip, learning_rate, set_learning_rate, warm_up_bn_momentum
@@ -41,34 +40,6 @@ from .state import TrainState, make_task
 from .summary import about_data, collect_metrics, summarize
 
 PATIENCE = 10.0  # seconds after which no further step is timed
-
-
-class Interrupted(Exception):  # noqa: N818 - not an error: the run is saved and can go on
-    """Raised after the state was saved; `signal` is the number that asked for it."""
-
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
-        self.signal = signal_number
-
-
-class StopRequest:
-    """Watches for SIGINT and SIGTERM while training: which of them asked to stop, if any."""
-
-    signal: int | None = None
-
-    def __enter__(self) -> Self:
-        watched = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
-        self.before = {number: signal.signal(number, self._remember) for number in watched}
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        """A second signal of the same kind gets the usual, immediate effect."""
-        self.signal = number
-        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
 
 
 class Trainer:
@@ -369,6 +340,7 @@ class Trainer:
             probe = fit_linear_probe(self)
             prior = scale_prior(self.algorithm, self.config)
             state.handed_out = hand_out(answers, state.classifier(), probe, state.calibrator, prior)
+            state.handed_out.cross_validated.update(naive_error(self))
         if self.config.progress and state.main:
             print(state.handed_out.describe() if state.handed_out else f"not cross-validated: {obstacle}", flush=True)
 

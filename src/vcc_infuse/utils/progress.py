@@ -209,3 +209,10 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def say(*lines: str, shown: bool) -> None:
+    """Lines on the screen, from the first process only."""
+    if shown and os.environ.get("RANK", "0") == "0":
+        for line in lines:
+            print(line, flush=True)

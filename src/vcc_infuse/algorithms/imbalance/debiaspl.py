@@ -14,7 +14,7 @@ class DebiasPL(Wrapper):
 
     Args:
         strength: factor of the log of the mean prediction.
-        momentum: of the running mean.
+        momentum: of the running mean; less in short runs, see `Step.momentum`.
 
     References:
         Wang et al., Debiased Learning from Naturally Imbalanced Pseudo-Labels, CVPR 2022.
@@ -46,5 +46,5 @@ class DebiasPL(Wrapper):
         logits = probs.clamp(min=torch.finfo(torch.float32).tiny).log()
         debiased = (logits - self.margin()).softmax(1)
         if self.training:
-            self.mean.lerp_(step.gather(probs).mean(0), 1 - self.momentum)
+            self.mean.lerp_(step.gather(probs).mean(0), 1 - step.momentum(self.momentum))
         return calibrated._replace(probs=debiased, confidence=debiased.amax(1))

@@ -125,8 +125,10 @@ class Evidence(Calibrator):
         self.out_of_fold = None
         folds = min(self.folds, int(task.label_counts.min()))
         if folds > 1:
-            heads = FoldHeads(classes, head.in_features, labeled=task.labeled, folds=folds)
-            witness = FoldHeads(classes, head.in_features, labeled=task.labeled, folds=folds)
+            heads, witness = (
+                FoldHeads(classes, head.in_features, labeled=task.labeled, folds=folds, groups=task.label_groups)
+                for _ in range(2)
+            )
             past = History(
                 task.pool + task.labeled, folds * classes, top_k=folds * top_k, window=2, max_age=self.every * max_age
             )

@@ -22,11 +22,13 @@ class FoldHeads(nn.Module):
 
     A classifier is right on the labels it was trained on, which proves nothing; these heads are unbiased on their fold.
     If the network is trained too, its features have seen all labels, and only the last layer is out of fold. A label's
-    fold is decided when it is first seen, in turns within its class.
+    fold is decided when it is first seen, in turns within its class; labels of one of the `groups`, (labeled,), share
+    one.
     """
 
-    def __init__(self, classes: int, width: int, *, labeled: int, folds: int) -> None:
+    def __init__(self, classes: int, width: int, *, labeled: int, folds: int, groups: Tensor | None = None) -> None:
         super().__init__()
+        self.groups = nn.Buffer(torch.arange(labeled) if groups is None else groups.clone(), persistent=False)
         self.classes = classes
         self.folds = folds
         self.linear = nn.Linear(width, folds * classes)
@@ -72,7 +74,7 @@ class FoldHeads(nn.Module):
         """Decide the folds of labels that have none yet."""
         for row in (self.fold[ids] < 0).nonzero()[:, 0].tolist():
             if self.fold[ids[row]] < 0:  # an image can be twice in a batch
-                self.fold[ids[row]] = self.counts[y[row]] % self.folds
+                self.fold[self.groups == self.groups[ids[row]]] = self.counts[y[row]] % self.folds
                 self.counts[y[row]] += 1
 
     def loss(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,12 @@ from ...errors import UserError
 from ...utils.suggest import did_you_mean
 from ..cache import Allocate, cached
 from ..dataset import Dataset, Examples, channel_mean_std
+from ..groups import BY_DATA, named_groups
 from ..images.decode import Header, Size, check_options, common_shape, decode, ranges_of, read_headers, threads_for
 from ..images.high_bit_depth import read_heif
 from ..images.store import EXTENSIONS, HEIF, Limits, Store, is_image, open_store, parts
 from ..split import train_test_rows
-from .label_table import Item, Layout, find_label_file, label_layout
+from .label_table import Item, Layout, find_label_file, label_layout, table_column
 
 # Folder names are the user's, so both spellings count.
 _ROLES = {"train": "train", "test": "test", "labeled": "labeled", "labelled": "labeled"}
@@ -47,6 +49,7 @@ def load_folder(
     label_file: str | None = None,
     intensity: str = "auto",
     limits: Limits | None = None,
+    group_by: str = "none",
 ) -> Dataset:
     """A dataset from train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class>.
 
@@ -60,9 +63,12 @@ def load_folder(
         heif = read_heif() if any(name.lower().endswith(HEIF) for name in store.stamps) else None
         limited = (store.limits.image_mb, store.limits.file_mb)
         key = [type(store).__name__, store.fingerprint(), size, mode, intensity, labels, heif, limited]
+        grouped = group_by not in BY_DATA
+        key += [group_by] if grouped and table is None else []  # it decides which class folders' images are for testing
+        column = table_column(store, *table, group_by, str(path)) if grouped and table else None
 
         def build(allocate: Allocate) -> dict[str, Any]:
-            layout = label_layout(store, *table, str(path)) if table else read_layout(store.stamps, str(path))
+            layout = label_layout(store, *table, str(path)) if table else read_layout(store.stamps, str(path), group_by)
             groups = {"train": layout.train} | ({"test": layout.test} if layout.test else {})
             read = read_groups(store, groups, str(path), (size, mode, intensity), allocate, progress)
             mean, std = channel_mean_std(read.arrays["train"])
@@ -84,6 +90,8 @@ def load_folder(
         fixed=facts["fixed"],
         ranges=tuple((low, high) for low, high in facts.get("ranges", ())),
     )
+    if grouped:
+        dataset = replace(dataset, groups=named_groups(group_by, dataset.train.names, column))
     rows = np.array(facts.get("validation", []), np.int64)
     return dataset.with_validation(rows) if len(rows) else dataset
 
@@ -179,7 +187,7 @@ def _check_enough(before: Groups, read: DecodedGroups, path: str) -> None:
 # --- the layout
 
 
-def read_layout(names: Iterable[str], path: str) -> Layout:
+def read_layout(names: Iterable[str], path: str, group_by: str = "none") -> Layout:
     """Read train/<class>, labeled/<class> + unlabeled, both with or without test/<class>, or <class> alone."""
     paths = _unwrap([(name, parts(name)) for name in names])
     if not any(is_image(name) for name, _ in paths):
@@ -190,7 +198,8 @@ def read_layout(names: Iterable[str], path: str) -> Layout:
             roles.setdefault(_ROLES[top.lower()], []).append((name, tuple(below)))
     if not roles:
         items, classes = _by_class(paths, path)
-        train, test = train_test_rows(np.array([classes.index(str(c)) for _, c in items]))
+        groups = None if group_by in BY_DATA else named_groups(group_by, [name for name, _ in items])
+        train, test = train_test_rows(np.array([classes.index(str(c)) for _, c in items]), groups=groups)
         return Layout([items[i] for i in train], [items[i] for i in test], classes, fixed=False)
     base = _base(set(roles), path)
     items, classes = _by_class(roles[base], path)

@@ -46,6 +46,7 @@ class LabelRow(NamedTuple):
     file: str
     label: str | None
     split: str = "train"
+    columns: Mapping[str, Any] | None = None  # all of the row, by lower-case name
 
 
 def find_label_file(store: Store, label_file: str) -> tuple[str, bytes]:
@@ -90,6 +91,17 @@ def label_layout(store: Store, name: str, content: bytes, path: str) -> Layout:
         validation=frozenset(i for i, _ in items if split[i] == "validation"),
         missing=tuple(skipped),
     )
+
+
+def table_column(store: Store, name: str, content: bytes, column: str, path: str) -> dict[str, str] | None:
+    """The values of a column by the image that each row means; None if the table has no such column."""
+    rows = read_label_file(content, name)
+    key = column.strip().lower()
+    if not any(key in (row.columns or {}) for row in rows):
+        return None
+    images = [image for image in store.stamps if is_image(image)]
+    values = [(image, _text((row.columns or {}).get(key))) for image, row in _matched(rows, images, name, path)]
+    return {image: value for image, value in values if image is not None and value is not None}
 
 
 def _matched(rows: list[LabelRow], images: list[str], name: str, path: str) -> list[tuple[str | None, LabelRow]]:
@@ -197,7 +209,7 @@ def _table(rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[LabelRow]:
             raise UserError(f"{name}, row {number}: no file is named; fill the column {file} or remove the row")
         word = (_text(lower.get("split")) or "").lower()
         split = SPLITS.get(word, word)
-        yield LabelRow(_local(str(lower[file])), None if split == "unlabeled" else _text(lower[label]), split)
+        yield LabelRow(_local(str(lower[file])), None if split == "unlabeled" else _text(lower[label]), split, lower)
 
 
 def _label_studio(tasks: list[Any]) -> Iterator[LabelRow]:

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, resource
-from vcc_infuse.utils.device import keep_freed_memory
+from vcc_infuse.utils.memory import keep_freed_memory
 print(keep_freed_memory())
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

@@ -1,0 +1,74 @@
+"""Near copies among the labels of a bank: grouped, kept on one side, and what a naive split would have claimed."""
+
+import numpy as np
+import pytest
+import torch
+
+import vcc_infuse
+from vcc_infuse import Evidence, FixMatch, SSLData
+from vcc_infuse.models import Timm
+from vcc_infuse.training import cross_fit as module
+from vcc_infuse.training.copies import keep_together
+
+OPTIONS = dict(preset="frozen", steps=8, batch_size=8, eval_every=8, cross_fit=True, progress=False, precision="fp32")
+
+
+def burst(copies, images=24, seed=0):
+    """Pictures without a class in them: labels at random, each picture `copies` times with a little noise."""
+    rng = np.random.default_rng(seed)
+    base = rng.integers(0, 255, (images, 4, 4, 3)).repeat(copies, 0).repeat(8, 1).repeat(8, 2)
+    noise = rng.normal(0, 2, base.shape) * (np.arange(len(base)) % copies > 0)[:, None, None, None]
+    x = np.clip(base + noise, 0, 255).astype(np.uint8)
+    y = rng.permutation(np.arange(images) % 2).repeat(copies)
+    return x, y, np.arange(images).repeat(copies)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(module, "FEWEST_STEPS", 4)
+
+
+def train(x, y, **options):
+    data = SSLData.from_arrays(x, y, classes=("a", "b"), validation=0.25)
+    network = Timm("test_resnet", "none", 32)
+    return vcc_infuse.train(data, model=network, algorithm="FixMatch", **{**OPTIONS, **options})
+
+
+def test_copies_stay_on_one_side_and_the_summary_says_what_was_avoided(short, tmp_path):
+    x, y, _ = burst(3)
+    result = train(x, y, cache=str(tmp_path))
+    figures = result.summary["cross_validated"]
+    honest = figures["probe"]["error"]
+    assert figures["grouped_labels"] == figures["labels"]
+    assert figures["naive_error"] <= 0.15  # copies give the answer away
+    assert honest >= 0.3  # labels at random
+    assert result.summary["error"] >= 0.3  # so do validation images
+
+
+def test_runs_without_copies_are_as_before(short, tmp_path):
+    x, y, _ = burst(1, images=40)
+    figures = train(x, y, cache=str(tmp_path)).summary["cross_validated"]
+    assert "naive_error" not in figures
+
+
+def test_groups_follow_features_and_hashes():
+    x, y, groups = burst(3)
+    data = SSLData.from_arrays(x, y, classes=("a", "b"))
+    features = np.random.default_rng(0).normal(size=(24, 64)).repeat(3, 0)
+    grouped = keep_together(data, features / np.linalg.norm(features, axis=1, keepdims=True))
+    same = grouped.dataset.groups[:, None] == grouped.dataset.groups
+    assert np.array_equal(same, groups[:, None] == groups)
+
+
+def test_labels_of_a_group_share_a_fold_of_evidence(short):
+    rng = np.random.default_rng(0)
+    y = np.arange(48) % 2
+    groups = np.arange(48) % 2 + 2 * (np.arange(48) // 6)  # of three labels each
+    data = SSLData.from_arrays(rng.normal(size=(48, 5)) + y[:, None], y, groups=groups)
+    trainer = vcc_infuse.Trainer(vcc_infuse.Identity(), FixMatch(), Evidence(), steps=8, batch_size=16, progress=False)
+    trainer.fit(data)
+    fold = trainer.state_.calibrator.out_of_fold.heads.fold
+    labels = torch.from_numpy(data.label_groups)
+    assert (fold >= 0).all()
+    assert all(len(fold[labels == group].unique()) == 1 for group in labels.unique())
+    assert len(fold.unique()) == 4
