@@ -24,6 +24,11 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Before a commit: linters, types, and the tests of what has changed.
+.PHONY: check
+check: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tools/check.py
+
 # What one run crosses, which may not grow (results/layout.md).
 layout: .venv/installed-dev
 	$(BIN)/python tools/layout.py --check

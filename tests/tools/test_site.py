@@ -139,11 +139,15 @@ def test_the_site_is_whole_and_needs_no_network(built):
     assert set(vcc_infuse.__all__) - set(site_pages.MODULES) <= names
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
 @contextmanager
 def served(folder):
     """The address of a server of this folder, on this machine only."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    handler.log_message = lambda *_: None
+    handler = partial(Quiet, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
