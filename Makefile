@@ -7,6 +7,11 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
 
+# A page on which to label drawn images; nothing is downloaded.
+.PHONY: demo-label
+demo-label: .venv/installed-label
+	$(BIN)/python examples/label_drawn_images.py
+
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -24,6 +29,11 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Before a commit: linters, types, and the tests of what has changed.
+.PHONY: check
+check: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tools/check.py
+
 # What one run crosses, which may not grow (results/layout.md).
 layout: .venv/installed-dev
 	$(BIN)/python tools/layout.py --check
@@ -35,6 +45,11 @@ bench: .venv/installed-dev
 paper: .venv/installed
 	$(BIN)/python -m paper all --scale smoke --seeds 1 --cells runs/cells --out runs/tables
 
+# The documentation as a site without outside resources; `python -m http.server -d site` shows it, search included.
+.PHONY: docs
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -43,9 +58,13 @@ paper: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[weights]'
 	touch $@
 
+.venv/installed-label: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[weights,label]'
+	touch $@ .venv/installed
+
 .venv/installed-dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache site

@@ -34,16 +34,19 @@ from .pool_audit import (
 )
 from .pool_audit.arrays import blocks
 from .pool_audit.unknown import ALPHA
+from .report import write_report
 from .run_config import DataConfig, RunConfig
+from .runs.gallery import thumbnail
 from .training.copies import keep_together, known_rows
 from .utils.device import resolve_device, unit_features
-from .utils.io import read_yaml
-from .utils.manifest import check_links
+from .utils.io import Columns, npz_bytes, read_yaml
+from .utils.manifest import check_links, publish
 from .utils.progress import phase
 from .utils.serialization import Trust
 
-__all__ = ["Audit", "NextLabel", "RunSource", "audit_run", "suggest_from_images", "suggest_from_run"]
+__all__ = ["Audit", "NextLabel", "RunSource", "add_to_report", "audit_run", "suggest_from_images", "suggest_from_run"]
 
+MOST_SHOWN = 24  # images of each kind in the report
 CHUNK = 256  # images that are decoded and embedded at a time
 
 
@@ -86,6 +89,27 @@ def audit_run(
     images = _run_images(Path(run), options, hashed=True)
     with phase("comparing all images", shown=options.progress):
         return audit_images(images, alpha=unknown, count=check_integer("count", count, 0))
+
+
+def add_to_report(audit: Audit, run: str | os.PathLike[str]) -> Path:
+    """Keep the images to look at in the folder of the run, and show them in its report.html; returns that file."""
+    folder = Path(run)
+    row_of = {name: row for row, name in enumerate(audit.images.names)}
+    kept: Columns = {"summary": np.array(audit.summary(), np.str_)}
+    for issue in ("unknown", "duplicate", "doubtful_label", "next_to_label"):
+        lines = audit.of(issue)[:MOST_SHOWN]
+        images = (audit.images.picture(row_of[line.file]) for line in lines)
+        columns = {
+            "names": [line.file for line in lines],
+            "groups": [line.group for line in lines],
+            "texts": [line.suggestion for line in lines],
+        }
+        if lines:
+            kept[f"{issue}_images"] = np.stack([thumbnail(image) for image in images])
+            kept |= {f"{issue}_{name}": np.array(values, np.str_) for name, values in columns.items()}
+            kept[f"{issue}_count"] = np.array(len(audit.of(issue)))
+    publish(folder, {"audit.npz": npz_bytes(kept)})
+    return write_report([folder], folder / "report.html")
 
 
 def suggest_from_run(
@@ -187,7 +211,7 @@ def _run_images(run: Path, options: RunSource, *, hashed: bool = False) -> Audit
         names += dataset.test.names or [f"test {number}" for number in range(len(dataset.test))]
         pixels.append(dataset.test.x)
     hashes = _hashes(pixels, options.progress) if hashed else None
-    return AuditedImages(rows, labels, parts, names, predictor.classes, _probs(predictor, rows), hashes)
+    return AuditedImages(rows, labels, parts, names, predictor.classes, _probs(predictor, rows), hashes, pixels)
 
 
 def _config(run: Path, options: RunSource) -> RunConfig:

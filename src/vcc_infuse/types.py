@@ -81,6 +81,7 @@ class Task:
         batch_size: labeled examples per step, over all processes.
         unlabeled_batch_size: unlabeled examples per step, over all processes.
         label_groups: the group of each label, (labeled,), where some belong together; they share a fold.
+        pool_shares: estimated class shares of the pool, (classes,), if a selector asks for them.
     """
 
     classes: int
@@ -91,6 +92,7 @@ class Task:
     batch_size: int
     unlabeled_batch_size: int
     label_groups: Tensor | None = None
+    pool_shares: Tensor | None = None
 
 
 class LazyViews(Mapping[str, Tensor]):

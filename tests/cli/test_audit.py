@@ -71,6 +71,13 @@ def table(path):
 
 def test_planted_mistakes_are_found_and_the_summary_says_so(run, tmp_path, capsys):
     assert main(["audit", str(run), "-n", "4", "-o", str(tmp_path / "a.csv")]) == 0
+    page = (run / "report.html").read_text()
+    section = page[page.index('id="audit"') :]
+    for title in ("Of no class?", "Copies", "Doubtful labels", "Next to label"):
+        assert title in section
+    assert f"{WRONG}: labeled" in section
+    assert section.count("data:image/") >= 4
+    assert "class shares of the pool" in section.lower()
     said = capsys.readouterr().out
     rows = table(tmp_path / "a.csv")
     assert list(rows[0]) == ["file", "issue", "score", "group", "suggestion"]

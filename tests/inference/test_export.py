@@ -85,7 +85,9 @@ def exported(request, tmp_path_factory):
         write_torch(program, predictor, folder / "model.pt2")
     session = onnxruntime.InferenceSession(folder / "model.onnx")
     module = torch.export.load(folder / "model.pt2").module()
-    by_onnx = lambda x: session.run(["probabilities", "label", "confidence"], {"images": x})  # noqa: E731
+    by_onnx = lambda x: session.run(None, {"images": x})  # noqa: E731
+    known = ["unknown", "unknown_p"] if predictor.known else []
+    assert [output.name for output in session.get_outputs()] == ["probabilities", "label", "confidence", *known]
     by_torch = lambda x: [output.numpy() for output in module(torch.from_numpy(x))]  # noqa: E731
     return predictor, {"onnx": by_onnx, "torch": by_torch}
 
@@ -103,7 +105,11 @@ def test_the_files_answer_as_the_run_does(exported, run, count):
     predictor, answers = exported
     images = crops(count, *predictor.shape[:2])
     expected = predictor.predict(images)
-    probs, label, confidence = answers[run](images)
+    probs, label, confidence, *unknown = answers[run](images)
+    assert len(unknown) == (0 if predictor.known is None else 2)
+    for found, reference, step in zip(unknown, (expected.unknown, expected.unknown_p), (0, 1), strict=False):
+        jump = step / (1 + len(predictor.known.rows))  # a label that is just as far may count or not
+        np.testing.assert_allclose(found, reference, atol=1e-4 + jump)
     np.testing.assert_allclose(probs, expected.probs, atol=1e-5)
     np.testing.assert_allclose(confidence, expected.calibrated, atol=1e-5)
     assert label.tolist() == expected.labels.tolist()
@@ -117,7 +123,7 @@ def test_other_sizes_are_resized_inside(exported, run, size):
     predictor, answers = exported
     images = crops(3, *size)
     expected = predictor.predict(images)
-    probs, _, confidence = answers[run](images)
+    probs, _, confidence, *_ = answers[run](images)
     np.testing.assert_allclose(probs, expected.probs, atol=0.01)
     np.testing.assert_allclose(confidence, expected.calibrated, atol=0.01)
 

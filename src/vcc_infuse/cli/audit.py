@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TextIO
 
-from ..audit import Audit, RunSource, audit_run
+from ..audit import Audit, RunSource, add_to_report, audit_run
 from ..pool_audit.unknown import ALPHA
 from ..utils.io import table_cell
 from .finished_run import add_output, check_output, run_parser, write_output
 from .parser import Parser, add_device, integer, number
 
 ABOUT = """Write one table of the images of a run to look at: unknown ones, copies, doubtful labels, and what to label
-next; class shares of the pool and what more labels would bring are shown on the screen. The run must have been trained
-with the preset frozen; its bank is used if it is in the cache, else the images are embedded again."""
+next, and show them in RUN/report.html; class shares of the pool and what more labels would bring are shown, too. The
+run must have been trained with the preset frozen; its bank is used if it is in the cache, else the images are embedded
+again."""
 
 
 def run(argv: Sequence[str]) -> None:
@@ -31,6 +33,8 @@ def run(argv: Sequence[str]) -> None:
     check_output(options.output, options.overwrite, options.run)
     result = audit_run(options.run, unknown=options.unknown, count=options.count, source=source_of(options))
     write_output(options.output, lambda handle: write_issues(result, handle))
+    if os.access(options.run, os.W_OK):
+        add_to_report(result, options.run)
     for line in result.summary():
         print(line, file=sys.stderr if options.output == "-" else sys.stdout)
 

@@ -1,6 +1,7 @@
 """Export of a trained classifier to one file that runs without vcc_infuse: ONNX, or PyTorch's exported program.
 
-The graph takes raw images of any size and returns probabilities, labels and calibrated confidence.
+The graph takes raw images of any size and returns probabilities, labels and calibrated confidence; that of a model on a
+bank also how far an image is from the labeled ones, and the p-value of that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from torch.export import Dim, ExportedProgram
 
 from ..bank.onnx_engine import quiet, timm_parts
 from ..errors import UserError, check_choice
+from ..models.backbone import Embedded
+from ..pool_audit import KnownRows
+from ..pool_audit.arrays import LEAST
+from ..types import Outputs
 from ..utils.device import unit_features
 from ..utils.io import write_atomic
 from .predictor import Predictor
@@ -24,11 +29,34 @@ from .predictor import Predictor
 __all__ = ["ExportedClassifier", "export_model"]
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
-OUTPUTS = ["probabilities", "label", "confidence"]
+OUTPUTS = ["probabilities", "label", "confidence", "unknown", "unknown_p"]
+
+
+class KnownImages(nn.Module):
+    """`KnownRows.judge` as a graph: how far features (batch, width) are from the labeled images, and its p-value."""
+
+    rows: Tensor
+    reach: Tensor
+    nearer: Tensor
+
+    def __init__(self, known: KnownRows, device: torch.device) -> None:
+        super().__init__()
+        self.neighbors = known.neighbors
+        for name in ("rows", "reach", "nearer"):
+            self.register_buffer(name, torch.from_numpy(getattr(known, name)).float().to(device))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean distance to the nearest labeled images, and how often a known image is as far."""
+        squared = 2 - 2 * (features @ self.rows.T)
+        far = torch.where(squared < LEAST**2, 0, squared).sqrt()
+        score = far.topk(self.neighbors, largest=False).values.mean(1)
+        joined = (self.nearer + torch.minimum(far, self.reach)) / self.neighbors
+        as_far = (joined >= score[:, None] - 1e-6).float().sum(1)
+        return score, (1 + as_far) / (self.rows.shape[0] + 1)
 
 
 class ExportedClassifier(nn.Module):
-    """A predictor as a single module from raw examples to (probabilities, labels, confidence).
+    """A predictor as a single module from raw examples to (probabilities, labels, confidence), perhaps with two more.
 
     Images are cropped around their center to the proportions of the training images and resized as Pillow does, to
     within one of 256 levels.
@@ -39,7 +67,8 @@ class ExportedClassifier(nn.Module):
     Shapes:
         inputs: uint8 images (batch, height, width, channels) of any one size, with the channels of the training images;
             or float32 feature vectors (batch, length).
-        outputs: probabilities (batch, classes), class numbers (batch,), calibrated confidence (batch,).
+        outputs: probabilities (batch, classes), class numbers (batch,), calibrated confidence (batch,); of a model that
+            was trained on a bank, also `unknown` and `unknown_p` (batch,), as `Predictor` has them.
     """
 
     mean: Tensor
@@ -49,13 +78,15 @@ class ExportedClassifier(nn.Module):
         super().__init__()
         self.model = predictor.model
         self.calibrator = predictor.calibrator
+        known = predictor.known if isinstance(self.model.backbone, Embedded) else None
+        self.known = None if known is None else KnownImages(known, predictor.device)
         self.shape = predictor.shape
         self.unit_length = getattr(predictor.views, "slots", None) is not None
         self.register_buffer("mean", predictor.views.mean.to(predictor.device))
         self.register_buffer("std", predictor.views.std.to(predictor.device))
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Probabilities, class numbers and calibrated confidence of raw examples."""
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Probabilities, class numbers, calibrated confidence and perhaps distance and p-value of raw examples."""
         if len(self.shape) == 3:
             images = resize(inputs.permute(0, 3, 1, 2).float(), self.shape[0], self.shape[1])
             normalized = (images / 255 - self.mean[:, None, None]) / self.std[:, None, None]
@@ -63,7 +94,15 @@ class ExportedClassifier(nn.Module):
             normalized = unit_features(inputs, self.mean, self.std)
         else:
             normalized = (inputs - self.mean) / self.std
-        outputs = self.model(normalized)
+        if self.known is None:
+            return self.answers(self.model(normalized))
+        backbone: Any = self.model.backbone
+        features = backbone.embed(normalized)
+        layers = backbone.layers(features)
+        return *self.answers(Outputs(self.model.head(layers), layers)), *self.known(features)
+
+    def answers(self, outputs: Outputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities, class numbers and calibrated confidence."""
         probs = outputs.logits.float().softmax(1)
         return probs, probs.argmax(1), self.calibrator.predict(outputs).float()
 
@@ -154,7 +193,8 @@ def write_onnx(program: ExportedProgram, predictor: Predictor, path: Path) -> No
     """As any ONNX runtime reads it, with the weights inside."""
     images = len(predictor.shape) == 3
     names = ["images" if images else "features"]
-    exported: Any = torch.onnx.export(program, dynamo=True, input_names=names, output_names=OUTPUTS, verbose=False)
+    outputs = OUTPUTS[: len(program.graph_signature.user_outputs)]
+    exported: Any = torch.onnx.export(program, dynamo=True, input_names=names, output_names=outputs, verbose=False)
     graph = exported.model.graph
     axes = ["batch", "height", "width"] if images else ["batch"]
     readable = dict(zip(map(str, graph.inputs[0].shape), axes, strict=False))
@@ -177,12 +217,13 @@ def largest_difference(predictor: Predictor, path: str | Path) -> float:
     expected = predictor.predict(inputs.numpy())
     if path_format(Path(path)) == "torch":
         outputs = torch.export.load(path).module()(inputs.to(predictor.device))
-        probs, _, confidence = (output.cpu() for output in outputs)
+        probs, _, confidence, *further = (output.cpu() for output in outputs)
     else:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         answers = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
-        probs, _, confidence = map(torch.from_numpy, answers)
-    differences = (probs - expected.probs).abs().max(), (confidence - expected.calibrated).abs().max()
-    return max(map(float, differences))
+        probs, _, confidence, *further = map(torch.from_numpy, answers)
+    pairs = [(probs, expected.probs), (confidence, expected.calibrated)]
+    pairs += [(further[0], expected.unknown)] if further else []  # not p, which jumps by 1 / labels
+    return max(float((answer - reference).abs().max()) for answer, reference in pairs)

@@ -233,7 +233,7 @@ class Predictor:
             "task": {
                 name: value.tolist() if isinstance(value, Tensor) else value
                 for name, value in vars(self.task).items()
-                if name != "label_groups"  # which only training needs
+                if name not in ("label_groups", "pool_shares")  # which only training needs
             },
             "known": self.known is not None,
             "fingerprint": self.fingerprint,

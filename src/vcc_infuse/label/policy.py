@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ def next_batch(
     count: int = 20,
     classes: int | None = None,
     exclude: np.ndarray | None = None,
+    names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Suggestions:
     """The single images that are worth most, the best first: coverage up to four labels per class, then margin.
@@ -54,13 +55,16 @@ def next_batch(
         count: of images; fewer where fewer are left.
         classes: how many there are, by default those among the labels.
         exclude: of shape (rows,), True for images not to be shown: skipped, foreign, kept for the audit, on the screen.
+        names: of the classes, for the reasons.
         seed: of k-means.
     """
     waiting = labels < 0 if exclude is None else (labels < 0) & ~exclude
     candidates = np.flatnonzero(waiting)
     if len(candidates) == 0:
         return Suggestions(np.empty(0, np.int64), (), np.empty(0), "coverage")
-    return suggest_labels(features, labels, count=count, probs=probs, classes=classes, candidates=candidates, seed=seed)
+    return suggest_labels(
+        features, labels, count=count, probs=probs, classes=classes, names=names, candidates=candidates, seed=seed
+    )
 
 
 def is_audit(position: int, seed: int) -> bool:

@@ -69,6 +69,8 @@ class AuditedImages:
         classes: names of the classes.
         probs: predictions, of shape (images, classes); by default those of a ridge head on the labels.
         hashes: what `perceptual_hashes` returned; by default features alone find copies.
+        pixels: arrays (images, height, width, channels), one after the other in the order of the rows, if images shall
+            be shown.
     """
 
     features: np.ndarray
@@ -78,6 +80,7 @@ class AuditedImages:
     classes: Sequence[str]
     probs: np.ndarray | None = None
     hashes: np.ndarray | None = None
+    pixels: Sequence[np.ndarray] = ()
 
     def __post_init__(self) -> None:
         check_features("features", self.features)
@@ -88,6 +91,14 @@ class AuditedImages:
     def rows(self, *parts: str) -> np.ndarray:
         """Row numbers of these parts."""
         return np.flatnonzero(np.isin(self.parts, parts))
+
+    def picture(self, row: int) -> np.ndarray:
+        """The pixels of one image."""
+        for part in self.pixels:
+            if row < len(part):
+                return np.asarray(part[row])
+            row -= len(part)
+        raise IndexError(f"{row} images more than there are pixels of")
 
     def labeled(self) -> tuple[np.ndarray, np.ndarray]:
         """Features and labels of the labeled images."""

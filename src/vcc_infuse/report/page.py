@@ -23,7 +23,7 @@ from ..errors import OptionError
 from ..utils.io import MALFORMED, nan_to_none, reading, write_text
 from .charts import calibration, training
 from .charts.calibration import COLORS, Chart
-from .charts.gallery import Strip, gallery
+from .charts.gallery import Strip, audit_strips, gallery
 from .read import UNKNOWN, Run, count, decimal, elapsed, known, percent, read_runs
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
@@ -261,6 +261,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     matrices = [Part(run, drawn(calibration.confusion_matrix(run))) for run in runs]
     scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
     images = [Part(run, strips=gallery(run)) for run in runs]
+    audits = [Part(run, text=audit_sentences(run), strips=audit_strips(run)) for run in runs]
     no_evaluation = "No evaluation was recorded yet."
     no_predictions = "No predictions were kept: the run is unfinished, or older than this section."
     no_images = "No images were kept: none was mistaken, the data are not images, or the run is unfinished."
@@ -273,8 +274,14 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         Section("confusion", "Confusion", [], matrices, no_predictions),
         Section("coreset", "Core set", drawn(*(draw(runs) for draw in kept)), scores),
         Section("gallery", "Images", [], images, no_images),
+        Section("audit", "Audit", [], audits),
     ]
     return [section for section in candidates if section.absent or not section.is_empty]
+
+
+def audit_sentences(run: Run) -> str:
+    """What the audit found in numbers; empty without one."""
+    return ". ".join(str(line)[:1].upper() + str(line)[1:] for line in (run.audit or {}).get("summary", ()))
 
 
 def per_class(key: str, title: str, runs: Sequence[Run], metrics: Sequence[str]) -> Section:

@@ -14,7 +14,7 @@ from ..utils.io import Columns, load_npz, read_json, read_jsonl, reading
 from ..utils.manifest import check
 
 LOGS = ("metrics.jsonl", "selections.jsonl")
-FILES = ("config.yaml", *LOGS, "summary.json", "model.json", "predictions.npz", "gallery.npz")
+FILES = ("config.yaml", *LOGS, "summary.json", "model.json", "predictions.npz", "gallery.npz", "audit.npz")
 Metrics = dict[str, Any]
 ANSWERS = ("truth", "predicted", "confidence", "calibrated")
 UNKNOWN = "–"
@@ -33,6 +33,7 @@ class Run:
     classes: tuple[str, ...] = ()
     predictions: Columns | None = None
     gallery: Columns | None = None
+    audit: Columns | None = None
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -96,6 +97,7 @@ def read_run(path: Path, name: str, number: int = 0) -> Run:
             classes=classes,
             predictions=read_predictions(path / "predictions.npz", len(classes)),
             gallery=load_npz(path / "gallery.npz"),
+            audit=load_npz(path / "audit.npz"),
             warnings=[*notes, *map(str, (summary or {}).get("warnings") or [])],
         )
 

@@ -65,6 +65,8 @@ class TrainConfig:
             method or the linear probe, on a bank or on vectors also a mix of both, and calibrate its confidence. On
             images the repetition is one shorter run, for which `head_init` must be "probe". "auto" does so where it
             takes less than about two minutes.
+        open_set: "auto" lets images of the pool that are far from all labels count less in the second half of the run,
+            by their p-value, on a bank or on vectors. Nothing is left out, and "off" treats all the same.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
@@ -108,6 +110,7 @@ class TrainConfig:
     head_init: Literal["random", "probe"] = "random"
     head_scale: float = 1.0
     cross_fit: bool | Literal["auto"] = False
+    open_set: Literal["off", "auto"] = "off"
     micro_batch: int | None = None
     memory: str | None = None
     joint_bn: bool = False
@@ -161,6 +164,7 @@ class TrainConfig:
             raise OptionError("lazy", True, rule, "leave out one")
         check_range("minutes", self.minutes, open_low=True)
         check_integer("seed", self.seed, 0, 2**32 - 1)
+        check_choice("open_set", self.open_set, ("off", "auto"))
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
         check_choice("engine", self.engine, ENGINES)
@@ -202,6 +206,7 @@ class TrainOptions(TypedDict, total=False):
     head_init: Literal["random", "probe"]
     head_scale: float
     cross_fit: bool | Literal["auto"]
+    open_set: Literal["off", "auto"]
     micro_batch: int | None
     memory: str | None
     joint_bn: bool

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -35,6 +36,7 @@ from .interrupt import Interrupted, StopRequest
 from .micro_batch import PROBE, fit_micro_batch
 from .nonfinite import Recovery, finite_gradient, refused_if_exploded
 from .optimizer import clip, learning_rate, set_learning_rate, warm_up_bn_momentum
+from .pool_facts import estimated_shares, late, open_set_weights
 from .recorder import RunRecorder
 from .state import TrainState, make_task
 from .summary import about_data, collect_metrics, summarize
@@ -141,6 +143,8 @@ class Trainer:
                 "include_labeled false, or choose --algorithm Supervised"
             )
         task = make_task(data, self.steps, config)
+        if getattr(self.selector, "shares", None) == "estimated":
+            task = replace(task, pool_shares=estimated_shares(data))
         state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
         self.state_ = state
         self.batches_ = Batches(
@@ -156,6 +160,7 @@ class Trainer:
             device=state.device,
             lazy=config.lazy,
         )
+        self.open_set_ = open_set_weights(data).to(state.device) if config.open_set == "auto" else None
         self.recorder_ = RunRecorder(config.out, state, self.batches_, report=config.report)
         self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
         self.micro_batch_ = config.micro_batch or self._fit_memory()
@@ -247,8 +252,12 @@ class Trainer:
         warm_up_bn_momentum(state.bn_momentum, number)
         rate = learning_rate(config, number, self.schedule_steps)
         set_learning_rate(state.optimizer, state.counters.lr_scale * rate)
+        batch = self.batches_.at(number)
+        if self.open_set_ is not None:
+            weights = late(self.open_set_[batch.pool_ids], number / self.steps)
+            batch = batch._replace(weights=batch.weights * weights)
         step = Step(
-            batch=self.batches_.at(number),
+            batch=batch,
             model=state.forward,
             ema=state.ema.module,
             calibrate=state.calibrator,

@@ -106,19 +106,31 @@ def table_column(store: Store, name: str, content: bytes, column: str, path: str
 
 def _matched(rows: list[LabelRow], images: list[str], name: str, path: str) -> list[tuple[str | None, LabelRow]]:
     """Each row with the image it means: the same path, a longer or a shorter one, or only the file's name."""
-    by_name: dict[str, list[tuple[str, ...]]] = {}
-    spelled = {parts(image): image for image in images}
-    for folders in spelled:
-        by_name.setdefault(folders[-1], []).append(folders)
+    files = FileNames(images)
     matched: list[tuple[str | None, LabelRow]] = []
     for row in rows:
-        wanted = parts(row.file) or ("",)
-        candidates = _candidates(wanted, by_name) or _candidates((UPLOAD.sub("", wanted[-1]),), by_name)
+        candidates = files.find(row.file)
         if len(candidates) > 1:
-            shown = ", ".join(spelled[c] for c in candidates[:SHOWN])
+            shown = ", ".join(candidates[:SHOWN])
             raise UserError(f"{name}: {row.file} may be {shown} in {path}; write the path instead of the name")
-        matched.append((spelled[candidates[0]] if candidates else None, row))
+        matched.append((candidates[0] if candidates else None, row))
     return matched
+
+
+class FileNames:
+    """Finds images by paths that may begin elsewhere."""
+
+    def __init__(self, images: Iterable[str]) -> None:
+        self._spelled = {parts(image): image for image in images}
+        self._by_name: dict[str, list[tuple[str, ...]]] = {}
+        for folders in self._spelled:
+            self._by_name.setdefault(folders[-1], []).append(folders)
+
+    def find(self, file: str) -> list[str]:
+        """The images that a path may mean, usually one."""
+        wanted = parts(file) or ("",)
+        candidates = _candidates(wanted, self._by_name) or _candidates((UPLOAD.sub("", wanted[-1]),), self._by_name)
+        return [self._spelled[candidate] for candidate in candidates]
 
 
 def _candidates(wanted: tuple[str, ...], by_name: dict[str, list[tuple[str, ...]]]) -> list[tuple[str, ...]]:
@@ -213,14 +225,19 @@ def _table(rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[LabelRow]:
 
 
 def _label_studio(tasks: list[Any]) -> Iterator[LabelRow]:
-    """Tasks with annotations; the image is the first text of the task's data that is the path of one."""
+    """Tasks with annotations."""
     for task in tasks:
-        paths = [_local(value) for value in task["data"].values() if isinstance(value, str)]
-        file = next((path for path in paths if is_image(path)), None) or paths[0]
+        file = studio_file(task["data"])
         results = [r for a in task.get("annotations", []) if not a.get("was_cancelled") for r in a.get("result", [])]
         choices = dict.fromkeys(c for result in results for c in result.get("value", {}).get("choices", []))
         for choice in choices or [None]:
             yield LabelRow(file, _text(choice))
+
+
+def studio_file(data: Mapping[str, Any]) -> str:
+    """The path of the image in the data of a task, which hold at least one text."""
+    paths = [_local(value) for value in data.values() if isinstance(value, str)]
+    return next((path for path in paths if is_image(path)), None) or paths[0]
 
 
 def _coco(export: Mapping[str, Any]) -> Iterator[LabelRow]:

@@ -6,6 +6,7 @@ import base64
 import io
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from ...utils.io import Columns
@@ -15,6 +16,12 @@ PARTS = {
     "helpful": ("Most helpful", "highest scores of the selector"),
     "harmful": ("Most harmful", "lowest scores of the selector"),
     "mistakes": ("Most confident mistakes", "{} images, by calibrated confidence"),
+}
+AUDIT = {
+    "unknown": ("Of no class?", "the most foreign first; those of one group resemble each other"),
+    "duplicate": ("Copies", "in groups"),
+    "doubtful_label": ("Doubtful labels", "the most doubtful first"),
+    "next_to_label": ("Next to label", "the most useful first"),
 }
 SMALL = 32  # up to so many pixels per side, PNG is as small as JPEG and lossless
 
@@ -63,9 +70,28 @@ def thumbnail(run: Run, kept: Columns, part: str, i: int) -> Thumbnail:
     place = f"{PARTS[part][0]}, number {i + 1}{': ' + name if name else ''}"
     alt = f"{place}: {word} {label_name}, true class {true_name}, {value}"
     mark = "" if truth < 0 else "✓" if truth == label else true_name
-    image = kept[f"{part}_images"][i]
+    source = embedded(kept[f"{part}_images"][i])
+    return Thumbnail(source, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)
+
+
+def audit_strips(run: Run) -> list[Strip]:
+    """What `vcc-infuse audit` found, one strip for each kind."""
+    kept = run.audit or {}
+    strips = []
+    for issue, (title, order) in AUDIT.items():
+        if (images := kept.get(f"{issue}_images")) is not None:
+            words = zip(*(map(str, kept[f"{issue}_{name}"]) for name in ("names", "groups", "texts")), strict=True)
+            shown = [
+                Thumbnail(embedded(image), f"{name}: {text}", name.rsplit("/")[-1], "", group, is_wrong=False)
+                for image, (name, group, text) in zip(images, words, strict=True)
+            ]
+            strips.append(Strip(title, f"{len(shown)} of {int(kept[f'{issue}_count'])}, {order}", shown))
+    return strips
+
+
+def embedded(image: np.ndarray) -> str:
+    """Pixels as an address that needs no file."""
     kind = "PNG" if max(image.shape[:2]) <= SMALL else "JPEG"
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, quality=85)
-    source = f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    return Thumbnail(source, alt, label_name, mark, value, is_wrong=truth >= 0 and truth != label)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -26,9 +26,10 @@ TINY = 1e-6
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class AlignedINFUSE(INFUSE):
-    """The examples with the best influence on labels and class shares. The pool must have the shares of the labels.
+    """The examples with the best influence on labels and class shares.
 
     Args:
+        shares: class shares that the pool is taken to have: those of the labels, or "estimated" on frozen features.
         support_views: augmented views per labeled image; 0 takes enough for a support set of 1,024.
         sample: random examples of the pool from which the class shares of the predictions are taken.
     """
@@ -40,6 +41,7 @@ class AlignedINFUSE(INFUSE):
     mixup_draws: int = field(default=8, init=False)
     damping: float = field(default=0.1, init=False)
     sample: int = integer(4096)
+    shares: Literal["labels", "estimated"] = "labels"
 
     def score(self, *args: Any, **kwargs: Any) -> Tensor:
         """Refuse: weak views of the pool are needed, too."""
@@ -50,7 +52,8 @@ class AlignedINFUSE(INFUSE):
         weak = pool.sample_weak(self.sample)
         labeled, y = pool.labeled_features(self.views(pool))
         probs = weak.logits.softmax(1)
-        target = aligned(probs, pool.task.label_counts.to(probs))
+        shares = pool.task.label_counts if pool.task.pool_shares is None else pool.task.pool_shares
+        target = aligned(probs, shares.to(probs))
         truth = F.one_hot(y, probs.shape[1])
         of_pool = sum_over_classes(probs - target, weak.features, target.argmax(1))
         return of_pool + sum_over_classes(labeled.logits.softmax(1) - truth, labeled.features, y)

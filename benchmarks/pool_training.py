@@ -1,0 +1,177 @@
+"""Training on messy pools: other class shares than the labels, and images of no class.
+
+    OMP_NUM_THREADS=1 python -m benchmarks pool_training skew open --features FOLDER --sets stl10-224 --seeds 0 1
+
+appends one line per run to OUT/PART.jsonl, so that a killed study continues, and writes OUT/PART.md. In `skew` the pool
+falls geometrically from ten to one over the classes, or the other way, while labels are balanced. In `open` four of ten
+classes have no labels (of a hundred, twenty) and make a share of the pool; the known part of the pool stays the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vcc_infuse
+from vcc_infuse import SSLData
+from vcc_infuse.cli.parser import Parser, integer
+from vcc_infuse.data.split import Split
+from vcc_infuse.errors import UserError
+from vcc_infuse.utils.io import write_text
+
+from .features import SLOTS, FeatureSet
+
+PROG = "python -m benchmarks pool_training"
+Run = dict[str, Any]
+WEIGHED = {"class_path": "Evidence", "init_args": {"weigh": True}}
+KEPT = 0.4  # of the pool, by selectors
+
+
+def aligned(shares: str) -> dict[str, Any]:
+    """AlignedINFUSE with these class shares."""
+    return {"class_path": "AlignedINFUSE", "init_args": {"keep": KEPT, "shares": shares}}
+
+
+ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
+    "skew": {
+        "FixMatch": {"algorithm": "FixMatch"},
+        "Balance(FixMatch)": {"algorithm": "Balance"},
+        "FixMatch + Evidence": {"algorithm": "FixMatch", "calibrator": "Evidence"},
+        "FixMatch, AlignedINFUSE, shares of labels": {"algorithm": "FixMatch", "selector": aligned("labels")},
+        "FixMatch, AlignedINFUSE, estimated shares": {"algorithm": "FixMatch", "selector": aligned("estimated")},
+        "FixMatch, Random": {
+            "algorithm": "FixMatch", "selector": {"class_path": "Random", "init_args": {"keep": KEPT}},
+        },
+    },
+    "open": {
+        "LinearProbe": {"algorithm": "LinearProbe"},
+        "FixMatch": {"algorithm": "FixMatch"},
+        "FixMatch, open_set auto": {"algorithm": "FixMatch", "open_set": "auto"},
+        "FlexMatch + Evidence": {"algorithm": "FlexMatch", "calibrator": WEIGHED},
+        "FlexMatch + Evidence, open_set auto": {
+            "algorithm": "FlexMatch", "calibrator": WEIGHED, "open_set": "auto",
+        },
+    },
+}  # fmt: skip
+POOLS: dict[str, dict[str, float]] = {
+    "skew": {"equal": 1.0, "10:1": 0.1, "1:10": 10.0},
+    "open": {"0 %": 0.0, "10 %": 0.1, "30 %": 0.3, "50 %": 0.5},
+}
+
+
+def skewed(features: FeatureSet, per_class: int, seed: int, ratio: float) -> SSLData:
+    """Balanced labels and a pool whose class sizes fall by `ratio` from the first class to the last."""
+    data = features.draw(per_class, seed)
+    rest = np.setdiff1d(data.split.pool, data.split.labeled)
+    y = features.train_y[rest]
+    wanted = ratio ** (np.arange(features.classes) / (features.classes - 1))
+    sizes = np.floor(wanted / wanted.max() * np.bincount(y).min()).astype(int)
+    rng = np.random.default_rng([7, seed])
+    rows = [rng.permutation(rest[y == label])[: max(1, size)] for label, size in enumerate(sizes)]
+    pool = np.concatenate([data.split.labeled, np.sort(np.concatenate(rows))])
+    return SSLData(data.dataset, Split(data.split.labeled, pool))
+
+
+def opened(features: FeatureSet, per_class: int, seed: int, foreign: float) -> SSLData:
+    """Labels of the known classes, and a pool in which this share is of the others."""
+    rng = np.random.default_rng([8, seed])
+    count = round(features.classes * (0.8 if features.classes >= 100 else 0.6))
+    order = rng.permutation(features.classes)
+    known = np.sort(order[:count])
+    rows = rng.permutation(len(features.train_y))
+    y = features.train_y
+    labeled = np.concatenate([rows[y[rows] == label][:per_class] for label in known])
+    others = rows[~np.isin(y[rows], known)]
+    inside = np.setdiff1d(rows[np.isin(y[rows], known)], labeled)
+    inside = rng.permutation(inside)[: len(others)]  # so that half of the pool can be foreign
+    outside = others[: round(len(inside) * foreign / (1 - foreign))]
+    chosen = np.concatenate([labeled, inside, outside])
+    shown = np.full(len(chosen), -1)
+    shown[: len(labeled)] = np.searchsorted(known, y[labeled])
+    tested = np.isin(features.test_y, known)
+    test_y = np.searchsorted(known, features.test_y[tested])
+    names = [str(label) for label in known]
+    return SSLData.from_arrays(features.train[chosen], shown, features.test[tested], test_y, slots=SLOTS, classes=names)
+
+
+MAKE = {"skew": skewed, "open": opened}
+
+
+def measure(data: SSLData, row: Mapping[str, Any], seed: int, steps: int) -> float:
+    """The test error of the method itself."""
+    options = {"preset": "frozen", "steps": steps, "eval_every": steps, "seed": seed, "cross_fit": False}
+    named = {"calibrator": "Softmax", **row}
+    result = vcc_infuse.train(data, **options, progress=False, precision="fp32", **named)  # type: ignore[arg-type]
+    return float(result.summary["error"])
+
+
+def page(part: str, runs: Sequence[Run], command: str) -> str:
+    """A row per method, a column per set, number of labels and pool; errors and differences from the reference."""
+    columns = list(dict.fromkeys((run["set"], run["per_class"]) for run in runs))
+    reference = "FixMatch on the same pool" if part == "skew" else "the same row on the pool without foreign images"
+    lines = [
+        f"# Training on messy pools: {part}",
+        "",
+        f"    {command}",
+        "",
+        "Test error in per cent, mean over seeds (their number in brackets), of the method itself on frozen features;",
+        f"after it the difference from {reference}.",
+    ]
+    for name, per_class in columns:
+        cell = [run for run in runs if (run["set"], run["per_class"]) == (name, per_class)]
+        lines += ["", f"## {name}, {per_class} labels per class", "", f"| | {' | '.join(POOLS[part])} |"]
+        lines.append(f"|{'---|' * (len(POOLS[part]) + 1)}")
+        lines += [
+            f"| {row} | {' | '.join(_cell(part, cell, row, pool) for pool in POOLS[part])} |" for row in ROWS[part]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(part: str, runs: Sequence[Run], row: str, pool: str) -> str:
+    errors = {(run["row"], run["pool"], run["seed"]): 100 * run["error"] for run in runs}
+    seeds = [run["seed"] for run in runs if (run["row"], run["pool"]) == (row, pool)]
+    if not seeds:
+        return "–"
+    other = ("FixMatch", pool) if part == "skew" else (row, "0 %")
+    gaps = [errors[row, pool, seed] - errors[(*other, seed)] for seed in seeds if (*other, seed) in errors]
+    gap = f", {np.mean(gaps):+.1f}" if gaps and other != (row, pool) else ""
+    return f"{np.mean([errors[row, pool, seed] for seed in seeds]):.1f}{gap} ({len(seeds)})"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train what is missing and write the tables."""
+    parser = Parser(PROG, "Train on pools of other class shares, or with images of no class.")
+    parser.add_argument("parts", nargs="+", metavar="PART", help=f"what to measure: {', '.join(ROWS)}")
+    parser.add_argument("--features", type=Path, default=Path("features"), help="folder of `benchmarks features`")
+    parser.add_argument("--sets", nargs="+", default=["stl10-224"], help="names of its files (stl10-224)")
+    parser.add_argument("--per_class", nargs="+", type=integer(2), default=[4, 25], help="labels per class (4 25)")
+    parser.add_argument("--seeds", nargs="+", type=integer(0), default=[0, 1, 2], help="seeds (0 1 2)")
+    parser.add_argument("--pools", nargs="+", help="pools of these names only (all)")
+    parser.add_argument("--steps", type=integer(), default=600, help="steps of a run (600)")
+    parser.add_argument("--out", type=Path, default=Path("results/pools"), help="folder of the results (results/pools)")
+    options = parser.read(argv)
+    for part in options.parts:
+        if part not in ROWS:
+            raise UserError(f"{part} is not a part of pool_training; choose one of {', '.join(ROWS)}")
+        options.out.mkdir(parents=True, exist_ok=True)
+        log = options.out / f"{part}.jsonl"
+        runs = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+        done = {(run["set"], run["per_class"], run["seed"], run["pool"], run["row"]) for run in runs}
+        for seed, name in ((seed, name) for seed in options.seeds for name in options.sets):
+            features = FeatureSet.load(options.features, name)
+            for per_class, pool in ((n, pool) for n in options.per_class for pool in options.pools or POOLS[part]):
+                data = MAKE[part](features, per_class, seed, POOLS[part][pool])
+                for row, parts in ROWS[part].items():
+                    if (name, per_class, seed, pool, row) in done:
+                        continue
+                    error = round(measure(data, parts, seed, options.steps), 5)
+                    run = {"set": name, "per_class": per_class, "seed": seed, "pool": pool, "row": row, "error": error}
+                    runs.append(run)
+                    with log.open("a") as file:
+                        file.write(json.dumps(run) + "\n")
+        command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
+        write_text(options.out / f"{part}.md", page(part, runs, command))

@@ -1,0 +1,183 @@
+"""Embeds the images in a process of its own while labeling goes on, and writes their thumbnails on the way.
+
+Only plain views are embedded, a seventh of a bank. The order is random, so that what is embedded at any moment is a
+random sample of the images, however they are sorted into folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..bank.onnx_engine import Engine
+from .images import ImagePool, PoolSource, Unreadable
+from .thumbnails import HEAD, Place, Records, scan
+
+CHUNK = 32
+FEATURES = "features.bin"
+THUMBNAILS = "thumbnails.bin"
+SECONDS = 0.03  # per image in PyTorch, about: whether an export to ONNX Runtime pays
+Embed = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network that embeds, as it is named; `load` makes it.
+
+    Args:
+        name: in timm.
+        weights: where they come from; see `Timm`.
+        input_size: side of the images that it is shown; that of its training if not given.
+        device: where it computes.
+        engine: "torch", "onnx" or "auto".
+    """
+
+    name: str = "tf_efficientnet_lite2"
+    weights: str = "auto"
+    input_size: int | None = None
+    device: str = "auto"
+    engine: Engine = "auto"
+
+    @property
+    def key(self) -> bytes:
+        """Features of networks with the same key can be mixed."""
+        return hashlib.blake2b(repr((self.name, self.weights, self.input_size)).encode(), digest_size=16).digest()
+
+    def load(self, images: int) -> tuple[int, Embed]:
+        """The side of its images, and a function from uint8 (images, side, side, 3) to features, float16."""
+        import torch
+
+        from ..augment.views import ImageViews
+        from ..bank.embed import input_side, make_encoder
+        from ..bank.encoder import ForwardOptions, features
+        from ..bank.onnx_engine import choose_engine
+        from ..models import Timm
+        from ..utils.device import resolve_device
+
+        network = Timm(self.name, self.weights, self.input_size)
+        side = input_side(network)
+        frozen, _ = make_encoder(network, (side, side, 3))
+        place = resolve_device(self.device)
+        expects = frozen.preprocessing()
+        views = ImageViews(expects.mean, expects.std) if expects else ImageViews((0.5,) * 3, (0.25,) * 3)
+        fast = choose_engine(frozen, self.engine, device=place, seconds=SECONDS * images) or frozen
+        encoder = fast.to(place).eval()
+        options = ForwardOptions.default(place)
+
+        def embed(pixels: np.ndarray) -> np.ndarray:
+            return features(encoder, views("plain", torch.from_numpy(pixels).to(place)), options).cpu().numpy()
+
+        return side, embed
+
+
+class Progress(NamedTuple):
+    """What was written: where the thumbnails of some images are, how many images are done, and how many unreadable.
+
+    `fault` says why nothing more will come.
+    """
+
+    places: list[tuple[int, Place]]
+    unreadable: list[int]
+    done: int
+    fault: str = ""
+
+
+def embed_pool(source: PoolSource, network: Any, out: Path, seed: int, send: Callable[[Progress], None]) -> None:
+    """Embed what is not embedded yet; `network` has the `key` and `load` of `Network`."""
+    pool = ImagePool(source)
+    with Records(out / THUMBNAILS) as thumbnails, open_features(out, network.key) as rows:
+        known = [number for number, key in enumerate(pool.keys) if key in rows.places and key in thumbnails.places]
+        places = [(number, thumbnails.places[pool.keys[number]]) for number in known]
+        bad = [number for number in known if not rows.places[pool.keys[number]].length]
+        send(Progress(places, bad, len(known)))
+        done = set(known)
+        waiting = [int(n) for n in np.random.default_rng(seed).permutation(len(pool)) if int(n) not in done]
+        if not waiting:
+            return
+        side, embed = network.load(len(waiting))
+        count = len(known)
+        for start in range(0, len(waiting), CHUNK):
+            progress = _embed_chunk(pool, waiting[start : start + CHUNK], side, embed, thumbnails, rows)
+            count += len(progress.places)
+            send(progress._replace(done=count))
+
+
+def _embed_chunk(
+    pool: ImagePool, numbers: list[int], side: int, embed: Embed, thumbnails: Records, rows: Records
+) -> Progress:
+    places = []
+    pixels = []
+    good = []
+    bad = []
+    for number in numbers:
+        try:
+            seen, thumbnail = pool.decoded(number, side)
+        except Unreadable:
+            bad.append(number)
+            thumbnail = b""
+        else:
+            good.append(number)
+            pixels.append(seen)
+        places.append((number, thumbnails.add(pool.keys[number], thumbnail)))
+    for number, row in zip(good, embed(np.stack(pixels)) if good else [], strict=True):
+        rows.add(pool.keys[number], np.asarray(row, np.float16).tobytes())
+    for number in bad:
+        rows.add(pool.keys[number], b"")
+    return Progress(places, bad, 0)
+
+
+def open_features(out: Path, key: bytes) -> Records:
+    """The file of features, emptied if it is of another network; its first record is the network's key."""
+    path = out / FEATURES
+    if path.is_file():
+        with open(path, "rb") as file:
+            if file.read(HEAD.size)[:16] != key:
+                path.unlink()
+    records = Records(path)
+    if key not in records.places:
+        records.add(key, b"")
+    return records
+
+
+class FeatureRows:
+    """The features that are written so far, read by the process that trains.
+
+    Attributes:
+        images: numbers of the images that have features, of shape (rows,).
+        features: float16 of shape (rows, width).
+    """
+
+    def __init__(self, path: Path, keys: list[bytes]) -> None:
+        self._path = path
+        self._number = {key: number for number, key in enumerate(keys)}
+        self._read = 0
+        self.images = np.zeros(0, np.int64)
+        self.features = np.zeros((0, 0), np.float16)
+
+    def refresh(self) -> bool:
+        """Read what is new; whether there was anything."""
+        if not self._path.is_file():
+            return False
+        file = os.open(self._path, os.O_RDONLY)
+        try:
+            new = list(self._new(file))
+        finally:
+            os.close(file)
+        if not new:
+            return False
+        rows = np.stack([row for _, row in new])
+        self.features = np.concatenate([self.features.reshape(-1, rows.shape[1]), rows])
+        self.images = np.concatenate([self.images, np.array([number for number, _ in new])])
+        return True
+
+    def _new(self, file: int) -> Iterator[tuple[int, np.ndarray]]:
+        for key, place in scan(file, self._read):
+            self._read = sum(place)
+            if key in self._number and place.length:
+                yield self._number[key], np.frombuffer(os.pread(file, place.length, place.offset), np.float16)

@@ -1,0 +1,147 @@
+"""What a session leaves behind, read by those whom it is for."""
+
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+
+from tests.label.fakes import Idle, act, draw, open_server, teach, truth
+from vcc_infuse.data.sources.label_table import label_layout, read_label_file
+from vcc_infuse.data.ssl_data import load_ssl
+from vcc_infuse.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    server, client = open_server(draw(folder / "in", 60), folder / "out")
+    teach(server, client, 24)
+    grid = client.get("/api/grid?class=0&count=4").json()
+    tiles = [{"id": tile["id"], "right": True, "class": None} for tile in grid["tiles"]]
+    act(client, "grid", **{"class": 0}, batch=grid["batch"], tiles=tiles)
+    act(client, "foreign", image=client.get("/api/next?count=1").json()["items"][0]["id"])
+    yield server, client
+    server.close()
+
+
+def export(client, kind):
+    response = client.post("/api/export", json={"format": kind})
+    assert response.status_code == 200, response.text
+    return response.json()["files"]
+
+
+def table(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_labels_are_read_by_train_and_suggestions_are_not(taught):
+    server, client = taught
+    assert export(client, "csv") == ["labels.csv", "audit.csv"]
+    rows = table(server.out / "labels.csv")
+    assert list(rows[0]) == ["file", "label", "source", "confidence", "split"]
+    sources = [row["source"] for row in rows]
+    assert (sources.count("person"), sources.count("confirmed"), len(rows)) == (24, 4, 59)  # one is foreign
+    assert all(row["label"] == row["file"].removesuffix(".png").split("-")[1] for row in rows)
+    assert all(0 <= float(row["confidence"]) <= 1 for row in rows)
+    layout = label_layout(server.session.pool.store, "labels.csv", (server.out / "labels.csv").read_bytes(), "in")
+    labeled = {file: label for file, label in layout.train if label is not None}
+    assert labeled == {row["file"]: row["label"] for row in rows if row["source"] != "suggested"}
+    assert layout.classes == ("blue", "green", "red")
+    data = load_ssl(server.session.pool.source.path, label_file=str(server.out / "labels.csv"), validation="none")
+    assert len(data.split.labeled) == 28
+
+
+def test_the_audit_has_answers_that_did_not_see_the_label(taught):
+    server, client = taught
+    export(client, "csv")
+    rows = table(server.out / "audit.csv")
+    assert len(rows) == int(server.session.state.audit.sum())
+    assert all(row["label"] in row["file"] for row in rows)
+    wrong, count = server.session.answer.wrong
+    assert (sum(row["label"] != row["predicted"] for row in rows), len(rows)) == (wrong, count)
+
+
+def test_label_studio_reads_what_is_written_and_it_comes_back(taught, tmp_path):
+    server, client = taught
+    (name,) = export(client, "label-studio")
+    tasks = json.loads((server.out / name).read_text())
+    assert len(tasks) == 60
+    task = next(task for task in tasks if "annotations" in task)
+    result = task["annotations"][0]["result"][0]
+    assert (result["from_name"], result["to_name"], result["type"]) == ("choice", "image", "choices")
+    assert task["data"]["image"].endswith(f"-{result['value']['choices'][0]}.png")
+    prediction = next(task for task in tasks if "predictions" in task)["predictions"][0]
+    assert set(prediction) == {"model_version", "score", "result"}
+    assert 0 <= prediction["score"] <= 1
+    rows = [row for row in read_label_file((server.out / name).read_bytes(), name) if row.label is not None]
+    assert len(rows) == 28
+    again, _ = open_server(
+        server.session.pool.source.path, tmp_path / "out", background=Idle(), label_file=str(server.out / name)
+    )
+    assert (again.session.state.label >= 0).sum() == 28
+    for image in np.flatnonzero(again.session.state.label >= 0):
+        assert again.session.state.classes[int(again.session.state.label[image])].name == truth(again, int(image))
+    assert again.session.state.undo_depth == 0
+    again.close()
+    again, _ = open_server(
+        server.session.pool.source.path, tmp_path / "out", background=Idle(), label_file=str(server.out / name)
+    )
+    assert again.session.state.version == 1  # the table was taken over once
+    again.close()
+
+
+def test_fiftyone_and_hugging_face(taught):
+    server, client = taught
+    labels = json.loads((server.out / export(client, "fiftyone")[0]).read_text())
+    assert labels["classes"] == ["blue", "green", "red"]
+    assert all(name.endswith(labels["classes"][number]) for name, number in labels["labels"].items())
+    rows = table(server.out / export(client, "huggingface")[0])
+    assert list(rows[0]) == ["file_name", "label"]
+    assert {row["file_name"] for row in rows} == {f"{name}.png" for name in labels["labels"]}
+
+
+def test_cleanlab_gets_probabilities_of_heads_that_did_not_see_the_label(taught):
+    server, client = taught
+    arrays = {name: server.out / name for name in export(client, "cleanlab")}
+    probs = np.load(arrays["cleanlab/pred_probs.npy"])
+    labels = np.load(arrays["cleanlab/labels.npy"])
+    features = np.load(arrays["cleanlab/features.npy"])
+    assert len(probs) == len(labels) == len(features) == len((server.out / "cleanlab/files.txt").read_text().split())
+    from cleanlab.filter import find_label_issues
+
+    spoiled = labels.copy()
+    spoiled[0] = (spoiled[0] + 1) % 3
+    assert not find_label_issues(labels, probs).any()
+    assert np.flatnonzero(find_label_issues(spoiled, probs)).tolist() == [0]
+
+
+def test_an_unknown_format_is_refused(taught):
+    response = taught[1].post("/api/export", json={"format": "../x"})
+    assert response.status_code == 400
+    assert "format must be one of csv, run" in response.json()["error"]
+
+
+def test_labels_are_written_at_the_end_and_when_something_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr("vcc_infuse.label.outputs.DELAY", 0.01)
+    server, client = open_server(draw(tmp_path / "in", 3), tmp_path / "out", background=Idle())
+    server.outputs.start()
+    act(client, "new_class", name="=red")
+    act(client, "label", image=0, **{"class": 0})
+    for _ in range(500):
+        if os.path.exists(tmp_path / "out" / "labels.csv") and len(table(tmp_path / "out" / "labels.csv")) == 1:
+            break
+        server.outputs._end.wait(0.01)
+    act(client, "label", image=1, **{"class": 0})
+    server.close()
+    assert [row["label"] for row in table(tmp_path / "out" / "labels.csv")] == ["'=red", "'=red"]
+
+
+def test_a_run_needs_two_classes(tmp_path):
+    server, client = open_server(draw(tmp_path / "in", 3), tmp_path / "out", background=Idle())
+    with pytest.raises(UserError, match="labels of two classes"):
+        server.outputs.export("run")
+    assert client.post("/api/export", json={"format": "cleanlab"}).status_code == 400
+    server.close()

@@ -1,0 +1,74 @@
+"""A real server process, killed in the middle of clicks: nothing that was answered is lost."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.label.fakes import Idle, draw, open_server
+from vcc_infuse.errors import UserError
+
+SERVER = """
+import sys
+from tests.label.fakes import FakeNetwork, Idle
+from vcc_infuse.label import LabelOptions, PoolSource, launch
+launch.Processes = lambda *_: Idle()
+launch.serve(PoolSource(sys.argv[1]), LabelOptions(out=sys.argv[2], network=FakeNetwork()), browser=False)
+"""
+HOME = Path(__file__).parents[2]
+
+
+def test_kill_loses_no_click_that_was_answered_and_a_second_server_is_refused(tmp_path):
+    photos = draw(tmp_path / "in", 200)
+    command = [sys.executable, "-c", SERVER, str(photos), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=HOME)
+    try:
+        url = next(found[1] for line in process.stderr if (found := re.search(r"open (http\S+)", line)))
+        port = int(re.search(r":(\d+)/", url)[1])
+        with pytest.raises(UserError, match="in use by another server"):
+            open_server(photos, tmp_path / "out", background=Idle())
+        answered = []
+        threads = [threading.Thread(target=click, args=(port, tmp_path, part, answered)) for part in range(2)]
+        for thread in threads:
+            thread.start()
+        while len(answered) < 40 and threads[0].is_alive():
+            threads[0].join(0.01)
+        assert len(answered) >= 40
+        process.send_signal(signal.SIGKILL)
+        for thread in threads:
+            thread.join(30)
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stderr.close()
+    server, _ = open_server(photos, tmp_path / "out", background=Idle())
+    state = server.session.state
+    names = {item.name for item in state.classes.values()}
+    assert set(answered) <= names
+    assert len(names) <= len(answered) + 2  # at most the click that each browser was waiting for
+    server.close()
+
+
+def click(port, folder, part, answered):
+    """Make classes one after another until the server is gone; note those that it has answered."""
+    cookie = f"vcc_infuse_label_{port}={(folder / 'out' / '.session').read_text()}"
+    headers = {"origin": f"http://127.0.0.1:{port}", "content-type": "application/json", "cookie": cookie}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        for number in range(10_000):
+            body = json.dumps({"action": "new_class", "name": f"{part} {number}"})
+            connection.request("POST", "/api/act", body, headers)
+            response = connection.getresponse()
+            response.read()
+            if response.status == 200:
+                answered.append(f"{part} {number}")
+    except (OSError, http.client.HTTPException):
+        pass
+    finally:
+        connection.close()

@@ -1,0 +1,165 @@
+"""Training beside the server: the newest labels win, and answers stand where their images are."""
+
+import numpy as np
+import pytest
+
+from vcc_infuse.label.embedding import FEATURES, open_features
+from vcc_infuse.label.jobs import Job
+from vcc_infuse.label.worker import Learner, Overtaken, answer_jobs
+
+IMAGES = 90
+KEYS = [bytes([number] * 16) for number in range(IMAGES)]
+
+
+def truth(image):
+    return image % 3
+
+
+def write(out, images, seed=0):
+    """Features of three groups, far apart, in any order."""
+    rng = np.random.default_rng(seed)
+    with open_features(out, b"n" * 16) as records:
+        for image in images:
+            row = np.eye(3)[truth(image)].repeat(4) * 4 + rng.normal(0, 0.5, 12)
+            records.add(KEYS[image], row.astype(np.float16).tobytes())
+
+
+def job(labeled, version=1, classes=(5, 2, 9), full=False, audit=()):
+    """Class numbers need not be in order, nor without gaps."""
+    label = np.full(IMAGES, -1, np.int32)
+    label[list(labeled)] = [classes[truth(image)] for image in labeled]
+    masks = np.zeros((3, IMAGES), bool)
+    masks[2, list(audit)] = True
+    return Job(version, label, *masks, classes, tuple(map(str, classes)), 5.0, full)
+
+
+def test_answers_stand_where_their_images_are(tmp_path):
+    order = np.random.default_rng(1).permutation(IMAGES)
+    write(tmp_path, order[:60])
+    learner = Learner(tmp_path, KEYS)
+    answer = learner.quick(job(order[:15], audit=order[:4]))
+    assert answer.kind == "quick"
+    assert np.isfinite(answer.probs[order[:60]]).all()
+    assert np.isnan(answer.probs[order[60:]]).all()
+    assert answer.probs[order[:60]].argmax(1).tolist() == [truth(i) for i in order[:60]]
+    assert np.allclose(answer.probs[order[:60]].astype(float).sum(1), 1, atol=0.01)
+    assert answer.wrong == (0, 4)
+    suggested = [image for image, _ in answer.following]
+    assert set(suggested) <= set(order[15:60].tolist())
+    write(tmp_path, order[60:], seed=1)
+    assert np.isfinite(learner.quick(job(order[:15])).probs).all()
+
+
+def test_before_two_classes_there_is_no_model_but_a_next_image(tmp_path):
+    learner = Learner(tmp_path, KEYS)
+    assert learner.quick(job([])).kind == "none"
+    write(tmp_path, range(IMAGES))
+    for labeled in ([], [0, 3]):
+        answer = learner.quick(job(labeled))
+        assert (answer.kind, answer.probs) == ("none", None)
+        assert answer.following
+
+
+def test_the_default_method_leaves_out_classes_without_labels(tmp_path, monkeypatch):
+    monkeypatch.setattr("vcc_infuse.label.worker.STEPS", 5)
+    write(tmp_path, range(IMAGES))
+    learner = Learner(tmp_path, KEYS)
+    labeled = [image for image in range(20) if truth(image) != 1]
+    request = job(labeled, full=True)
+    learner.quick(request)
+    answer = learner.full(request, lambda: None)
+    assert (answer.kind, answer.labels, answer.probs.shape) == ("full", len(labeled), (IMAGES, 3))
+    assert (answer.probs[:, 1] == 0).all()
+    right = [image for image in range(IMAGES) if truth(image) != 1]
+    assert (answer.probs[right].argmax(1) == [truth(image) for image in right]).all()
+
+
+class Fake:
+    """Notes what is asked; a full training looks for newer jobs three times."""
+
+    def __init__(self):
+        self.log = []
+
+    def quick(self, request):
+        self.log.append(("quick", request.version))
+        return ("quick", request.version)
+
+    def full(self, request, watch):
+        self.log.append(("full", request.version))
+        for _ in range(3):
+            watch()
+        return ("full", request.version)
+
+    def copies(self):
+        return None
+
+
+def run(*script):
+    """Hand out jobs as they are asked for; None means that none waits."""
+    left = list(script)
+    answers = []
+
+    def receive(wait):
+        if not left:
+            if wait:
+                raise EOFError
+            return None
+        return left.pop(0)
+
+    fake = Fake()
+    with pytest.raises(EOFError):
+        answer_jobs(fake, receive, answers.append)
+    return fake.log, answers
+
+
+def test_newer_labels_end_a_run_only_if_they_change_much():
+    few = job(range(10), 1, full=True)
+    little_more = job(range(11), 2, full=True)
+    many_more = job(range(40), 3, full=True)
+    log, answers = run(few, None, little_more, None)
+    assert log == [("quick", 1), ("full", 1), ("quick", 2), ("quick", 2), ("full", 2)]
+    assert answers[-1] == ("full", 2)
+    log, answers = run(few, None, many_more)
+    assert log == [("quick", 1), ("full", 1), ("quick", 3), ("full", 3)]
+    assert ("full", 1) not in answers
+
+
+@pytest.mark.parametrize(
+    ("other", "overtaken"),
+    [
+        (job(range(10)), False),
+        (job(range(11)), False),
+        (job(range(30)), True),
+        (job(range(10), classes=(5, 2, 7)), True),
+        (job([]), True),
+    ],
+)
+def test_what_overtakes_a_run(other, overtaken):
+    assert job(range(10)).overtaken_by(other) is overtaken
+
+
+def test_a_run_that_is_overtaken_stops_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("vcc_infuse.label.worker.STEPS", 100_000)
+    write(tmp_path, range(IMAGES))
+    learner = Learner(tmp_path, KEYS)
+    request = job(range(12), full=True)
+    learner.quick(request)
+    calls = 0
+
+    def watch():
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise Overtaken
+
+    with pytest.raises(Overtaken):
+        learner.full(request, watch)
+
+
+def test_features_of_another_network_are_not_mixed(tmp_path):
+    write(tmp_path, range(6))
+    open_features(tmp_path, b"n" * 16).close()
+    assert len(Learner(tmp_path, KEYS).rows.images) == 0
+    with open_features(tmp_path, b"m" * 16) as records:
+        assert list(records.places) == [b"m" * 16]
+    assert (tmp_path / FEATURES).stat().st_size < 40

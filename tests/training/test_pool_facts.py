@@ -1,0 +1,83 @@
+"""What is known of a pool before the first step: class shares, and weights of foreign rows that act softly and late."""
+
+import numpy as np
+import pytest
+import torch
+
+from vcc_infuse import AlignedINFUSE, FixMatch, Identity, SmallConv, SSLData, Trainer
+from vcc_infuse.errors import UserError
+from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights
+from vcc_infuse.types import Step
+
+FAST = dict(steps=8, eval_every=8, batch_size=8, unlabeled_ratio=2, progress=False, precision="fp32", device="cpu")
+
+
+def clustered(pool, labels=10, width=6, foreign=0, seed=0):
+    """`pool[c]` unlabeled rows of each class beside balanced labels, then rows of a class without labels."""
+    rng = np.random.default_rng(seed)
+    centers = 4 * np.eye(width)
+    y = np.repeat(np.arange(len(pool)), labels)
+    truth = np.concatenate([y, np.repeat(np.arange(len(pool)), pool), np.full(foreign, len(pool))])
+    x = centers[truth] + rng.normal(size=(len(truth), width))
+    shown = np.concatenate([y, np.full(len(truth) - len(y), -1)])
+    return SSLData.from_arrays(x.astype(np.float32), shown), truth
+
+
+def test_shares_are_those_of_the_pool_and_not_of_the_labels():
+    data, truth = clustered([300, 90, 30])
+    expected = np.bincount(truth, minlength=3) / len(truth)
+    assert np.abs(estimated_shares(data).numpy() - expected).max() < 0.2 * np.abs(1 / 3 - expected).max()
+
+
+def test_foreign_rows_weigh_less_and_no_row_is_left_out():
+    data, truth = clustered([60, 60, 60], foreign=60)
+    weights = open_set_weights(data).numpy()
+    of = truth[data.split.pool]
+    assert weights.shape == (len(data.split.pool),)
+    assert weights.mean() == pytest.approx(1, abs=1e-5)
+    assert weights.min() >= LEAST
+    assert weights[of == 3].mean() < 0.5 * weights[of < 3].mean()
+    labeled = np.isin(data.split.pool, data.split.labeled)
+    assert (weights[labeled] == weights.max()).all()
+
+
+def test_weights_come_late():
+    weights = torch.tensor([0.2, 1.4])
+    assert torch.equal(late(weights, 0.25), torch.ones(2))
+    assert torch.allclose(late(weights, 0.375), torch.tensor([0.6, 1.2]))
+    assert torch.allclose(late(weights, 0.9), weights)
+
+
+def test_a_step_is_given_the_weights_of_its_rows(monkeypatch):
+    data, _ = clustered([60, 60, 60], foreign=60)
+    seen = []
+    losses = FixMatch.losses
+
+    def spy(self, step: Step):
+        seen.append((step.number, step.batch.pool_ids.clone(), step.batch.weights.clone()))
+        return losses(self, step)
+
+    monkeypatch.setattr(FixMatch, "losses", spy)
+    Trainer(Identity(), FixMatch(), open_set="auto", **FAST).fit(data)
+    expected = open_set_weights(data)
+    for number, ids, weights in seen:
+        torch.testing.assert_close(weights, late(expected[ids], number / 8))
+    assert (seen[0][2] == 1).all()
+    assert (seen[-1][2] != 1).any()
+
+
+def test_a_selector_that_asks_gets_estimated_shares():
+    data, _ = clustered([200, 60, 20])
+    for shares in ("labels", "estimated"):
+        trainer = Trainer(Identity(), FixMatch(), selector=AlignedINFUSE(keep=0.5, shares=shares), **FAST)
+        trainer.fit(data)
+        estimate = trainer.state_.task.pool_shares
+        assert (estimate is None) == (shares == "labels")
+    torch.testing.assert_close(estimate, estimated_shares(data))
+
+
+def test_images_without_a_bank_are_refused_in_one_line():
+    images = np.random.default_rng(0).integers(0, 255, (12, 8, 8, 1)).astype(np.uint8)
+    data = SSLData.from_arrays(images, [0, 1] * 3 + [-1] * 6)
+    with pytest.raises(UserError, match="open_set auto needs features of a frozen network"):
+        Trainer(SmallConv(), FixMatch(), open_set="auto", **FAST).fit(data)
