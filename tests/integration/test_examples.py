@@ -84,7 +84,7 @@ def photos(small_photos, tmp_path, monkeypatch):
 def test_the_readmes_commands_work(photos):
     """As printed but for the length of the training."""
     commands = commands_of("README.md")
-    assert [command.split()[1] for command in commands] == ["train", "predict", "audit", "suggest"]
+    assert [command.split()[1] for command in commands] == ["doctor", "train", "predict", "audit", "suggest"]
     for command in commands:
         short = " --steps 5 --batch_size 4 --device cpu" if " train " in command else ""
         assert main(shlex.split(command + short)[1:]) == 0
