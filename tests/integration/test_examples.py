@@ -21,6 +21,7 @@ SHORT = {
     "digits_baselines.py": ["--seeds", "1", "--steps", "2"],
     "fixmatch_vcc_one_file.py": ["4"],
     "frozen_photos.py": ["4"],
+    "label_drawn_images.py": ["--help"],  # it serves until Ctrl-C
     "messy_pool.py": ["4"],
     "own_algorithm.py": ["4"],
     "own_calibrator.py": ["4"],

@@ -260,6 +260,7 @@ def test_a_slow_network_does_not_slow_the_hand(page, serving):
     saved(page)
     assert serving.labels() == before | done
     assert [line["client"] for line in serving.journal()].count(click) == 1
+    assert len(serving.journal("label")) == len(before) + 6
 
 
 @prepared(6)
@@ -298,12 +299,18 @@ def test_html_in_a_class_name_stays_text(page, serving):
 PLACES = """[...document.querySelectorAll('#frame, #answer, #name, .chip, .facts div, #classes li, #model, button')]
   .map((node) => node.getBoundingClientRect()).map(({ x, y, width, height }) => [x, y, width, height])"""
 
+WATCH = """window.redrawn = 0;
+for (const id of ['frame', 'answer', 'pad'])
+  new MutationObserver(() => { window.redrawn += 1; })
+    .observe(document.getElementById(id), { childList: true, subtree: true })"""
+
 
 @prepared(24)
 def test_news_of_the_model_move_nothing(page, serving):
     image = image_on(page)
     places = page.evaluate(PLACES)
     answer = page.locator("#answer").inner_html()
+    page.evaluate(WATCH)
     waiting = [number for number in range(120) if number not in serving.labels() and number != image]
     for number in waiting[-20:]:
         serving.label(number)
@@ -312,10 +319,12 @@ def test_news_of_the_model_move_nothing(page, serving):
     assert image_on(page) == image
     assert page.locator("#answer").inner_html() == answer
     assert page.evaluate(PLACES) == places
+    assert page.evaluate("window.redrawn") == 0
 
 
 NAMELESS = """[...document.querySelectorAll('button, select, input')].filter((node) =>
   !(node.textContent.trim() || node.ariaLabel || node.labels?.length)).map((node) => node.outerHTML)"""
+SEEN = "document.getElementById('tiles').scrollHeight <= document.getElementById('tiles').clientHeight"
 FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 
 
@@ -327,6 +336,13 @@ def test_fits_every_screen_and_every_control_has_a_name(page, serving):
             page.keyboard.press(f"Shift+{mode}")
             assert page.evaluate(FITS), (width, mode)
             assert page.evaluate(NAMELESS) == []
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.keyboard.press("Shift+G")
+    for _ in range(2):
+        until(page, "document.querySelectorAll('.tile:not(.done)').length >= 4")
+        assert page.evaluate(SEEN), "a tile is confirmed that was not seen"
+        page.keyboard.press("Enter")
+        saved(page)
     page.keyboard.press("?")
     assert page.locator("#help-dialog").is_visible()
     page.keyboard.press("Escape")

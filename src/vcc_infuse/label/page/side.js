@@ -50,7 +50,8 @@ function drawFacts(state) {
 
 function drawModel(state) {
   const { model } = state;
-  let text = "The model starts with labels of two classes";
+  const used = state.classes.filter((one) => one.labels + one.confirmed).length;
+  let text = used < 2 ? "The model starts with labels of two classes" : "The model learns its first labels";
   if (model?.labels) text = `Model of ${plural(model.labels, "label")}, learned in ${model.seconds.toFixed(1)} s`;
   if (state.phase === "embedding") text = `Reading photos: ${count(state.embedded)} of ${count(state.images)}`;
   if (state.message) text = state.message;
