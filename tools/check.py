@@ -1,4 +1,4 @@
-"""`make check`: linters, types, and the tests of what has changed; under a minute once mypy has its cache.
+"""`make check`: linters, types, and the tests of what has changed.
 
 A file src/vcc_infuse/ROOM/NAME.py is tested by tests/ROOM/test_NAME.py; a changed test is run itself. Changed is
 what differs from the branch main of `origin`, or from the last commit where there is none.

@@ -76,8 +76,8 @@ def train_parser() -> argparse.ArgumentParser:
             parser.add_argument(f"--{name}", action="store_true", help=text)
         else:
             known = words_of(name, plain)
-            number = not known and plain in (int, float)
-            suggest_values(parser.add_argument(f"--{name}", choices=known, type=plain if number else None, help=text))
+            typed: dict[str, Any] = {"type": plain} if not known and plain in (int, float) else {}
+            suggest_values(parser.add_argument(f"--{name}", choices=known, help=text, **typed))
     return parser
 
 
