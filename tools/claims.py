@@ -36,7 +36,7 @@ COVERAGE = "pseudo_label_coverage"
 FULL = 100.0
 HEAD = """# The paper's claims, one by one
 
-Made by `python tools/claims.py` from the tables in `results/frozen`; do not edit. A claim compares one row with another
+Made by `python tools/claims.py` from the tables in `{folder}`; do not edit. A claim compares one row with another
 on the same seeds. Its verdict is *confirmed* if the 95 % interval of the paired difference excludes zero in the claimed
 direction, *reversed* if it excludes zero in the other direction, and else *not confirmed*. A column is *not tested* if
 the row cannot act in it: every difference is exactly zero, or all pairs have the same error with every pseudo label
@@ -44,7 +44,7 @@ selected in both runs (a calibrated confidence, which acts at inference too, is 
 verdict is that of the mean over all tested columns, taken for each seed that all of them have. Ties are pairs without
 any difference: neither wins nor losses. Intervals are not corrected for the number of claims. All of it is measured
 with heads on frozen features: another network, less data and fewer steps than in the paper
-(`results/frozen/README.md`), so that *reversed* means reversed here.
+(`{folder}/README.md`), so that *reversed* means reversed here.
 """
 
 
@@ -302,9 +302,9 @@ def overall(claim: Claim, columns: dict[str, dict[str, float]], idle: Set[str] =
     return judge(claim, means, [run for by_seed in by_column.values() for run in by_seed.values()], idle=untested)
 
 
-def page(tables: dict[str, list[dict[str, Any]]]) -> str:
-    """The whole page."""
-    lines = [HEAD]
+def page(tables: dict[str, list[dict[str, Any]]], folder: str = "results/frozen") -> str:
+    """The whole page on the tables of a folder."""
+    lines = [HEAD.format(folder=folder)]
     for title, sections in (("What the paper claims", paper_claims()), ("Controls and departures", controls())):
         lines += [f"## {title}", ""]
         for name, claims in sections:
@@ -351,7 +351,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "frozen")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "claims.md")
     options = parser.parse_args()
-    write_text(options.out, page(read(options.results)))
+    folder = options.results.resolve()
+    named = str(folder.relative_to(ROOT)) if folder.is_relative_to(ROOT) else folder.name
+    write_text(options.out, page(read(folder), named))
 
 
 if __name__ == "__main__":
