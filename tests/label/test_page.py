@@ -340,7 +340,7 @@ def test_fits_every_screen_and_every_control_has_a_name(page, serving):
     page.keyboard.press("Shift+G")
     for _ in range(2):
         until(page, "document.querySelectorAll('.tile:not(.done)').length >= 4")
-        assert page.evaluate(SEEN), "a tile is confirmed that was not seen"
+        until(page, SEEN, seconds=5)
         page.keyboard.press("Enter")
         saved(page)
     page.keyboard.press("?")
