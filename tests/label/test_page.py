@@ -336,8 +336,10 @@ def test_fits_every_screen_and_every_control_has_a_name(page, serving):
             page.keyboard.press(f"Shift+{mode}")
             assert page.evaluate(FITS), (width, mode)
             assert page.evaluate(NAMELESS) == []
-    page.set_viewport_size({"width": 360, "height": 740})
     page.keyboard.press("Shift+G")
+    page.locator("[data-purpose=confirm]").click()
+    until(page, "document.querySelectorAll('.tile').length > 20")
+    page.set_viewport_size({"width": 360, "height": 740})
     for _ in range(2):
         until(page, "document.querySelectorAll('.tile:not(.done)').length >= 4")
         until(page, SEEN, seconds=5)
