@@ -29,6 +29,11 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Before a commit: linters, types, and the tests of what has changed.
+.PHONY: check
+check: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tools/check.py
+
 # What one run crosses, which may not grow (results/layout.md).
 layout: .venv/installed-dev
 	$(BIN)/python tools/layout.py --check
@@ -39,6 +44,11 @@ bench: .venv/installed-dev
 # Every table at smoke scale: it shows that they run; the numbers mean nothing.
 paper: .venv/installed
 	$(BIN)/python -m paper all --scale smoke --seeds 1 --cells runs/cells --out runs/tables
+
+# The documentation as a site without outside resources; `python -m http.server -d site` shows it, search included.
+.PHONY: docs
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -57,4 +67,4 @@ paper: .venv/installed
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache site

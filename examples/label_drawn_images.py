@@ -26,4 +26,5 @@ def draw(folder: Path, count: int = 300) -> None:
 if __name__ == "__main__":
     photos = Path("demo-photos")
     draw(photos)
-    sys.exit(main(["label", str(photos), *sys.argv[1:]]))
+    if status := main(["label", str(photos), *sys.argv[1:]]):
+        sys.exit(status)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .training import *
     from .types import *
 
-__version__ = "0.1.0"
+    __version__: str
 
 # Each of these modules lists its public names in `__all__`; the estimator comes last because it imports scikit-learn.
 _ROOMS = (
@@ -42,6 +42,8 @@ def _public_names() -> list[str]:
 def __getattr__(name: str) -> "Any":
     if name == "__all__":
         return _public_names()
+    if name == "__version__":  # that of pyproject.toml, as it was installed
+        return import_module("importlib.metadata").version("vcc-infuse")
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if not name.startswith("_"):

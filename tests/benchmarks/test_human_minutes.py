@@ -61,6 +61,7 @@ def test_an_error_is_reached_only_if_it_stays():
 
 def test_not_reached_is_larger_than_any_minutes():
     assert quartiles([1, np.inf, 3, 2, np.inf]) == [2, 3, np.inf]
+    assert quartiles([1, 2]) == [1, 2, 2]
     assert shown([1, np.inf, 3, 2, np.inf]) == "3.0 (2.0–…)"
     assert shown([1, np.inf, np.inf]) == "not reached (1 of 3)"
     assert shown([np.inf, np.inf]) == "not reached"
@@ -92,15 +93,19 @@ def test_ways_of_labeling_label(features, monkeypatch):
 
 def test_the_study_writes_a_page_and_goes_on_where_it_stopped(features, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(human_minutes, "MOST_LABELS", 20)
-    words = ["human_minutes", "--features", str(features), "--sets", "drawn", "--seeds", "0", "--out", str(tmp_path)]
+    monkeypatch.setattr(human_minutes, "BULK_AT", (0.5, 1.0))
+    out = tmp_path / "new"
+    words = ["human_minutes", "--features", str(features), "--sets", "drawn", "--seeds", "0", "--out", str(out)]
+    words += ["--cells", str(tmp_path / "cells")]
     assert main([*words, "--rows", "random", "ours"]) == 0
-    page = (tmp_path / "human_minutes.md").read_text()
+    page = (out / "human_minutes.md").read_text()
     assert "simulated, with assumed constants" in page
-    assert len(json.loads((tmp_path / "human_minutes.json").read_text())["minutes"]) == 8
+    assert len(json.loads((out / "human_minutes.json").read_text())["minutes"]) == 8
+    assert len(json.loads((out / "human_minutes.json").read_text())["bulk"]) == 2
     capsys.readouterr()
     monkeypatch.setattr(human_minutes, "ROWS", dict.fromkeys(("random", "ours")))  # nothing can run any more
     assert main([*words, "--rows", "random", "ours"]) == 0
-    assert (tmp_path / "human_minutes.md").read_text() == page
+    assert (out / "human_minutes.md").read_text() == page
 
 
 def test_mistakes_cost_one_line(features, capsys):

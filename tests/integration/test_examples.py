@@ -1,6 +1,7 @@
 """Every example runs, so do the commands and the Python code of the README, and every link leads somewhere."""
 
 import importlib.util
+import json
 import re
 import runpy
 import shlex
@@ -20,6 +21,7 @@ SHORT = {
     "digits_baselines.py": ["--seeds", "1", "--steps", "2"],
     "fixmatch_vcc_one_file.py": ["4"],
     "frozen_photos.py": ["4"],
+    "label_drawn_images.py": ["--help"],  # it serves until Ctrl-C
     "messy_pool.py": ["4"],
     "own_algorithm.py": ["4"],
     "own_calibrator.py": ["4"],
@@ -82,7 +84,7 @@ def photos(small_photos, tmp_path, monkeypatch):
 def test_the_readmes_commands_work(photos):
     """As printed but for the length of the training."""
     commands = commands_of("README.md")
-    assert [command.split()[1] for command in commands] == ["train", "predict", "audit", "suggest"]
+    assert [command.split()[1] for command in commands] == ["doctor", "train", "predict", "audit", "suggest"]
     for command in commands:
         short = " --steps 5 --batch_size 4 --device cpu" if " train " in command else ""
         assert main(shlex.split(command + short)[1:]) == 0
@@ -135,7 +137,10 @@ def test_the_readmes_python_works(photos, capsys):
     assert names["confidence"].shape == (8,)
 
 
-@pytest.mark.parametrize("page", ["python.md", "own-loop.md", "pools.md"])
+RUNNABLE = ["python.md", "own-loop.md", "pools.md", "embeddings.md", "imbalance.md", "resume.md", "vcc.md", "infuse.md"]
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
 def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
     """As printed but for the length of the training."""
     monkeypatch.chdir(tmp_path)
@@ -144,6 +149,21 @@ def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
     for code in blocks:
         short = re.sub(r"(?<=\beval_every=)\d+", "2", re.sub(r"(?<=\bsteps=)\d+", "4", code))
         exec(compile(short, page, "exec"), {"__name__": "page"})
+
+
+def test_the_method_of_contributing_trains_from_the_command_line(tmp_path, monkeypatch):
+    """The block and the command as printed, but for the length of the training; it is under 30 lines."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (block,) = code_blocks(text, "python")
+    (command,) = re.findall(r"^vcc-infuse train .*", text, re.M)
+    assert len(block.splitlines()) <= 30
+    monkeypatch.chdir(tmp_path)
+    Path("median_match.py").write_text(block)
+    monkeypatch.delitem(sys.modules, "median_match", raising=False)
+    assert main(shlex.split(f"{command} --preset scratch --steps 4 --eval_every 4 --out run")[1:]) == 0
+    assert "MedianMatch" in Path("run/config.yaml").read_text()
+    coverage = json.loads(Path("run/summary.json").read_text())["pseudo_label_coverage"]
+    assert 0.6 < coverage < 0.8, "3 of 10 are not trusted"
 
 
 def test_the_readme_is_short():

@@ -13,9 +13,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from ..errors import OptionError, UserError
-from ..utils.progress import phase
 from ..utils.suggest import did_you_mean
 
 COMMANDS = {
@@ -31,6 +31,8 @@ COMMANDS = {
     "label": "label photos in the browser while a model learns from them",
     "report": "write a web page about one run, or a comparison of several",
     "list": "show algorithms, calibrators, selectors, models and data sources",
+    "doctor": "check the installation: versions, device, weights, cache, disk",
+    "completion": "print a script that completes commands and options in bash, zsh or fish",
 }
 DISK = {
     (errno.ENOSPC, errno.EDQUOT): "free some space",
@@ -129,16 +131,30 @@ def dispatch(words: list[str]) -> int | None:
         return 0
     if name not in COMMANDS:
         raise UserError(f"{name} is not a command{did_you_mean(name, COMMANDS)}; choose one of {', '.join(COMMANDS)}")
+    if name == "doctor":  # it has to work where packages are missing
+        from .doctor import run
+
+        return run(words[1:])
+    try:
+        module = load_command(name, words)
+    except ModuleNotFoundError as fault:
+        raise UserError(f"{fault.name} cannot be found; `vcc-infuse doctor` says what is missing") from fault
+    status: int | None = module.run(words[1:])
+    return status
+
+
+def load_command(name: str, words: Sequence[str]) -> ModuleType:
+    """Import the module of a command, and PyTorch with it, which takes seconds."""
+    from ..utils.progress import phase
+
     line = " ".join(words).replace("=", " ")
     quiet = any(text in line for text in ("-h", "help", "--print_config", "--progress false"))
     slow = name in ("train", "embed") and not quiet and "torch" not in sys.modules
-    with phase(f"vcc-infuse {name}: loading PyTorch", shown=slow):  # which takes seconds
+    with phase(f"vcc-infuse {name}: loading PyTorch", shown=slow):
         from ..utils.memory import keep_freed_memory
 
         keep_freed_memory()
-        module = importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)
-    status: int | None = module.run(words[1:])
-    return status
+        return importlib.import_module(f".{'registry' if name == 'list' else name}", __package__)
 
 
 def is_first_process() -> bool:

@@ -52,6 +52,8 @@ LIMITS = {
 }
 ALONE = object()
 """The value of an option that stands alone; for a switch it means true."""
+SHOW_PARSER = "--show-parser"
+"""The word on which a command hands over its parser and does nothing else."""
 
 
 @dataclass(frozen=True)
@@ -239,17 +241,25 @@ def unknown_option(word: str, known: Iterable[str], *, owner: str = "", prog: st
     return UserError(f"{word} is not an option{of}{did_you_mean(word, known)}; `{command}` lists all")
 
 
+class ParserShown(Exception):  # noqa: N818 - nothing went wrong
+    """Carries the parser of a command to `vcc-infuse completion`, which describes it to a shell."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises UserError instead of printing its usage and leaving."""
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
-        self.known: list[str] = []
+        self.added: list[argparse.Action] = []
         super().__init__(prog, description=description, epilog=epilog, allow_abbrev=False, exit_on_error=False)
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Add an option and remember its names, to suggest one where the user mistypes it."""
-        self.known += [name for name in names if name.startswith("--")]
-        return super().add_argument(*names, **options)
+        """Add an option and remember it, to suggest its name where the user mistypes it."""
+        self.added.append(super().add_argument(*names, **options))
+        return self.added[-1]
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse where a required argument is missing."""
@@ -257,13 +267,16 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the words of the command line."""
+        if list(argv) == [SHOW_PARSER]:
+            raise ParserShown(self)
         try:
             options, rest = self.parse_known_args(argv)
         except argparse.ArgumentError as fault:
             name = (fault.argument_name or "").rpartition("/")[2]  # "-o/--output" is one option
             raise UserError(f"{name} {fault.message}") from fault
         if rest:
-            raise unknown_option(rest[0].partition("=")[0], self.known, prog=self.prog)
+            known = [name for action in self.added for name in action.option_strings if name.startswith("--")]
+            raise unknown_option(rest[0].partition("=")[0], known, prog=self.prog)
         return options
 
 

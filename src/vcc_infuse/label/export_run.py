@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
 import sys
@@ -39,9 +40,12 @@ def train_run(session: Session, options: LabelOptions, out: Path) -> list[str]:
         words["model.input_size"] = str(network.input_size)
     command = [sys.executable, "-m", "vcc_infuse.cli.main", "train"]
     command += [f"--{name}={value}" for name, value in words.items()]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode != 0:
-        lines = finished.stderr.strip().splitlines() or ["it failed"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as training:
+        atexit.register(training.terminate)  # a server that ends takes it along
+        said = training.communicate()[1]
+        atexit.unregister(training.terminate)
+    if training.returncode != 0:
+        lines = said.strip().splitlines() or ["it failed"]
         raise UserError(f"the run was not trained: {lines[-1].removeprefix('vcc-infuse: ')}")
     return [f"{folder.name}/{name}" for name in ("model.safetensors", "summary.json", "report.html")]
 
