@@ -51,6 +51,7 @@ def page(browser, serving):
     page.on("pageerror", lambda fault: page.faults.append(str(fault)))
     page.on("console", lambda line: page.faults.append(line.text) if "Content Security" in line.text else None)
     page.on("dialog", lambda dialog: leave(page, dialog))
+    page.opened = time.monotonic()
     page.goto(serving.address)
     ready(page)
     yield page
@@ -105,7 +106,6 @@ def label(page, serving, count):
 
 
 def test_fifty_labels_by_keys_only(page, serving):
-    started = time.monotonic()
     expected = {}
     keys = {}
     accepted = 0
@@ -132,7 +132,7 @@ def test_fifty_labels_by_keys_only(page, serving):
     assert serving.labels() == expected
     assert counted(page) == 50
     assert accepted > 5
-    assert 0 < serving.session.state.seconds <= time.monotonic() - started
+    assert 0 < serving.session.state.seconds <= time.monotonic() - page.opened
     labels = serving.journal("label")
     assert [line["suggested"] for line in labels if line["audit"]] == [None] * sum(line["audit"] for line in labels)
     assert len({line["client"] for line in serving.journal()}) == len(serving.journal())
@@ -336,11 +336,13 @@ def test_fits_every_screen_and_every_control_has_a_name(page, serving):
             page.keyboard.press(f"Shift+{mode}")
             assert page.evaluate(FITS), (width, mode)
             assert page.evaluate(NAMELESS) == []
-    page.set_viewport_size({"width": 360, "height": 740})
     page.keyboard.press("Shift+G")
+    page.locator("[data-purpose=confirm]").click()
+    until(page, "document.querySelectorAll('.tile').length > 20")
+    page.set_viewport_size({"width": 360, "height": 740})
     for _ in range(2):
         until(page, "document.querySelectorAll('.tile:not(.done)').length >= 4")
-        assert page.evaluate(SEEN), "a tile is confirmed that was not seen"
+        until(page, SEEN, seconds=5)
         page.keyboard.press("Enter")
         saved(page)
     page.keyboard.press("?")

@@ -36,6 +36,12 @@ function fitTiles() {
   $("tiles").style.setProperty("--edge", `${edge}px`);
 }
 
+/** A window that became too small gets a smaller random sample, not the upper part of this one; marks are never lost. */
+function resized() {
+  fitTiles();
+  if (onScreen && batch && !marks.size && boxes.length > room().wanted) load();
+}
+
 /** The class with the most images to confirm. */
 function best() {
   const classes = store.state.classes.filter((one) => one.id >= 0);
@@ -206,6 +212,6 @@ export const grid = {
     $("grid-class").onchange = (event) => { load(Number(event.target.value)); event.target.blur(); $("stage").focus({ preventScroll: true }); };
     $("grid-confirm").onclick = confirm;
     for (const button of $("grid-purposes").children) button.onclick = () => drawFrom(button.dataset.purpose);
-    new ResizeObserver(fitTiles).observe($("tiles"));
+    new ResizeObserver(resized).observe($("tiles"));
   },
 };
