@@ -284,7 +284,7 @@ class Session:
         most = max(state.classes, default=0) + 2
         person = np.bincount(state.label[state.source == PERSON], minlength=most)
         confirmed = np.bincount(state.label[state.source == CONFIRMED], minlength=most)
-        suggested = np.bincount(self.guess()[~state.judged()] + 1, minlength=most + 1)[1:]
+        suggested = np.bincount(self.guess()[~(state.judged() | self.reserved)] + 1, minlength=most + 1)[1:]
         return [
             {
                 "id": number, "name": item.name, "key": item.key, "labels": int(person[number]),
