@@ -28,6 +28,7 @@ def test_times_and_ratios_of_known_work():
     assert found.ratios("short") == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_each_variant_has_its_own_memory():
     def hungry():
         block = np.ones(30_000_000)
@@ -37,13 +38,14 @@ def test_each_variant_has_its_own_memory():
     assert found.memory["much"] - found.memory["little"] > 200
 
 
+@pytest.mark.slow
 def test_a_turn_may_report_its_own_time():
     found = take_turns("own", {"a": lambda: lambda number: 2.0 + number, "b": lambda: lambda number: 8.0}, 2, warmup=1)
     assert found.seconds == {"a": [3.0, 4.0], "b": [8.0, 8.0]}
     assert found.ratios("b")[1] == pytest.approx((8 / 3 + 8 / 4) / 2)
 
 
-@pytest.mark.parametrize("when", ["made", "used"])
+@pytest.mark.parametrize("when", ["made", pytest.param("used", marks=pytest.mark.slow)])
 def test_a_fault_in_a_variant_is_shown(when):
     def broken():
         if when == "made":

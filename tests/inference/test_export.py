@@ -68,7 +68,7 @@ PREDICTORS = {
 }
 
 
-QUICK = ("timm", "bank_mlp")
+QUICK = ("bank_mlp",)
 
 
 @pytest.fixture(

@@ -121,12 +121,12 @@ def test_the_most_confident_tiles_would_bound_nothing():
     assert bound["at_most"] < wrong.mean()
 
 
-@pytest.mark.parametrize("shares", [(0.02, 0.02, 0.02), (0.0, 0.0, 0.12), (0.01, 0.05, 0.2)])
+@pytest.mark.parametrize("shares", [(0.02, 0.02, 0.02), (0.01, 0.05, 0.2)])
 def test_the_sum_over_batches_holds_at_all_times(shares):
     """The person goes on with a batch until its bound pleases him, then takes the next, and stops anywhere."""
     rng = np.random.default_rng(1)
     held = []
-    for _ in range(150):
+    for _ in range(60):
         done, left_before, good = [], 0, True
         for share in shares:
             for batch, left in simulate(rng, share, looks=4):

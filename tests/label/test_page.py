@@ -132,7 +132,8 @@ def test_fifty_labels_by_keys_only(page, serving):
     assert serving.labels() == expected
     assert counted(page) == 50
     assert accepted > 5
-    assert 0 < serving.session.state.seconds <= time.monotonic() - page.opened
+    elapsed = time.monotonic() - page.opened
+    assert 0 < serving.session.state.seconds <= elapsed + 0.1  # each of fifty times is rounded
     labels = serving.journal("label")
     assert [line["suggested"] for line in labels if line["audit"]] == [None] * sum(line["audit"] for line in labels)
     assert len({line["client"] for line in serving.journal()}) == len(serving.journal())

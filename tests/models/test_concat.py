@@ -157,7 +157,8 @@ def test_banks_of_other_weights_or_sizes_have_other_keys(files, tmp_path):
     assert key(pair(files)) != same
 
 
-@pytest.mark.parametrize("channels", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("channels", [1, 3])
 def test_a_run_is_complete_and_exports(files, tmp_path, channels):
     raw = images(channels, rows=24)
     y = np.arange(24) % 2

@@ -124,6 +124,7 @@ def test_a_missing_backend_is_named(backend: str, package: str, monkeypatch: pyt
         next(run_jobs(len, [((),)], 2, backend))
 
 
+@pytest.mark.slow
 def test_two_jobs_give_what_one_gives(tmp_path: Path) -> None:
     todo = cells("FixMatch", "Supervised")
     assert run_grid(todo, tmp_path / "one", jobs=1) == []
