@@ -10,8 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.label.fakes import Idle, draw, open_server
+from vcc_infuse.cli.main import main
 from vcc_infuse.errors import UserError
 
 SERVER = """
@@ -72,3 +74,10 @@ def click(port, folder, part, answered):
         pass
     finally:
         connection.close()
+
+
+def test_a_port_that_cannot_be_is_refused_in_one_line(tmp_path, capsys):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    words = ["label", str(tmp_path), "--out", f"{tmp_path}-labels", "--no-browser"]
+    assert main([*words, "--port", "99999"]) == 2
+    assert "--port must be an integer from 0 to 65535, got 99999" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import OptionError, UserError
+from ..errors import OptionError, UserError, check_integer
 from .embedding import Network
 from .images import ImagePool, PoolSource
 from .outputs import Outputs
@@ -162,6 +162,7 @@ def say(text: str) -> None:
 
 def _listen(port: int, folder: Path) -> socket.socket:
     """A socket on the loopback address. A page that is open finds a server that was started again on its port."""
+    check_integer("port", port, 0, 65_535)
     usual = 20_000 + sum(str(folder).encode()) % 20_000
     for number in (port,) if port else (usual, 0):
         listener = socket.socket()
