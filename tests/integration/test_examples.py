@@ -41,7 +41,10 @@ def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(SHORT)
 
 
-@pytest.mark.parametrize("name", SHORT)
+SLOW = ("messy_pool.py", "label_drawn_images.py")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SHORT])
 def test_example_runs(name, small_photos, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *SHORT[name]])

@@ -126,7 +126,7 @@ def test_the_sum_over_batches_holds_at_all_times(shares):
     """The person goes on with a batch until its bound pleases him, then takes the next, and stops anywhere."""
     rng = np.random.default_rng(1)
     held = []
-    for _ in range(60):
+    for _ in range(40):
         done, left_before, good = [], 0, True
         for share in shares:
             for batch, left in simulate(rng, share, looks=4):
