@@ -12,7 +12,8 @@ from PIL import Image
 from tests.label.fakes import Idle, Inline, act, draw, open_server, teach, truth
 from vcc_infuse.errors import UserError
 from vcc_infuse.label import PoolSource
-from vcc_infuse.label.bounds import Batch, bulk_bound
+from vcc_infuse.label.bounds import Batch, bulk_bound, pooled_bound
+from vcc_infuse.label.state import GridBatch
 
 
 @pytest.fixture(scope="module")
@@ -316,3 +317,19 @@ def test_embedding_goes_on_where_it_was_stopped(photos, tmp_path):
     pixels, _ = server.session.pool.decoded(int(rows.images[0]), 8)
     assert np.allclose(rows.features[0], pixels.reshape(-1)[::5].astype(np.float16) / 64)
     server.close()
+
+
+def test_the_promise_shown_counts_batches_that_were_given_up(opened):
+    """Promising on the batches that came out well alone would be choosing by the outcome."""
+    session = opened[0].session
+    looked = frozenset(range(60))
+    session.state.batches = {1: GridBatch(0, frozenset(range(70)), looked, looks=1, promised=True)}
+    alone = session.bound()
+    assert alone == bulk_bound(Batch(70, 60, 0))
+    session.state.batches[2] = GridBatch(0, frozenset(range(70, 140)), frozenset(range(70, 130)), looked - looked, 1)
+    session.state.batches[3] = GridBatch(1, frozenset(range(140)), looked, frozenset(range(20)), 1)
+    both = session.bound()
+    expected = [Batch(70, 60, 0, 1, True), Batch(70, 60, 0, 1, False), Batch(140, 60, 20, 1, False)]
+    assert both == pooled_bound(expected)
+    assert (both["labels"], both["wrong"]) == (70, 20)
+    assert session.bound(1) is None

@@ -327,11 +327,11 @@ class Session:
 
     def bound(self, cls: int | None = None) -> Bound | None:
         """The promise on what was confirmed as a whole, of one class or of all."""
-        batches = [batch for batch in self.state.batches.values() if batch.promised]
-        batches = [batch for batch in batches if cls is None or self._final(batch.cls) == cls]
-        if len(batches) > 1:
-            return pooled_bound([batch.counts() for batch in batches])
-        return bulk_bound(batches[0].counts()) if batches else None
+        begun = [batch for batch in self.state.batches.values() if cls is None or self._final(batch.cls) == cls]
+        if not any(batch.promised for batch in begun):
+            return None
+        counts = [batch.counts() for batch in begun]  # also those given up: leaving them out is choosing by the outcome
+        return pooled_bound(counts) if len(counts) > 1 else bulk_bound(counts[0])
 
     def _final(self, cls: int) -> int:
         """The class that a class was merged into at last."""

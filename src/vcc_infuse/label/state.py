@@ -64,7 +64,7 @@ class GridBatch:
 
     def counts(self) -> Batch:
         """What a bound needs."""
-        return Batch(len(self.images), len(self.looked_at), len(self.wrong), self.looks)
+        return Batch(len(self.images), len(self.looked_at), len(self.wrong), self.looks, self.promised)
 
 
 @dataclass
