@@ -52,8 +52,8 @@ class OracleINFUSE(INFUSE):
         outputs = [Outputs(*pool.model(x)) for x in self.inputs(pool.device)]
         logits, features = (torch.cat(part).float() for part in zip(*outputs, strict=True))
         errors = logits.softmax(1) - F.one_hot(self.y.to(logits.device), logits.shape[1])
-        weight = cast(nn.Linear, pool.model.get_submodule("head")).weight.detach().float()
-        return SupportGradient(mean_gradient(errors, features), errors @ weight / len(errors), self._rows(pool))
+        weight = cast(nn.Linear, pool.model.get_submodule("head")).weight
+        return SupportGradient(mean_gradient(errors, features), errors, weight, self._rows(pool))
 
     def _rows(self, pool: Pool) -> Iterator[tuple[np.ndarray, Tensor]]:
         start = 0

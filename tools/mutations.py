@@ -203,7 +203,7 @@ MUTATIONS = (
       "return factor + damping * factor.trace()", "return factor + 0 * factor.trace()",
       "selectors/infuse/test_infuse.py"),
     M("the oracle sees the support set", "paper/oracle.py",
-      "return SupportGradient(mean_gradient(errors, features), errors @ weight / len(errors), self._rows(pool))",
+      "return SupportGradient(mean_gradient(errors, features), errors, weight, self._rows(pool))",
       "return super().support(pool)", "paper/test_oracle.py"),
     M("RETRIEVE steps by the mean gradient", "selectors/retrieve.py",
       "labeled.step(labeled.weight * atoms.total", "labeled.step(labeled.weight / budget * atoms.total",

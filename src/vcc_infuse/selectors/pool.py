@@ -25,15 +25,33 @@ POOL, LABELED, SAMPLE = 1, 2, 3  # keys of random streams
 
 
 class PoolChunk(NamedTuple):
-    """Some rows of the pool. `images` and `outputs` are of the view with gradient, zero where the weight is zero."""
+    """Some examples of the pool; of those numbered `rows`, the only ones with a gradient, the view that is learned."""
 
     ids: Tensor
     targets: Tensor
     labels: Tensor
     weights: Tensor
     confidence: Tensor
-    images: Tensor
-    outputs: Outputs
+    rows: Tensor
+    learned_images: Tensor
+    learned: Outputs
+
+    @property
+    def images(self) -> Tensor:
+        """The view with gradient, zero where the weight is zero."""
+        return self.spread(self.learned_images)
+
+    @property
+    def outputs(self) -> Outputs:
+        """The outputs for it, zero where the weight is zero."""
+        return Outputs(*map(self.spread, self.learned))
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values of `rows`, with zeros for the other examples."""
+        count = len(self.ids)
+        if len(values) == count:
+            return values
+        return values.new_zeros(count, *values.shape[1:]).index_copy_(0, self.rows, values)
 
     @property
     def errors(self) -> Tensor:
@@ -140,21 +158,28 @@ class Pool:
                 outputs.append(self.model(self.views(piece)["weak"]))
         return _join(outputs)
 
-    def labeled_chunks(self, views: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-        """Rows, weak views and labels of the labeled set, in `views` views each; the same in a second call."""
+    def labeled_chunks(self, views: int = 1, largest: int | None = None) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Rows, weak views and labels of the labeled set, in `views` views each; the same in a second call.
+
+        Of more than `largest` views it takes a random part, of which the rows are the numbers.
+        """
         data = self.batches.data
-        for number, rows in enumerate(self._pieces(np.arange(views * self.task.labeled))):
+        count = views * self.task.labeled
+        chosen = np.arange(count)
+        if largest is not None and largest < count:
+            chosen = np.sort(self.rng(LABELED).choice(count, largest, replace=False))
+        for number, rows in enumerate(self._pieces(np.arange(len(chosen)))):
             seed_chunk(self.seed, self.number, LABELED, number)
-            ids = rows % self.task.labeled
+            ids = chosen[rows] % self.task.labeled
             y = torch.from_numpy(data.labeled_y[ids]).to(self.device)
             yield rows, self.batches.views("weak", self.batches.rows(data.split.labeled[ids])), y
 
     @torch.no_grad()
-    def labeled_features(self, views: int = 1) -> tuple[Outputs, Tensor]:
+    def labeled_features(self, views: int = 1, largest: int | None = None) -> tuple[Outputs, Tensor]:
         """The model's outputs for the rows of `labeled_chunks`, in float32, and the labels."""
         outputs: list[Outputs] = []
         labels = []
-        for _, x, y in self.labeled_chunks(views):
+        for _, x, y in self.labeled_chunks(views, largest):
             with self.autocast():
                 outputs.append(self.model(x))
             labels.append(y)
@@ -196,19 +221,14 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
     else:
         pseudo = PseudoLabels(calibrated.labels, torch.ones_like(calibrated.confidence))
     view = "strong" if "strong" in algorithm.views else algorithm.views[-1]
+    rows = torch.arange(len(calibrated.labels), device=calibrated.labels.device)
     images = views["weak"]
-    outputs = Outputs(*(part.float() for part in weak))
+    outputs = weak
     if view != "weak":
-        # Zeros where the weight is zero: such an example has no gradient to compute, and its view is not made.
-        wanted = pseudo.weights > 0
-        images = torch.zeros_like(images)
-        outputs = Outputs(*(torch.zeros_like(part) for part in outputs))
-        if wanted.any():
-            rows = wanted.nonzero()[:, 0]
-            made = step.batch.rows(view, rows)
-            images[rows] = made
-            for part, values in zip(outputs, step.model(made), strict=True):
-                part[rows] = values.float()
+        # An example without weight has no gradient to compute, and its view is not made.
+        rows = (pseudo.weights > 0).nonzero()[:, 0]
+        images = step.batch.rows(view, rows) if len(rows) else images[:0]
+        outputs = step.model(images) if len(rows) else Outputs(*(part[:0] for part in weak))
     targets = pseudo.targets if pseudo.targets.ndim == 2 else F.one_hot(pseudo.targets, weak.logits.shape[1])
     return PoolChunk(
         ids=step.batch.pool_ids,
@@ -216,8 +236,9 @@ def evaluate_chunk(step: Step, algorithm: Algorithm) -> PoolChunk:
         labels=pseudo.labels,
         weights=(pseudo.weights * calibrated.sample_weights(step.batch)).float(),
         confidence=calibrated.confidence.float(),
-        images=images,
-        outputs=outputs,
+        rows=rows,
+        learned_images=images,
+        learned=Outputs(*(part.float() for part in outputs)),
     )
 
 
@@ -232,12 +253,12 @@ def augmented(features: Tensor) -> Tensor:
 
 def mean_gradient(errors: Tensor, features: Tensor) -> Tensor:
     """The head's gradient of the mean loss, `(classes, width + 1)`, from `(rows, classes)` and `(rows, width)`."""
-    return errors.T @ augmented(features) / len(errors)
+    return torch.cat([errors.T @ features, errors.sum(0)[:, None]], 1) / len(errors)
 
 
 def alignment(direction: Tensor, errors: Tensor, features: Tensor) -> Tensor:
     """Inner product of each example's gradient with `direction`, `(rows,)`."""
-    return (errors * (augmented(features) @ direction.T)).sum(1)
+    return (errors * F.linear(features, direction[:, :-1], direction[:, -1])).sum(1)
 
 
 class ExampleGradients(NamedTuple):

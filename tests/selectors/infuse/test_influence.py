@@ -10,10 +10,12 @@ from tests.helpers.heads import flat_gradient as flat
 from vcc_infuse.selectors.infuse.influence import (
     FeatureMixup,
     GaussNewton,
+    SupportGradient,
     influence,
+    mixup_errors,
     support_direction,
-    support_gradients,
 )
+from vcc_infuse.selectors.pool import mean_gradient
 
 N, C, D = EXAMPLES, CLASSES, FEATURES
 
@@ -81,9 +83,9 @@ def test_mixed_labels_sum_to_one_and_a_pair_of_one_class_keeps_its_label():
 
 def test_support_gradients_equal_autograd_over_the_same_draws(problem):
     head, features, labels, _ = problem
-    direction, in_features = support_gradients(
-        features, labels, head=parts(head), mixup_draws=3, rng=np.random.default_rng(5)
-    )
+    errors = mixup_errors(features, labels, head=parts(head), mixup_draws=3, rng=np.random.default_rng(5))
+    direction = mean_gradient(errors, features)
+    in_features = SupportGradient(direction, errors, head.weight, iter(())).in_features()
     rng, truth = np.random.default_rng(5), F.one_hot(labels, C).float()
     leaf, total = features.clone().requires_grad_(), torch.zeros(())
     for _ in range(3):
@@ -94,6 +96,34 @@ def test_support_gradients_equal_autograd_over_the_same_draws(problem):
     torch.testing.assert_close(in_features, torch.autograd.grad(total, leaf)[0])
     alone = support_direction(features, labels, head=parts(head), mixup_draws=3, rng=np.random.default_rng(5))
     assert torch.equal(alone, direction)
+
+
+def mixup_expectation(head, features, labels):
+    """The gradient of the Mixup loss in expectation: every pair equally often, λ by the trapezoidal rule."""
+    shares, truth = torch.linspace(0, 1, 401), F.one_hot(labels, C).float()
+    weights = torch.ones(401)
+    weights[0] = weights[-1] = 0.5
+    total = torch.zeros(())
+    for i in range(len(labels)):
+        for j in range(len(labels)):
+            mixed, target = (shares[:, None] * r[i] + (1 - shares[:, None]) * r[j] for r in (features, truth))
+            losses = F.cross_entropy(head(mixed), target, reduction="none")
+            total = total + (weights * losses).sum() / weights.sum() / len(labels) ** 2
+    return flat(total, head)
+
+
+def test_random_parts_of_the_support_set_have_its_gradient_on_average(problem):
+    head, features, labels, _ = problem
+    expected, rng = mixup_expectation(head, features, labels), np.random.default_rng(0)
+    found, without = torch.zeros_like(expected), torch.zeros_like(expected)
+    for _ in range(4000):
+        part = rng.choice(N, 3, replace=False)
+        for total, population in ((found, N), (without, 0)):
+            options = {"head": parts(head), "mixup_draws": 1, "rng": rng, "population": population}
+            total += mean_gradient(mixup_errors(features[part], labels[part], **options), features[part]) / 4000
+    assert (found - expected).norm() < 0.03 * expected.norm()
+    # Three rows that are mixed with themselves a third of the time are not N rows that are so an N-th of the time.
+    assert (without - expected).norm() > 2 * (found - expected).norm()
 
 
 def test_more_mixup_draws_reduce_the_variance_of_the_direction(problem):

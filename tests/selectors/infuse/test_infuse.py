@@ -85,6 +85,32 @@ def test_many_views_of_few_labels_reduce_the_variance_of_the_direction(make_pool
     assert spread(INFUSE(keep=0.3, support_views=0)) < 0.6 * spread(INFUSE(keep=0.3))
 
 
+@pytest.mark.parametrize("params", ["head", "all"])
+def test_a_support_set_above_its_limit_is_a_random_part_of_it(params, make_pool, eval_mode):
+    pool = eval_mode(make_pool())
+    limited = INFUSE(keep=0.3, params=params, mixup_draws=2, support_views=3, support_size=40)
+    whole = INFUSE(keep=0.3, params=params, mixup_draws=2, support_views=3, support_size=90)
+    unlimited = INFUSE(keep=0.3, params=params, mixup_draws=2, support_views=3)
+    scores = [selector.score_pool(pool)["score"] for selector in (limited, whole, unlimited)]
+    assert torch.equal(scores[1], scores[2])
+    assert not torch.equal(scores[0], scores[1])
+    assert np.corrcoef(scores[0], scores[1])[0, 1] > 0.5
+    support = limited.support(pool)
+    rows = np.concatenate([numbers for numbers, _ in support.chunks])
+    assert rows.tolist() == list(range(40))
+    _, y = pool.labeled_features(3, 40)
+    other = eval_mode(make_pool(number=8)).labeled_features(3, 40)[1]
+    assert len(y) == 40
+    assert not torch.equal(y, other)  # every selection draws anew
+
+
+def test_the_limit_holds_for_arrays(arrays):
+    pool, logits, support = arrays
+    found = INFUSE(support_size=8).score(pool, logits, **support)
+    assert torch.equal(found, INFUSE().score(pool, logits, **support))
+    assert not torch.equal(found, INFUSE(support_size=5).score(pool, logits, **support))
+
+
 def test_frozen_parameters_do_not_count(make_pool, eval_mode, trained):
     model = copy.deepcopy(trained)
     model.backbone.stages[0].requires_grad_(False)
@@ -211,7 +237,7 @@ def test_curvature_rescales_the_direction_by_the_damped_factors(make_pool, eval_
 @pytest.mark.parametrize("options", [
     {"keep": 0}, {"keep": 1.2}, {"keep": float("nan")}, {"every": -1}, {"params": "tail"}, {"granularity": "x"},
     {"rank": "best"}, {"curvature": "full"}, {"params": "all", "curvature": "gauss_newton"}, {"mixup_draws": 0},
-    {"support_views": -1}, {"first_interval": "cold"}, {"score_with": "both"}, {"damping": 0},
+    {"support_views": -1}, {"support_size": 1}, {"first_interval": "cold"}, {"score_with": "both"}, {"damping": 0},
 ])  # fmt: skip
 def test_wrong_options_are_named(options):
     name = list(options)[-1]

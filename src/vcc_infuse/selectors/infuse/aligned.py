@@ -39,6 +39,7 @@ class AlignedINFUSE(INFUSE):
     rank: Literal["corrected", "printed"] = field(default="corrected", init=False)
     curvature: Literal["identity", "gauss_newton"] = field(default="identity", init=False)
     mixup_draws: int = field(default=8, init=False)
+    support_size: int = field(default=0, init=False)  # not used
     damping: float = field(default=0.1, init=False)
     sample: int = integer(4096)
     shares: Literal["labels", "estimated"] = "labels"

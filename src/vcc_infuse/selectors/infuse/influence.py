@@ -71,37 +71,35 @@ def support_direction(
         tensor([[-0.5000, -0.5000],
                 [ 0.5000,  0.5000]])
     """
-    errors = mixup_errors(features, labels, head=head, mixup_draws=mixup_draws, rng=rng)[1]
-    return mean_gradient(errors, features)
-
-
-def support_gradients(
-    features: Tensor, labels: Tensor, *, head: Head, mixup_draws: int, rng: np.random.Generator | None = None
-) -> tuple[Tensor, Tensor]:
-    """The gradient of `support_direction`, and that in the features, `(labeled, width)`."""
-    weight, errors = mixup_errors(features, labels, head=head, mixup_draws=mixup_draws, rng=rng)
-    return mean_gradient(errors, features), errors @ weight / len(labels)
+    return mean_gradient(mixup_errors(features, labels, head=head, mixup_draws=mixup_draws, rng=rng), features)
 
 
 def mixup_errors(
-    features: Tensor, labels: Tensor, *, head: Head, mixup_draws: int, rng: np.random.Generator | None = None
-) -> tuple[Tensor, Tensor]:
-    """The head's weight, and the gradient of the summed loss in each row's logits, `(labeled, classes)`, over draws.
+    features: Tensor,
+    labels: Tensor,
+    *,
+    head: Head,
+    mixup_draws: int,
+    rng: np.random.Generator | None = None,
+    population: int = 0,
+) -> Tensor:
+    """The gradient of the summed loss in each row's logits, `(labeled, classes)`, over draws.
 
     Mixup and head are both linear, so that logits are mixed instead of features, and errors are handed back to the
-    rows that were mixed. The features, which are far wider, enter two products, however many draws there are.
+    rows that were mixed. The features, which are far wider, enter two products, however many draws there are. The rows
+    may be a random part of a `population` of more rows.
     """
     rng = np.random.default_rng(0) if rng is None else rng
     weight, bias = (None if part is None else part.detach().float() for part in head)
     assert weight is not None
     logits = F.linear(features, weight, bias)
     truth = F.one_hot(labels, len(weight)).float()
-    draws = [FeatureMixup.draw(len(labels), rng, features.device) for _ in range(mixup_draws)]
+    draws = [FeatureMixup.draw(len(labels), rng, features.device, population) for _ in range(mixup_draws)]
     draws = draws or [FeatureMixup.none(len(labels), features.device)]
     errors = torch.zeros_like(logits)
     for mix in draws:
         errors += mix.backward(mix(logits).softmax(1) - mix(truth)) / len(draws)
-    return weight, errors
+    return errors
 
 
 class FeatureMixup(NamedTuple):
@@ -111,10 +109,20 @@ class FeatureMixup(NamedTuple):
     share: Tensor
 
     @classmethod
-    def draw(cls, count: int, rng: np.random.Generator, device: torch.device | str = "cpu") -> Self:
-        """A random partner for each row, and λ ~ Beta(1, 1)."""
-        partner = torch.from_numpy(rng.permutation(count)).to(device)
-        return cls(partner, torch.from_numpy(rng.random(count)).float().to(device)[:, None])
+    def draw(
+        cls, count: int, rng: np.random.Generator, device: torch.device | str = "cpu", population: int = 0
+    ) -> Self:
+        """A random partner for each row, and λ ~ Beta(1, 1).
+
+        A row is its own partner as often as in a whole `population`, of which the rows may be a random part: so the
+        gradient of such parts is on average that of the population.
+        """
+        partner = rng.permutation(count)
+        if count < population and rng.random() >= count / population:
+            circle = partner.copy()
+            partner[circle] = np.roll(circle, 1)  # each row with its neighbor in a random circle, never with itself
+        share = torch.from_numpy(rng.random(count)).float()
+        return cls(torch.from_numpy(partner).to(device), share.to(device)[:, None])
 
     @classmethod
     def none(cls, count: int, device: torch.device | str = "cpu") -> Self:
@@ -164,11 +172,20 @@ Tangent = dict[str, Tensor]
 
 
 class SupportGradient(NamedTuple):
-    """Gradients of the support loss in head and features; `chunks` yields row numbers and inputs of the examples."""
+    """The gradient of the support loss in the head, and what that in the features takes, which is not always wanted.
+
+    `errors` is the gradient of the summed loss in the logits, `weight` the head's; `chunks` yields row numbers and
+    inputs of the examples.
+    """
 
     head: Tensor
-    features: Tensor
+    errors: Tensor
+    weight: Tensor
     chunks: Iterator[tuple[np.ndarray, Tensor]]
+
+    def in_features(self) -> Tensor:
+        """The gradient in the features, `(rows, width)`."""
+        return self.errors @ self.weight.detach().float() / len(self.errors)
 
 
 def full_direction(pool: Pool, support: SupportGradient) -> Tangent:
@@ -179,13 +196,14 @@ def full_direction(pool: Pool, support: SupportGradient) -> Tangent:
     parameters = {name: p.detach() for name, p in pool.model.named_parameters()}
     backbone = {name: p for name, p in parameters.items() if not name.startswith("head.")}
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    in_features = support.in_features()
     for rows, x in support.chunks:
 
         def features(moved: Tangent, x: Tensor = x) -> Tensor:
             outputs: Outputs = functional_call(pool.model, moved, (x,))
             return outputs.features
 
-        for name, gradient in vjp(features, backbone)[1](support.features[rows])[0].items():
+        for name, gradient in vjp(features, backbone)[1](in_features[rows])[0].items():
             total[name] += gradient
     total["head.weight"] += support.head[:, :-1]
     if "head.bias" in total:

@@ -16,15 +16,14 @@ from ...errors import UserError, check_choice
 from ...types import Outputs
 from ...utils.params import integer, number
 from ..base import Granularity, ScoredSelector, example_columns, group_scores, random_groups
-from ..pool import Pool, PoolChunk
+from ..pool import Pool, PoolChunk, mean_gradient
 from .influence import (
     GaussNewton,
     SupportGradient,
     directional_derivatives,
     full_direction,
     influence,
-    support_direction,
-    support_gradients,
+    mixup_errors,
 )
 
 MIXUP = 21  # key of a random stream
@@ -44,6 +43,8 @@ class INFUSE(ScoredSelector):
         curvature: H is the "identity" as in the paper, or the head's "gauss_newton" matrix (needs params="head").
         mixup_draws: number of Mixup draws over the labeled set that are averaged.
         support_views: augmented views per labeled image to mix; 0 takes enough for a support set of 1,024.
+        support_size: views to mix at most; of more, every selection draws a random part, whose gradient is on average
+            that of all.
         damping: added to the Gauss-Newton factors, in units of their mean eigenvalue.
 
     References:
@@ -71,6 +72,7 @@ class INFUSE(ScoredSelector):
     curvature: Literal["identity", "gauss_newton"] = "identity"
     mixup_draws: int = integer(8)
     support_views: int = integer(1, 0)
+    support_size: int = integer(4096, 2)
     damping: float = number(0.1, 1e-6)
 
     def __post_init__(self) -> None:
@@ -115,13 +117,18 @@ class INFUSE(ScoredSelector):
         weight = torch.ones(len(target), device=device) if weights is None else _floats(weights, device)
         parts = (head.weight, head.bias) if isinstance(head, nn.Linear) else head
         rng = np.random.default_rng([seed, MIXUP])
-        gradient = support_direction(
-            _floats(support_features, device),
-            torch.as_tensor(support_labels, device=device),
-            head=(_floats(parts[0], device), None if parts[1] is None else _floats(parts[1], device)),
-            mixup_draws=self.mixup_draws,
-            rng=rng,
+        mixed = _floats(support_features, device)
+        labels = torch.as_tensor(support_labels, device=device)
+        population = len(labels)
+        if population > self.support_size:
+            part = rng.choice(population, self.support_size, replace=False)
+            mixed = mixed[part]
+            labels = labels[part]
+        own_head = (_floats(parts[0], device), None if parts[1] is None else _floats(parts[1], device))
+        errors = mixup_errors(
+            mixed, labels, head=own_head, mixup_draws=self.mixup_draws, rng=rng, population=population
         )
+        gradient = mean_gradient(errors, mixed)
         rows = rng.permutation(len(target))[:CURVATURE_SIZE]
         sample = outputs.logits[rows].softmax(1), outputs.features[rows], weight[rows]
         direction = self._precondition(gradient, [sample])
@@ -156,12 +163,18 @@ class INFUSE(ScoredSelector):
     def support(self, pool: Pool) -> SupportGradient:
         """∇L(V): the gradient of the loss on Mixup of the labeled examples."""
         views = self.views(pool)
-        outputs, y = pool.labeled_features(views)
+        outputs, y = pool.labeled_features(views, self.support_size)
         head = cast(nn.Linear, pool.model.get_submodule("head"))
-        gradients = support_gradients(
-            outputs.features, y, head=(head.weight, head.bias), mixup_draws=self.mixup_draws, rng=pool.rng(MIXUP)
+        errors = mixup_errors(
+            outputs.features,
+            y,
+            head=(head.weight, head.bias),
+            mixup_draws=self.mixup_draws,
+            rng=pool.rng(MIXUP),
+            population=views * pool.task.labeled,
         )
-        return SupportGradient(*gradients, ((rows, x) for rows, x, _ in pool.labeled_chunks(views)))
+        chunks = ((rows, x) for rows, x, _ in pool.labeled_chunks(views, self.support_size))
+        return SupportGradient(mean_gradient(errors, outputs.features), errors, head.weight, chunks)
 
     def _precondition(self, gradient: Tensor, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
         if self.curvature == "identity":
@@ -173,12 +186,14 @@ class INFUSE(ScoredSelector):
             tangent = full_direction(pool, self.support(pool))
             return lambda chunk: -directional_derivatives(pool.model, tangent, chunk)
         direction = self.direction(pool)
-        return lambda chunk: influence(
-            chunk.outputs.features,
-            chunk.outputs.logits,
-            targets=chunk.targets,
-            direction=direction,
-            weights=chunk.weights,
+        return lambda chunk: chunk.spread(
+            influence(
+                chunk.learned.features,
+                chunk.learned.logits,
+                targets=chunk.targets[chunk.rows],
+                direction=direction,
+                weights=chunk.weights[chunk.rows],
+            )
         )
 
 
