@@ -8,10 +8,13 @@ import shlex
 import shutil
 import sys
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from starlette.testclient import TestClient
 
 from vcc_infuse.cli.main import main
 
@@ -153,6 +156,21 @@ def test_every_block_of_a_page_runs(page, tmp_path, monkeypatch):
         code = re.sub(r"(?<=\bsteps=)\d+", lambda steps: str(min(4 + int(steps[0]) // 20, 20)), code)
         short = re.sub(r"(?<=\beval_every=)\d+", "2", code)
         exec(compile(short, page, "exec"), {"__name__": "page"})
+
+
+def test_the_labeling_pages_block_makes_an_application(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    Image.new("RGB", (8, 8)).save("photos/one.png")
+    (code,) = code_blocks((ROOT / "docs" / "label.md").read_text(), "python")
+    names = {}
+    exec(code, names)
+    with closing(names["server"]) as server:
+        client = TestClient(server.app, base_url="http://127.0.0.1")
+        assert client.get("/api/state").status_code == 401
+        client.get(f"/?token={server.keys.token}")
+        assert client.get("/api/state").json()["images"] == 1
+    assert Path("photos-labels/labels.csv").is_file()
 
 
 def test_the_method_of_contributing_trains_from_the_command_line(tmp_path, monkeypatch):

@@ -6,11 +6,15 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
-from tests.label.fakes import Idle, act, draw, open_server, teach, truth
+from tests.label.fakes import Idle, Inline, act, draw, open_server, teach, truth
 from vcc_infuse.data.sources.label_table import label_layout, read_label_file
 from vcc_infuse.data.ssl_data import load_ssl
 from vcc_infuse.errors import UserError
+from vcc_infuse.inference.predictor import Predictor
+from vcc_infuse.label import Network, PoolSource
+from vcc_infuse.label.embedding import FeatureRows
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +141,37 @@ def test_labels_are_written_at_the_end_and_when_something_changes(tmp_path, monk
     act(client, "label", image=1, **{"class": 0})
     server.close()
     assert [row["label"] for row in table(tmp_path / "out" / "labels.csv")] == ["'=red", "'=red"]
+
+
+def test_a_run_is_a_head_on_what_is_embedded_and_takes_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("VCC_INFUSE_CACHE", str(tmp_path / "cache"))
+    network = Network("test_resnet", "none", 32)
+    photos = draw(tmp_path / "in", 60)
+    background = Inline(PoolSource(str(photos)), tmp_path / "out", network)
+    server, client = open_server(photos, tmp_path / "out", network=network, background=background)
+    teach(server, client, 30)
+    act(client, "new_class", name="empty")
+    response = client.post("/api/export", json={"format": "run"}).json()
+    server.close()
+    assert response["files"] == ["run/model.safetensors", "run/summary.json", "run/report.html"]
+    assert response["note"].startswith("a head on the plain views that are embedded already; with augmented views: ")
+    assert all((tmp_path / "out" / name).is_file() for name in response["files"])
+    assert not (tmp_path / "cache" / "banks").exists()  # nothing was embedded again
+    summary = json.loads((tmp_path / "out" / "run" / "summary.json").read_text())
+    assert (summary["labels"] + summary["evaluated_images"], summary["seconds_embed"]) == (30, 0.0)
+    predictor = Predictor.load(str(tmp_path / "out" / "run"))
+    assert predictor.classes == ("blue", "green", "red")
+    # Its network sees a file as the session did.
+    stored = FeatureRows(tmp_path / "out" / "features.bin", server.session.pool.keys)
+    stored.refresh()
+    pixels = np.stack([server.session.pool.decoded(int(image), 32)[0] for image in stored.images])
+    seen = predictor.model.backbone.encoder(predictor.views("plain", torch.from_numpy(pixels))).detach().numpy()
+    np.testing.assert_allclose(seen, stored.features, atol=0.01)
+    answers = predictor.predict(pixels).labels
+    right = [
+        predictor.classes[cls] == truth(server, int(image)) for cls, image in zip(answers, stored.images, strict=True)
+    ]
+    assert np.mean(right) > 0.9
 
 
 def test_a_run_needs_two_classes(tmp_path):

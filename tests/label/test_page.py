@@ -350,3 +350,69 @@ def test_fits_every_screen_and_every_control_has_a_name(page, serving):
     assert page.locator("#help-dialog").is_visible()
     page.keyboard.press("Escape")
     assert page.locator("#help-dialog").is_hidden()
+
+
+@prepared(24)
+def test_two_classes_are_merged_and_parted_again(page, serving):
+    before = serving.labels()
+    page.get_by_label("Edit class green").click()
+    page.locator("#merge-into").select_option(label="red")
+    page.locator("#merge-form button").click()
+    saved(page)
+    until(page, "document.querySelectorAll('#classes li').length === 2")
+    assert page.locator(".class-name").all_text_contents() == ["red", "blue"]
+    merged = {image: "red" if name == "green" else name for image, name in before.items()}
+    assert serving.labels() == merged
+    assert counted(page) == len(before)
+    page.keyboard.press("u")
+    saved(page)
+    until(page, "document.querySelectorAll('#classes li').length === 3")
+    assert serving.labels() == before
+
+
+@prepared(24)
+def test_export_from_the_page(page, serving):
+    page.locator("#export-button").click()
+    page.locator("[data-format=csv]").click()
+    until(page, "document.getElementById('export-answer').textContent === 'Written: labels.csv, audit.csv'")
+    rows = (serving.out / "labels.csv").read_text().splitlines()[1:]
+    assert sum(",person," in row for row in rows) == len(serving.labels())
+    page.route("**/api/export", lambda route: route.fulfill(status=400, json={"error": "no <b>room</b>"}))
+    page.locator("[data-format=run]").click()
+    until(page, "document.getElementById('export-answer').textContent === 'Not written: no <b>room</b>'")
+    assert page.locator("[data-format=run]").is_enabled()
+    answer = {"files": ["run/report.html"], "note": "of plain views"}
+    page.unroute("**/api/export")
+    page.route("**/api/export", lambda route: route.fulfill(json=answer))
+    page.locator("[data-format=run]").click()
+    until(
+        page,
+        "document.getElementById('export-answer').textContent === 'Written: run/report.html (of plain views)'",
+    )
+
+
+@pytest.mark.slow
+def test_twenty_thousand_photos_stay_small_in_the_browser(browser, tmp_path):
+    """Tiles in the page and the memory of its scripts do not grow with the folder, or with what was looked at."""
+    serving = Serving(draw(tmp_path / "photos", count=20_000), tmp_path / "labels")
+    serving.start()
+    try:
+        serving.prepare(24)
+        page = browser.new_page(viewport={"width": 3840, "height": 2160})
+        page.goto(serving.address)
+        ready(page)
+        tools = page.context.new_cdp_session(page)
+        tools.send("Performance.enable")
+        label(page, serving, 20)
+        page.keyboard.press("Shift+G")
+        for _ in range(10):
+            until(page, "document.querySelectorAll('.tile:not(.done)').length > 10", seconds=60)
+            assert page.locator(".tile").count() <= 200
+            page.keyboard.press("Enter")
+            saved(page)
+        figures = {item["name"]: item["value"] for item in tools.send("Performance.getMetrics")["metrics"]}
+        assert 0 < figures["JSHeapUsedSize"] < 200e6
+        assert figures["Nodes"] < 20_000
+        page.close()
+    finally:
+        serving.stop()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -139,6 +140,21 @@ class Bank:
         with suppress(OSError):  # a folder that may only be read
             os.utime(self.folder)  # when it was last used
         self.features = {part: stored.features for part, stored in self.stored.items()}
+
+    @classmethod
+    def of_plain_views(cls, source: Dataset, encoder: nn.Module, views: ImageViews, recipe: str) -> Bank:
+        """A bank whose plain views are kept elsewhere, by someone who embeds them under the key `recipe`.
+
+        It only knows the images and the network, so that a run on these views is saved as one that takes images.
+        """
+        bank = cls.__new__(cls)
+        bank.source = source
+        bank.encoder = encoder.eval()
+        bank.views = views
+        bank.config = BankConfig()
+        bank.seconds = 0.0
+        bank.folder = Path(recipe) / "elsewhere"
+        return bank
 
     def embed_all(self, rows: np.ndarray, *, progress: bool = True) -> None:
         """Embed what is missing with the other processes of this run; of a lazy bank all views only of `rows`."""

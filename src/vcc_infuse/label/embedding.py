@@ -11,13 +11,17 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..bank.onnx_engine import Engine
 from .images import ImagePool, PoolSource, Unreadable
 from .thumbnails import HEAD, Place, Records, scan
+
+if TYPE_CHECKING:
+    from ..augment.views import ImageViews
+    from ..models import Backbone
 
 CHUNK = 32
 FEATURES = "features.bin"
@@ -49,23 +53,29 @@ class Network:
         """Features of networks with the same key can be mixed."""
         return hashlib.blake2b(repr((self.name, self.weights, self.input_size)).encode(), digest_size=16).digest()
 
+    def frozen(self) -> tuple[int, Backbone, ImageViews]:
+        """The side of its images, the network itself, and what makes them its input."""
+        from ..augment.views import ImageViews
+        from ..bank.embed import input_side, make_encoder
+        from ..models import Timm
+
+        network = Timm(self.name, self.weights, self.input_size)
+        side = input_side(network)
+        encoder, _ = make_encoder(network, (side, side, 3))
+        expects = encoder.preprocessing()
+        views = ImageViews(expects.mean, expects.std) if expects else ImageViews((0.5,) * 3, (0.25,) * 3)
+        return side, encoder, views
+
     def load(self, images: int) -> tuple[int, Embed]:
         """The side of its images, and a function from uint8 (images, side, side, 3) to features, float16."""
         import torch
 
-        from ..augment.views import ImageViews
-        from ..bank.embed import input_side, make_encoder
         from ..bank.encoder import ForwardOptions, features
         from ..bank.onnx_engine import choose_engine
-        from ..models import Timm
         from ..utils.device import resolve_device
 
-        network = Timm(self.name, self.weights, self.input_size)
-        side = input_side(network)
-        frozen, _ = make_encoder(network, (side, side, 3))
+        side, frozen, views = self.frozen()
         place = resolve_device(self.device)
-        expects = frozen.preprocessing()
-        views = ImageViews(expects.mean, expects.std) if expects else ImageViews((0.5,) * 3, (0.25,) * 3)
         fast = choose_engine(frozen, self.engine, device=place, seconds=SECONDS * images) or frozen
         encoder = fast.to(place).eval()
         options = ForwardOptions.default(place)

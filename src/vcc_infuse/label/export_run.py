@@ -1,53 +1,160 @@
-"""A run folder from a labeling session, trained by `vcc-infuse train` on the labels as they are."""
+"""A run folder from a labeling session, at any moment: a head on the plain views that the session has embedded.
+
+Nothing is decoded or embedded again, so that it takes seconds. `vcc-infuse train` with the folder's config.yaml embeds
+augmented views of every image as well, which takes minutes.
+"""
 
 from __future__ import annotations
 
-import atexit
 import json
-import subprocess
-import sys
+import multiprocessing
 import time
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ..errors import UserError
 from ..utils.io import write_text
+from .embedding import FEATURES, FeatureRows, Network
+from .images import ImagePool, PoolSource
+from .processes import settle
 from .session import Session
 
 if TYPE_CHECKING:
+    from ..data.ssl_data import SSLData
     from .launch import LabelOptions
 
+STEPS = 200  # of the default method, as while a person labels
+MORE_STEPS = 600  # with augmented views, as of `train`
+VALIDATION = 0.2  # of the labels, as of `train`
 
-def train_run(session: Session, options: LabelOptions, out: Path) -> list[str]:
-    """Train on the labels and return the names of the new folder's main files; it takes as long as `train` does."""
+
+class Request(NamedTuple):
+    """What the process that trains a run needs to know.
+
+    Attributes:
+        source: of the images.
+        network: that has embedded them.
+        features: the file that holds what it said.
+        labels: class numbers, of shape (images,), −1 where there is none.
+        groups: of near copies, of shape (images,); all different where there are none.
+        classes: names of the classes.
+        options: of `train`.
+    """
+
+    source: PoolSource
+    network: Network
+    features: Path
+    labels: np.ndarray
+    groups: np.ndarray
+    classes: tuple[str, ...]
+    options: dict[str, Any]
+
+
+def train_run(session: Session, options: LabelOptions, out: Path) -> tuple[list[str], str]:
+    """Train on the labels and return the names of the new folder's main files, and what kind of a run it is."""
+    folder = _free_folder(out)
+    request = _request(session, options, out, folder)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=_answer, args=(there, request), daemon=True)  # a server that ends takes it along
+    child.start()
+    there.close()
+    fault = "its process was ended"
+    with suppress(EOFError):
+        fault = here.recv()
+    child.join()
+    if fault:
+        raise UserError(f"the run was not trained: {fault}")
+    more = f"vcc-infuse train --config {folder / 'config.yaml'} --steps {MORE_STEPS} --out {folder}-full"
+    files = [f"{folder.name}/{name}" for name in ("model.safetensors", "summary.json", "report.html")]
+    return files, f"a head on the plain views that are embedded already; with augmented views: {more}"
+
+
+def _request(session: Session, options: LabelOptions, out: Path, folder: Path) -> Request:
     with session.lock:
         state = session.state
-        names = session.pool.names
-        classes = {number: item.name for number, item in state.classes.items()}
-        rows = [(names[image], classes[int(state.label[image])]) for image in (state.label >= 0).nonzero()[0]]
-    if len({label for _, label in rows}) < 2:
+        label = state.label.copy()
+        names = {number: item.name for number, item in state.classes.items()}
+        groups = np.where(session.copies >= 0, session.copies, np.arange(len(label)))
+        known = label >= 0
+    used = sorted(set(label[known].tolist()), key=lambda number: names[number])
+    if len(used) < 2:
         raise UserError("a run needs labels of two classes; label some more")
-    folder = _free_folder(out)
     table = out / f"{folder.name}-labels.jsonl"
-    write_text(table, "".join(json.dumps({"file": name, "label": label}) + "\n" for name, label in rows))
+    rows = [{"file": session.pool.names[image], "label": names[int(label[image])]} for image in np.flatnonzero(known)]
+    write_text(table, "".join(json.dumps(row) + "\n" for row in rows))
     network = options.network
+    model = {"name": network.name, "weights": network.weights, "input_size": network.input_size}
     words = {
         "data": session.pool.source.path, "label_file": str(table), "preset": "frozen", "out": str(folder),
-        "model": "Timm", "model.name": network.name, "model.weights": network.weights, "device": network.device,
-        "engine": network.engine, "progress": "false",
+        "model": {"class_path": "vcc_infuse.Timm", "init_args": model}, "device": network.device,
+        "engine": network.engine, "progress": False, "steps": STEPS, "eval_every": STEPS,
     }  # fmt: skip
-    if network.input_size:
-        words["model.input_size"] = str(network.input_size)
-    command = [sys.executable, "-m", "vcc_infuse.cli.main", "train"]
-    command += [f"--{name}={value}" for name, value in words.items()]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as training:
-        atexit.register(training.terminate)  # a server that ends takes it along
-        said = training.communicate()[1]
-        atexit.unregister(training.terminate)
-    if training.returncode != 0:
-        lines = said.strip().splitlines() or ["it failed"]
-        raise UserError(f"the run was not trained: {lines[-1].removeprefix('vcc-infuse: ')}")
-    return [f"{folder.name}/{name}" for name in ("model.safetensors", "summary.json", "report.html")]
+    number = np.full(max(used) + 2, -1)
+    number[used] = np.arange(len(used))
+    columns = np.where(known, number[label], -1)
+    classes = tuple(names[cls] for cls in used)
+    return Request(session.pool.source, network, out / FEATURES, columns, groups, classes, words)
+
+
+def _answer(connection: Connection, request: Request) -> None:
+    """Train, and send what went wrong; an empty text if nothing did."""
+    settle()
+    try:
+        _train(request)
+        connection.send("")
+    except UserError as fault:
+        connection.send(" ".join(str(fault).split()))
+
+
+def _train(request: Request) -> None:
+    from ..bank.embed import head
+    from ..run_config import RunConfig, resolve
+    from ..training.trainer import Trainer
+
+    config = resolve(RunConfig.from_options(request.options), "frozen")
+    algorithm, calibrator = (config.build(name) for name in ("algorithm", "calibrator"))
+    trainer = Trainer(head(config.bank), algorithm, calibrator, config=config.train_config())
+    trainer.fit(_data(request), config=config.to_yaml())
+    trainer.close()
+
+
+def _data(request: Request) -> SSLData:
+    """The embedded images as rows of views, in which the plain view stands for the others."""
+    from ..bank.bank import Bank
+    from ..data.dataset import Dataset, Examples, channel_mean_std
+    from ..data.split import from_given_labels
+    from ..data.ssl_data import SSLData
+
+    pool = ImagePool(request.source)
+    stored = FeatureRows(request.features, pool.keys)
+    stored.refresh()
+    order = np.argsort(stored.images)
+    images = stored.images[order]
+    plain = stored.features[order]
+    names = [pool.names[image] for image in images]
+    labels = request.labels[images]
+    side, encoder, views = request.network.frozen()
+    # Nobody looks at the pixels: the pictures are only there for the shape that the model is to take.
+    pictures = np.broadcast_to(np.zeros(1, np.uint8), (len(images), side, side, 3))
+    mean, std = (tuple(values.tolist()) for values in (views.mean, views.std))
+    used = np.unique(labels[labels >= 0])
+    classes = tuple(request.classes[number] for number in used)
+    labels = np.where(labels >= 0, np.searchsorted(used, labels), -1)
+    source = Dataset(
+        Examples(pictures, labels, names), None, classes, mean, std, fixed=True, name=Path(request.source.path).stem,
+        groups=np.unique(request.groups[images], return_inverse=True)[1],
+    )  # fmt: skip
+    bank = Bank.of_plain_views(source, encoder, views, request.network.key.hex())
+    center, scale = channel_mean_std(plain)
+    rows = np.broadcast_to(plain[:, None], (len(plain), 3, plain.shape[1]))
+    embedded = replace(source, train=replace(source.train, x=rows), mean=center, std=scale, slots=(1, 1), bank=bank)
+    return SSLData(embedded, from_given_labels(labels)).with_validation(VALIDATION)
 
 
 def _free_folder(out: Path) -> Path:

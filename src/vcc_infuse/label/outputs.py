@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -135,13 +135,16 @@ class Outputs:
 
     # --- other formats
 
-    def export(self, kind: str) -> list[str]:
-        """Write a format; returns the names of the files in the output folder."""
+    def export(self, kind: str) -> dict[str, Any]:
+        """Write a format; returns the names of the files in the output folder, and a note of what they are."""
         makers: dict[str, Callable[[], list[str]]] = {
-            "csv": self.write_labels, "run": self._run, "label-studio": self._label_studio, "fiftyone": self._fiftyone,
+            "csv": self.write_labels, "label-studio": self._label_studio, "fiftyone": self._fiftyone,
             "cleanlab": self._cleanlab, "huggingface": self._huggingface,
         }  # fmt: skip
-        return makers[check_choice("format", kind, FORMATS)]()
+        if check_choice("format", kind, FORMATS) != "run":
+            return {"files": makers[kind](), "note": ""}
+        files, note = self._run()
+        return {"files": files, "note": note}
 
     def _label_studio(self) -> list[str]:
         write_json(self.out / "label-studio.json", studio_tasks(self.session))
@@ -192,7 +195,7 @@ class Outputs:
         classes = sorted({row.label for row in rows})
         return classes, {row.file: classes.index(row.label) for row in rows}
 
-    def _run(self) -> list[str]:
+    def _run(self) -> tuple[list[str], str]:
         """A run folder with model and report, trained on the labels as they are."""
         from .export_run import train_run
 

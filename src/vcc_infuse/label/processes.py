@@ -103,7 +103,7 @@ def _listen(connection: Connection, receive: Callable[[Any], None]) -> None:
             receive(connection.recv())
 
 
-def _settle() -> None:
+def settle() -> None:
     """A process that yields to the server and leaves Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError, AttributeError):
@@ -111,7 +111,7 @@ def _settle() -> None:
 
 
 def _embed(connection: Connection, source: PoolSource, network: Any, out: Path, seed: int) -> None:
-    _settle()
+    settle()
     with suppress(BrokenPipeError):  # the server is gone
         try:
             embed_pool(source, network, out, seed, connection.send)
@@ -120,7 +120,7 @@ def _embed(connection: Connection, source: PoolSource, network: Any, out: Path, 
 
 
 def _train(connection: Connection, source: PoolSource, out: Path, seed: int) -> None:
-    _settle()
+    settle()
 
     def receive(wait: bool) -> Job | None:
         newest = connection.recv() if wait else None

@@ -86,14 +86,14 @@ class Keys:
 
 
 def make_app(
-    session: Session, keys: Keys, *, export: Callable[[str], list[str]] | None = None, label_studio: bool = False
+    session: Session, keys: Keys, *, export: Callable[[str], dict[str, Any]] | None = None, label_studio: bool = False
 ) -> Starlette:
     """The ASGI application.
 
     Args:
         session: what it answers from.
         keys: who may come in.
-        export: writes files in a format and returns their names.
+        export: writes files in a format and returns their names, with a note.
         label_studio: serve the routes of Label Studio's ML backend, too.
     """
     from starlette.applications import Starlette
@@ -158,7 +158,7 @@ def answer(value: Any, status: int = 200) -> Response:
 class Routes:
     """The handlers."""
 
-    def __init__(self, session: Session, keys: Keys, export: Callable[[str], list[str]] | None) -> None:
+    def __init__(self, session: Session, keys: Keys, export: Callable[[str], dict[str, Any]] | None) -> None:
         self.session = session
         self.keys = keys
         self.export_files = export
@@ -324,7 +324,7 @@ class Routes:
         given = await read_json_body(request)
         if self.export_files is None:
             raise Refused(404, "nothing can be exported here")
-        return answer({"files": await run_in_threadpool(self.export_files, str(given.get("format"))[:50])})
+        return answer(await run_in_threadpool(self.export_files, str(given.get("format"))[:50]))
 
     async def _threaded(self, work: Callable[..., Any], *arguments: Any) -> Response:
         from starlette.concurrency import run_in_threadpool

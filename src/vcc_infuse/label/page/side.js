@@ -132,8 +132,8 @@ async function write(format, button) {
   button.disabled = true;
   $("export-answer").textContent = "Writing…";
   try {
-    const { files } = await store.post("/api/export", { format });
-    $("export-answer").textContent = `Written: ${files.join(", ")}`;
+    const { files, note } = await store.post("/api/export", { format });
+    $("export-answer").textContent = `Written: ${files.join(", ")}${note ? ` (${note})` : ""}`;
   } catch (fault) {
     $("export-answer").textContent = `Not written: ${fault.message}`;
   }
