@@ -56,9 +56,38 @@ def test_margin_takes_the_least_certain_row_of_each_cluster():
     for row, reason in zip(ours.rows, ours.reasons, strict=True):
         first, second = np.argsort(-probs[row])[:2]
         names = ("ant", "bee", "cow")
-        assert (
-            reason == f"between {names[first]} ({probs[row, first]:.0%}) and {names[second]} ({probs[row, second]:.0%})"
-        )
+        race = f"between {names[first]} ({probs[row, first]:.0%}) and {names[second]} ({probs[row, second]:.0%})"
+        close = probs[row, first] < 4 * probs[row, second]
+        assert reason == race if close else reason.startswith(f"probably {names[first]} (")
+
+
+def test_a_certain_image_is_not_said_to_be_between_two_classes():
+    """Five groups of images with one uncertain image: a batch that is spread out must take certain ones, too."""
+    x = np.repeat(np.eye(5), 6, axis=0) + 0.05 * np.random.default_rng(0).normal(size=(30, 5))
+    probs = np.tile([0.999, 0.001], (30, 1))
+    probs[::6] = [[0.5, 0.5], [0.9, 0.1], [0.004, 0.996], [0.81, 0.19], [0.79, 0.21]]
+    ours = suggest_labels(
+        x, count=5, probs=probs, names=["boat", "tree"], strategy="margin", candidates=range(30), copy_threshold=1.0
+    )
+    assert dict(zip(ours.rows.tolist(), ours.reasons, strict=True)) == {
+        0: "between boat (50%) and tree (50%)",
+        6: "probably boat (90%), the least certain of 6 similar images",
+        12: "probably tree (over 99%), the least certain of 6 similar images",
+        18: "probably boat (81%), the least certain of 6 similar images",
+        24: "between boat (79%) and tree (21%)",
+    }
+
+
+def test_certain_images_that_stand_for_no_group_are_said_to_be_what_is_left():
+    """Two groups; the least certain image of the first is a copy of a labeled one, so that another takes its place."""
+    x = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0]])
+    probs = np.array([[0.9, 0.1], [0.97, 0.03], [0.95, 0.05], [0.99, 0.01]])
+    ours = suggest_labels(x, [-1, -1, -1, 0], count=2, probs=probs, strategy="margin", copy_threshold=0.999)
+    assert ours.rows.tolist() == [2, 1]
+    assert ours.reasons == (
+        "probably 0 (95%), unlike the other suggestions",
+        "probably 0 (97%), one of the least certain that are left",
+    )
 
 
 def test_a_batch_is_spread_out():

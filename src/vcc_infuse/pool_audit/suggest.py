@@ -23,6 +23,7 @@ MOST_MEMBERS = 2000  # of a cluster, to judge how typical a row is
 FIT_ROWS = 20_000  # rows that clusters are fitted on
 DIRECTIONS = 128  # in which clusters are fitted: ten times faster than in all
 SHORTLIST = 10  # least certain rows per suggestion that a batch is spread over
+CLOSE = 4  # times as likely as the next class: from there on it is no close race
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ def suggest_labels(
     predicted = _predict(rows, given) if probs is None else check_probs("probs", probs)
     if len(predicted) != len(rows):
         raise UserError(f"probs must have one row per row of features, {len(rows)}, got {len(predicted)}")
-    chosen = _by_margin(rows, given, predicted, open_rows, wanted, copy_threshold, seed)
-    reasons = tuple(_between(predicted[row], names) for row in chosen)
+    chosen, similar = _by_margin(rows, given, predicted, open_rows, wanted, copy_threshold, seed)
+    reasons = tuple(_reason(predicted[row], names, similar.get(int(row))) for row in chosen)
     return Suggestions(chosen, reasons, 1 - _margin(predicted[chosen]), "margin")
 
 
@@ -194,13 +195,18 @@ def _by_margin(
     count: int,
     copy_threshold: float,
     seed: int,
-) -> np.ndarray:
-    """Uncertain rows, one from each cluster of a shortlist (Zhdanov, 2019), then the rest of it by margin."""
+) -> tuple[np.ndarray, dict[int, int]]:
+    """Uncertain rows, one from each cluster of a shortlist (Zhdanov, 2019), then the rest of it by margin.
+
+    Also the sizes of the clusters, by the rows that stand for them.
+    """
     margin = _margin(probs[open_rows])
     order = np.argsort(margin, kind="stable")[: SHORTLIST * count]
     shortlist = open_rows[order]
     assigned = _spread(unit(rows[shortlist]), 1 - margin[order], count, seed)
-    _, leaders = np.unique(assigned, return_index=True)  # rows are in order of margin: the first is the least certain
+    # Rows are in order of margin: the first of a cluster is the least certain.
+    _, leaders, sizes = np.unique(assigned, return_index=True, return_counts=True)
+    similar = dict(zip(shortlist[leaders].tolist(), sizes.tolist(), strict=True))
     leaders.sort()
     others = np.setdiff1d(np.arange(len(shortlist)), leaders)
     waiting = [int(row) for row in shortlist[np.concatenate([leaders, others])]]
@@ -209,7 +215,7 @@ def _by_margin(
     while len(chosen) < count and (row := _next_new(rows, waiting, taken, copy_threshold)) is not None:
         chosen.append(row)
         taken = np.vstack([taken, unit(rows[row : row + 1])])
-    return np.array(chosen, np.int64)
+    return np.array(chosen, np.int64), similar
 
 
 def _margin(probs: np.ndarray) -> np.ndarray:
@@ -228,7 +234,17 @@ def _spread(vectors: np.ndarray, weights: np.ndarray, clusters: int, seed: int) 
         return np.asarray(fitted.fit_predict(vectors, sample_weight=np.maximum(weights, 1e-6)))
 
 
-def _between(probs: np.ndarray, names: Sequence[str] | None) -> str:
+def _reason(probs: np.ndarray, names: Sequence[str] | None, similar: int | None) -> str:
+    """Why a row was chosen by margin; `similar` is the size of the cluster that it stands for, None if it is no leader.
+
+    A batch is spread out, so that it may hold rows of which the model is sure: these are not between two classes.
+    """
     first, second = np.argsort(-probs, kind="stable")[:2]
     words = [str(number) if names is None else names[number] for number in (first, second)]
-    return f"between {words[0]} ({probs[first]:.0%}) and {words[1]} ({probs[second]:.0%})"
+    if probs[first] < CLOSE * probs[second]:
+        return f"between {words[0]} ({probs[first]:.0%}) and {words[1]} ({probs[second]:.0%})"
+    sure = "over 99%" if probs[first] >= 0.995 else f"{probs[first]:.0%}"
+    why = "one of the least certain that are left"
+    if similar is not None:
+        why = f"the least certain of {similar} similar images" if similar > 1 else "unlike the other suggestions"
+    return f"probably {words[0]} ({sure}), {why}"
