@@ -63,7 +63,7 @@ def read(argv: Sequence[str]) -> Namespace:
     """Read and check the options."""
     parser = Parser(PROG, "Run the experiments of a table of the paper and write the table.")
     parser.add_argument("table", metavar="TABLE", help=f"{', '.join(TABLES)} or all")
-    scales = "smoke takes seconds, frozen hours, paper needs GPUs (frozen)"
+    scales = "smoke takes seconds, scratch and frozen hours, paper needs GPUs (frozen)"
     parser.add_argument("--scale", **one_of(*SCALES), default="frozen", help=scales)
     for part, example in (("columns", "SVHN or '20 %% kept'"), ("rows", "INFUSE")):
         text = f"only the {part} whose name is or contains TEXT, such as {example}; may be repeated"

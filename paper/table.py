@@ -59,7 +59,8 @@ class Table:
         """The run of a row in a column; None if it is not planned."""
         if column.rows is not None and row.name not in column.rows:
             return None
-        missing = {part for part in OPTIONAL_PARTS if part not in row.options}
+        # A row with a network of its own has none of the column's arguments for another one.
+        missing = {part for part in OPTIONAL_PARTS if part not in row.options} | ({"model"} & set(row.options))
         shared = {name: value for name, value in column.options.items() if name.partition(".")[0] not in missing}
         options = {**shared, **row.options, "seed": seed}
         if "selector.keep" in options:

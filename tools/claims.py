@@ -1,7 +1,7 @@
-"""Which claims of the paper hold on the tables of the scale `frozen`; the verdicts follow from the intervals alone.
+"""Which claims of the paper hold on our tables; the verdicts follow from the intervals alone.
 
-    python tools/claims.py                                  results/frozen/*.json → docs/claims.md
-    python tools/claims.py --results DIR --out FILE
+    python tools/claims.py                         results/frozen and results/scratch → docs/claims.md
+    python tools/claims.py --results DIR --scratch DIR --out FILE
 
 A claim compares a row of a table with another one, in every column that has both. It is confirmed where the 95 %
 interval of the paired difference excludes zero in the claimed direction, reversed where it excludes zero in the other
@@ -42,10 +42,16 @@ direction, *reversed* if it excludes zero in the other direction, and else *not 
 the row cannot act in it: every difference is exactly zero, or all pairs have the same error with every pseudo label
 selected in both runs (a calibrated confidence, which acts at inference too, is then still compared). The overall
 verdict is that of the mean over all tested columns, taken for each seed that all of them have. Ties are pairs without
-any difference: neither wins nor losses. Intervals are not corrected for the number of claims. All of it is measured
-with heads on frozen features: another network, less data and fewer steps than in the paper
-(`{folder}/README.md`), so that *reversed* means reversed here.
+any difference: neither wins nor losses. Intervals are not corrected for the number of claims. Every network is smaller,
+every run shorter than in the paper, so *reversed* means reversed here.
 """
+IN_SHORT = """## In short
+
+From scratch: a small network learns from random weights (`{scratch}`); only columns in which the base is ahead of
+Supervised by two standard errors. Frozen: heads on features of a pretrained network (`{folder}`), where VCC's view
+score is nearly empty and its temporal score half empty. Mean difference [95 % interval], wins.
+"""
+DETAILS = "All that follows is measured with heads on frozen features (`{folder}/README.md`)."
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,10 @@ class Claim:
     def relative(self) -> bool:
         """Whether the difference is in percent of the base: times differ too much between columns."""
         return self.metric == "hours"
+
+
+Tables = dict[str, list[dict[str, Any]]]
+"""The entries of each table."""
 
 
 class Finding(NamedTuple):
@@ -226,6 +236,60 @@ def controls() -> Iterator[tuple[str, list[Claim]]]:
     )
 
 
+def main_claims() -> list[Claim]:
+    """The paper's claims, one line each. Its ECE is most likely that of the classifier's softmax."""
+    return [
+        Claim("VCC lowers the error of FixMatch", "main", "VCC-FixMatch", "FixMatch"),
+        Claim("VCC lowers the error of FlexMatch", "main", "VCC-FlexMatch", "FlexMatch"),
+        Claim("VCC lowers the error of SimMatch", "main", "VCC-SimMatch", "SimMatch"),
+        Claim("the classifier trained with VCC has a lower ECE", "main", "VCC-FixMatch", "FixMatch", "ece"),
+        Claim("r has a lower ECE than the softmax", "main", "VCC-FixMatch", "FixMatch", "ece_calibrated"),
+        Claim("r ranks pseudo labels better", "confidence", "VCC: r of the VAE", "softmax", "auroc_end"),
+        Claim("the VAE lowers the error", "ablation-vae", "VCC-FixMatch", "VCC-FixMatch without reconstruction"),
+        Claim("the view score lowers the error", "ablation-scores", "VCC-FixMatch", "VCC-FixMatch without view"),
+        Claim(
+            "VCC is better than Ensemble-TS", "calibrators", "VCC-FlexMatch", "FlexMatch + EnsembleTS, pseudo labels"
+        ),
+        Claim("VCC helps on a long tail", "imbalance", "VCC-FixMatch", "FixMatch"),
+        Claim("INFUSE beats a new random subset", "coreset", "FixMatch + INFUSE", "FixMatch + RandomOnline"),
+        Claim("VCC-INFUSE at 40 % saves time", "efficiency", "VCC-INFUSE-FlexMatch, 40 % kept", "FlexMatch", "hours"),
+    ]
+
+
+def in_short(frozen: Tables, scratch: Tables) -> Iterator[str]:
+    """A table with one line per claim of the paper."""
+    yield "| the paper's claim | from scratch | frozen features |"
+    yield "|---|---|---|"
+    for claim in main_claims():
+        entries = scratch.get(claim.table, [])
+        learned = differences(claim, [entry for entry in entries if learns(entry["column"], claim, scratch)])
+        yield f"| {claim.text} | {brief(claim, learned, entries)} | {brief_of(claim, frozen.get(claim.table, []))} |"
+
+
+def brief_of(claim: Claim, entries: Sequence[dict[str, Any]]) -> str:
+    """The verdict on all columns of a table."""
+    return brief(claim, differences(claim, entries), entries)
+
+
+def brief(claim: Claim, columns: dict[str, dict[str, float]], entries: Sequence[dict[str, Any]]) -> str:
+    """A verdict with its difference and wins, in one cell."""
+    finding = overall(claim, columns, idle_columns(claim, entries))
+    if finding.difference is None:
+        return UNKNOWN
+    figure, wins = figures(claim, finding)
+    return f"**{finding.verdict}**: {figure}, {wins}, {len(columns)} columns"
+
+
+def learns(column: str, claim: Claim, tables: Tables) -> bool:
+    """Whether the method on which a claim builds is ahead of Supervised by two standard errors in the main table."""
+    method = next((name for name in CORE if name in claim.base), "FixMatch")
+    setting = column.partition(" labels")[0]  # without the share that a core set keeps
+    ahead = differences(Claim("", "main", method, "Supervised"), tables.get("main", []))
+    gains = [-value for name, values in ahead.items() if name.startswith(setting) for value in values.values()]
+    gain = estimate(gains)
+    return gain is not None and gain.seeds > 1 and gain.mean > 2 * gain.std / math.sqrt(gain.seeds)
+
+
 def short(metric: str) -> str:
     """The name of a metric without its unit."""
     label: str = LABELS[metric]
@@ -302,9 +366,12 @@ def overall(claim: Claim, columns: dict[str, dict[str, float]], idle: Set[str] =
     return judge(claim, means, [run for by_seed in by_column.values() for run in by_seed.values()], idle=untested)
 
 
-def page(tables: dict[str, list[dict[str, Any]]], folder: str = "results/frozen") -> str:
-    """The whole page on the tables of a folder."""
+def page(tables: Tables, folder: str = "results/frozen", scratch: Tables | None = None, learned: str = "") -> str:
+    """The whole page on the tables of a folder, with those from scratch first if there are any."""
     lines = [HEAD.format(folder=folder)]
+    if scratch:
+        lines += [IN_SHORT.format(scratch=learned, folder=folder), *in_short(tables, scratch), ""]
+    lines += [DETAILS.format(folder=folder), ""]
     for title, sections in (("What the paper claims", paper_claims()), ("Controls and departures", controls())):
         lines += [f"## {title}", ""]
         for name, claims in sections:
@@ -312,7 +379,7 @@ def page(tables: dict[str, list[dict[str, Any]]], folder: str = "results/frozen"
     return "\n".join(lines)
 
 
-def section(claims: Sequence[Claim], tables: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+def section(claims: Sequence[Claim], tables: Tables) -> Iterator[str]:
     """One line per claim, with its columns."""
     counted = (CONFIRMED, OPEN, REVERSED, NOT_TESTED)
     places = "confirmed / open / reversed / not tested"
@@ -333,27 +400,38 @@ def section(claims: Sequence[Claim], tables: dict[str, list[dict[str, Any]]]) ->
 def line(text: str, claim: Claim, finding: Finding, counts: str) -> str:
     """A line of the Markdown table."""
     verdict = f"**{finding.verdict}**" if counts else finding.verdict
-    digits = 0 if claim.relative else precision(claim.metric)
-    figure = interval(finding.difference, digits) + (" %" if claim.relative and finding.difference else "")
-    ties = f" ({finding.ties} ties)" if finding.ties else ""
-    wins = f"{finding.wins} of {finding.runs}{ties}" if finding.runs else "–"
+    figure, wins = figures(claim, finding)
     return f"| {text} | {verdict} | {figure} | {wins} | {counts} | {claim.table if counts else ''} |"
 
 
-def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The entries of each table in a folder."""
-    found = sorted(folder.glob("*-frozen.json"))
-    return {path.stem.removesuffix("-frozen"): json.loads(path.read_text("utf-8"))["entries"] for path in found}
+def figures(claim: Claim, finding: Finding) -> tuple[str, str]:
+    """The difference with its interval, and the wins."""
+    digits = 0 if claim.relative else precision(claim.metric)
+    figure = interval(finding.difference, digits) + (" %" if claim.relative and finding.difference else "")
+    ties = f" ({finding.ties} ties)" if finding.ties else ""
+    return figure, f"{finding.wins} of {finding.runs}{ties}" if finding.runs else "–"
+
+
+def read(folder: Path, scale: str = "frozen") -> Tables:
+    """The entries of each table of a scale in a folder."""
+    found = sorted(folder.glob(f"*-{scale}.json"))
+    return {path.stem.removesuffix(f"-{scale}"): json.loads(path.read_text("utf-8"))["entries"] for path in found}
+
+
+def named(folder: Path) -> str:
+    """A folder as the page calls it."""
+    resolved = folder.resolve()
+    return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else resolved.name
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "frozen")
+    parser.add_argument("--scratch", type=Path, default=ROOT / "results" / "scratch")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "claims.md")
     options = parser.parse_args()
-    folder = options.results.resolve()
-    named = str(folder.relative_to(ROOT)) if folder.is_relative_to(ROOT) else folder.name
-    write_text(options.out, page(read(folder), named))
+    scratch = read(options.scratch, "scratch")
+    write_text(options.out, page(read(options.results), named(options.results), scratch, named(options.scratch)))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.suggest import did_you_mean
 
-from ..scales import Scale, on_bank
+from ..scales import Scale, from_scratch, on_bank
 from ..table import Table
-from . import ablations, beyond, calibration, confidence, coreset, efficiency, imbalance, main
+from . import ablations, beyond, calibration, confidence, coreset, efficiency, imbalance, main, readings
 
 TABLES: dict[str, Callable[[Scale], Table]] = {
     "main": main.table,
@@ -19,6 +19,7 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
     "ablation-scores": ablations.scores,
     "ablation-vae": ablations.vae,
     "imbalance": imbalance.table,
+    "readings": readings.table,
     "confidence": confidence.table,
     "beyond-confidence": beyond.confidence,
     "beyond-error": beyond.error,
@@ -26,10 +27,18 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
 }
 
 
+ABSENT: dict[Scale, tuple[str, ...]] = {"scratch": ("stl10",)}
+"""Tables that a scale does not have: a network of three convolutions learns little from a thousand photos."""
+
+
 def tables(name: str, scale: Scale) -> list[Table]:
     """The table of that name, or all of them."""
     if name != "all" and name not in TABLES:
         remedy = did_you_mean(name, [*TABLES, "all"]) or f"; choose {', '.join(TABLES)} or all"
         raise UserError(f"table {name} is unknown{remedy}")
-    chosen = [make(scale) for key, make in TABLES.items() if name in ("all", key)]
-    return [on_bank(table) for table in chosen] if scale == "frozen" else chosen
+    absent = ABSENT.get(scale, ())
+    if name in absent:
+        raise UserError(f"table {name} does not exist at scale {scale}; choose --scale frozen")
+    chosen = [make(scale) for key, make in TABLES.items() if name in ("all", key) and key not in absent]
+    adapt = {"frozen": on_bank, "scratch": from_scratch}.get(scale)
+    return [adapt(table) for table in chosen] if adapt else chosen

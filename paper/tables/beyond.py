@@ -123,6 +123,6 @@ def selection(scale: Scale) -> Table:
 def selection_columns(scale: Scale) -> tuple[TableColumn, ...]:
     """Every setting at every keep ratio, with all rows; or those of the core-set table at smoke scale."""
     if scale != "frozen":
-        return coreset.columns("smoke")
+        return coreset.columns("scratch" if scale == "scratch" else "smoke")
     settings = ((*pair, keep) for pair in SETTINGS for keep in coreset.KEEPS)
     return tuple(replace(coreset.frozen_column(*setting), rows=None) for setting in settings)

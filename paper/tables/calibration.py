@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ..scales import ABLATION_SETTINGS, FROZEN_SETTINGS, Scale, column, column_name, core_names, default_column
+from ..scales import (
+    ABLATION_SETTINGS,
+    FROZEN_SETTINGS,
+    SCRATCH_SETTINGS,
+    Scale,
+    column,
+    column_name,
+    core_names,
+    default_column,
+)
 from ..table import Row, Table, TableColumn, all_five, core_methods, paper_numbers
 
 LABELS = (400, 2500, 10000)
@@ -47,6 +56,8 @@ def columns(scale: Scale) -> tuple[TableColumn, ...]:
     """The columns of the scale."""
     if scale == "frozen":
         return tuple(column(scale, *pair, rows=core_names(*pair)) for pair in FROZEN_SETTINGS)
+    if scale == "scratch":
+        return tuple(column(scale, *pair) for pair in SCRATCH_SETTINGS)
     return tuple(column(scale, "cifar100", labels) for labels in ((40,) if scale == "smoke" else LABELS))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..confidences import CONFIDENCES, COVERAGE, MOMENTS, SCORES
-from ..scales import ABLATION_SETTINGS, Scale, column, default_column
+from ..scales import ABLATION_SETTINGS, SCRATCH_SETTINGS, Scale, column, default_column
 from ..table import Row, Table
 
 NAMES = {
@@ -27,7 +27,7 @@ def table(scale: Scale) -> Table:
     rows = tuple(
         Row(NAMES[name], WATCHED, NAMES["softmax"] if name != "softmax" else None, part=name) for name in CONFIDENCES
     )
-    pairs = ABLATION_SETTINGS if scale == "frozen" else ()
+    pairs = {"frozen": ABLATION_SETTINGS, "scratch": SCRATCH_SETTINGS}.get(scale, ())
     columns = tuple(column(scale, *pair) for pair in pairs) or (default_column(scale),)
     first = "auroc_end"
     metrics = (first, *(name for name in METRICS if name != first), "error")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..scales import FROZEN_SETTINGS, Scale, column, column_name
+from ..scales import FROZEN_SETTINGS, SCRATCH_SETTINGS, Scale, column, column_name
 from ..table import Row, Table, TableColumn, names, paper_numbers
 
 REMARK = (
@@ -41,6 +41,7 @@ PAPER = paper_numbers(
 )
 SELECTORS = ("Random", "RandomOnline", "EarlyStop", "FullShort", "EL2N", "GradMatch", "RETRIEVE", "INFUSE",
              "RobustINFUSE")  # fmt: skip
+SCRATCH_SELECTORS = (*SELECTORS[:-1], "AlignedINFUSE")
 CONTROLS = ("Random", "RandomOnline", "EarlyStop", "FullShort")  # they do not look at the model
 PRINTED: dict[str, dict[str, Any]] = {
     "INFUSE, as printed": {"selector": "INFUSE", "selector.rank": "printed"},
@@ -60,12 +61,12 @@ SLOW = ("GradMatch", "RETRIEVE")
 FLEXMATCH_SETTINGS = (("cifar10", 250), ("cifar100", 2500))
 FEW = ("full", "full, lazy", "RandomOnline", "FullShort", LAZY_SHORT, "INFUSE", "RobustINFUSE", "OracleINFUSE")
 SELECTIONS = 6
-"""Core sets per run at frozen scale, where the pool is scanned in a fraction of a second."""
+"""Core sets per run at frozen scale, where the pool is scanned in a fraction of a second, and at scratch scale."""
 
 
 def table(scale: Scale) -> Table:
-    """FlexMatch as in the paper; at frozen scale mainly FixMatch, which does not learn from every pseudo label."""
-    bases = BASES if scale == "frozen" else ("FlexMatch",)
+    """FlexMatch as in the paper; at the other scales FixMatch, which does not learn from every pseudo label."""
+    bases = {"frozen": BASES, "scratch": ("FixMatch",)}.get(scale, ("FlexMatch",))
     rows = tuple(row for base in bases for row in selections(base, scale))
     title = "Error with a part of the unlabeled examples"
     return Table("coreset", title, rows, columns(scale), ("error", "passes"), REMARK)
@@ -77,7 +78,7 @@ def selections(base: str, scale: Scale) -> Iterator[Row]:
     control = title(base, "RandomOnline")
     yield Row(title(base, "full"), {"algorithm": base}, control, papers.get("Full", {}))
     yield Row(title(base, "full, lazy"), {"algorithm": base, **LAZY}, control)
-    for name in SELECTORS:
+    for name in SCRATCH_SELECTORS if scale == "scratch" else SELECTORS:
         options = {"algorithm": base, **selector_options(name, scale)}
         yield Row(title(base, name), options, control if name != "RandomOnline" else None, papers.get(name, {}))
     short = {"algorithm": base, "selector": "FullShort", **LAZY}
@@ -99,11 +100,14 @@ def title(base: str, name: str) -> str:
 
 
 def columns(scale: Scale) -> tuple[TableColumn, ...]:
-    """The paper's fourteen; at frozen scale every setting, four of them at all keep ratios."""
+    """The paper's fourteen; those of the scale, at frozen scale four of them at all keep ratios."""
     if scale == "smoke":
         return (column(scale, "cifar10", 250, 0.4),)
     if scale == "paper":
         return tuple(column(scale, *setting) for setting in SETTINGS)
+    if scale == "scratch":
+        settings = ((*pair, keep) for pair in SCRATCH_SETTINGS for keep in KEEPS)
+        return tuple(with_refresh(column(scale, *setting), setting[2]) for setting in settings)
     every = ((*pair, keep) for pair in FROZEN_SETTINGS for keep in KEEPS)
     return tuple(frozen_column(*setting) for setting in every if setting[:2] in FROZEN_FULL or setting[2] == max(KEEPS))
 

@@ -25,6 +25,7 @@ WITH_VCC = ("DARP", "ABC")
 WRAPPERS = ("DASO", "DebiasPL", "DARP", "Adsh", "ABC")
 TAILS = {
     "smoke": ({"first": 20, "gamma": 4, "beta": 0.5},),
+    "scratch": ({"first": 300, "gamma": 30, "beta": 0.2},),
     "frozen": ({"first": 300, "gamma": 30, "beta": 0.2}, {"first": 300, "gamma": 100, "beta": 0.2}),
     "paper": ({"first": 1000, "gamma": 100, "beta": 0.2},),
 }
@@ -47,11 +48,14 @@ def table(scale: Scale) -> Table:
     )
     columns = tuple(tail_column(scale, tail) for tail in TAILS[scale])
     metrics = ("error", "error_head", "error_tail", "ece_calibrated")
-    return Table("imbalance", "Error on long-tailed CIFAR-10", rows, columns, metrics)
+    dataset = "Fashion-MNIST" if scale == "scratch" else "CIFAR-10"
+    return Table("imbalance", f"Error on long-tailed {dataset}", rows, columns, metrics)
 
 
 def tail_column(scale: Scale, tail: dict[str, Any]) -> TableColumn:
-    """A long tail of CIFAR-10."""
+    """A long tail of CIFAR-10; at scratch scale of Fashion-MNIST, on which a small network learns."""
     options = {f"long_tail.{key}": value for key, value in tail.items()}
-    name = COLUMN if scale == "paper" else f"{COLUMN}, γ = {tail['gamma']}"
-    return TableColumn(name, run_options(scale, "cifar10", None, **options), COLUMN)
+    data = "fashion_mnist" if scale == "scratch" else "cifar10"
+    stem = "Fashion-MNIST-LT" if scale == "scratch" else COLUMN
+    name = stem if scale == "paper" else f"{stem}, γ = {tail['gamma']}"
+    return TableColumn(name, run_options(scale, data, None, **options), COLUMN)

@@ -5,7 +5,7 @@ Beyond them, FixMatch, FlexMatch and SimMatch with the controls of VCC: a temper
 
 from __future__ import annotations
 
-from ..scales import FROZEN_SETTINGS, Scale, column, column_name, core_names
+from ..scales import FROZEN_SETTINGS, SCRATCH_SETTINGS, Scale, column, column_name, core_names
 from ..table import CORE, Row, Table, TableColumn, all_five, core_methods, method, names, paper_numbers
 
 SETTINGS = tuple(
@@ -82,6 +82,8 @@ def columns(scale: Scale) -> tuple[TableColumn, ...]:
         return (column(scale, "digits", 40),)
     if scale == "frozen":
         return tuple(column(scale, *pair, rows=frozen_rows(*pair)) for pair in FROZEN_SETTINGS)
+    if scale == "scratch":
+        return tuple(column(scale, *pair) for pair in SCRATCH_SETTINGS)
     known = tuple(row.name for row in rows() if row.paper)
     return tuple(column(scale, *pair, rows=known) for pair in SETTINGS)
 

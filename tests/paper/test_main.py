@@ -23,7 +23,7 @@ def test_all_tables_at_smoke_scale(rows: tuple[str, ...], tmp_path: Path, capsys
     names = {path.name for path in tmp_path.glob("*-smoke.*")}
     stems = (
         "main", "stl10", "calibration", "coreset", "efficiency", "calibrators", "ablation-scores", "ablation-vae",
-        "imbalance", "confidence", "beyond-confidence", "beyond-error", "beyond-selection",
+        "imbalance", "readings", "confidence", "beyond-confidence", "beyond-error", "beyond-selection",
     )  # fmt: skip
     assert names == {f"{stem}-smoke.{kind}" for stem in stems for kind in ("md", "html", "json")}
     for stem in stems:
@@ -104,7 +104,8 @@ def test_a_row_without_the_row_it_is_compared_with(tmp_path: Path) -> None:
         (["coreset", "--rows", "INFUSION"], "--rows INFUSION is not part of any name; there are: Supervised"),
         (["main", "--seeds", "0"], "--seeds must be an integer of at least 1, got 0"),
         (["main", "--jobs", "-1"], "--jobs must be an integer of at least 1, got -1"),
-        (["main", "--scale", "huge"], "--scale must be one of smoke, frozen, paper, got 'huge'"),
+        (["main", "--scale", "huge"], "--scale must be one of smoke, scratch, frozen, paper, got 'huge'"),
+        (["stl10", "--scale", "scratch"], "table stl10 does not exist at scale scratch; choose --scale frozen"),
         (["main", "--data-root", "/nowhere"], "--data_root must be a folder, got '/nowhere'"),
         (
             ["stl10", "--scale", "paper", "--data-root", "EMPTY"],

@@ -148,3 +148,41 @@ def test_the_page_has_one_line_per_claim(claims: ModuleType, tmp_path: Path, mon
     )
     assert "| -1.01 [-1.03, -0.99] | 3 of 3 | 1 / 0 / 0 / 0 | main |" in line
     assert "| VCC lowers the error of FlexMatch | **not measured** | – | – | – | main |" in text
+
+
+def test_from_scratch_a_column_counts_only_if_its_base_learns(claims: ModuleType) -> None:
+    """Two standard errors of the paired gain over Supervised, recomputed here."""
+    claim = claims.Claim("", "coreset", "FixMatch + INFUSE", "FixMatch + RandomOnline")
+    supervised = entry("Supervised", "a labels", **BASE)
+    clear = entry("FixMatch", "a labels", s0=8.0, s1=10.5, s2=11.5)
+    gains = np.array([2.0, 1.5, 2.5])
+    assert gains.mean() > 2 * stats.sem(gains)
+    assert claims.learns("a labels, 40 % kept", claim, {"main": [supervised, clear]})
+    noisy = entry("FixMatch", "a labels", s0=8.0, s1=12.5, s2=13.5)
+    gains = np.array([2.0, -0.5, 0.5])
+    assert gains.mean() < 2 * stats.sem(gains)
+    assert not claims.learns("a labels, 40 % kept", claim, {"main": [supervised, noisy]})
+    assert not claims.learns("b labels", claim, {"main": [supervised, clear]})
+
+
+def test_the_page_begins_with_a_dozen_lines(claims: ModuleType) -> None:
+    better = {seed: value - 3 - 0.01 * i for i, (seed, value) in enumerate(BASE.items())}
+    worse = {seed: value + 5 + 0.01 * i for i, (seed, value) in enumerate(BASE.items())}
+    learned = [entry("Supervised", "c", **worse), entry("FixMatch", "c", **BASE), entry("VCC-FixMatch", "c", **better)]
+    lines = list(claims.in_short({"main": learned[1:]}, {"main": learned}))
+    assert len(lines) == 2 + 12
+    assert lines[2].split(" | ")[1].startswith("**confirmed**: -3.01")
+    assert lines[2].split(" | ")[2].startswith("**confirmed**: -3.01")
+    assert lines[3] == "| VCC lowers the error of FlexMatch | not measured | not measured |"
+    unlearned = [entry("Supervised", "c", **BASE), *learned[1:]]
+    assert list(claims.in_short({}, {"main": unlearned}))[2].split(" | ")[1] == "not measured"
+
+
+def test_every_line_of_the_summary_names_rows_of_both_scales(claims: ModuleType) -> None:
+    for scale in ("frozen", "scratch"):
+        known = {name: tables(name, scale)[0] for name in ("main", "coreset", "confidence", "efficiency", "imbalance")}
+        for claim in claims.main_claims():
+            if claim.table in known:
+                rows = {row.name for row in known[claim.table].rows}
+                assert {claim.row, claim.base} <= rows, (scale, claim.text)
+                assert claim.metric in known[claim.table].metrics, (scale, claim.text)
