@@ -47,8 +47,7 @@ def main(steps):
     torch.manual_seed(0)
     pool, truth, test_x, test_y, labeled = digits()
     model = make_model()
-    # Residual: the confidence starts at the softmax, which suits a run as short as this.
-    vcc = VCC.for_model(model, classes=CLASSES, pool_size=len(pool), batch_size=UNLABELED, residual=True)
+    vcc = VCC.for_model(model, classes=CLASSES, pool_size=len(pool), batch_size=UNLABELED)
     optimizer = torch.optim.SGD([*model.parameters(), *vcc.parameters()], lr=0.03, momentum=0.9, nesterov=True)
 
     for _ in range(steps):

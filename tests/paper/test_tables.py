@@ -141,10 +141,10 @@ def test_the_readings_of_vcc_differ_in_what_their_names_say() -> None:
     (table,) = tables("readings", "scratch")
     vcc = {row.name: row.options for row in table.rows if row.options.get("calibrator") == "VCC"}
     assert vcc["VCC-FixMatch"] == {"algorithm": "FixMatch", "calibrator": "VCC"}
-    assert vcc["VCC-FixMatch, −c², staged"]["calibrator.fusion"] == "minus_square"
-    assert vcc["VCC-FixMatch, −c², staged"]["calibrator.start"] == "staged"
+    assert vcc["VCC-FixMatch, starts at ½, −c², staged"]["calibrator.fusion"] == "minus_square"
+    assert vcc["VCC-FixMatch, starts at ½, −c², staged"]["calibrator.start"] == "staged"
     assert vcc["VCC-FixMatch, r̃ selects"]["calibrator.reconstruct"] == "none"
-    assert len({str(options) for options in vcc.values()}) == len(vcc) == 9
+    assert len({str(options) for options in vcc.values()}) == len(vcc) == 10
 
 
 def test_tables_share_their_runs_at_scratch_scale() -> None:

@@ -13,7 +13,7 @@ VARIANTS = [
     {},
     {"joint": True},
     {"scores": ()},
-    {"scores": ("view",), "residual": True},
+    {"scores": ("view",), "residual": False},
     {"scores": ("temporal", "ensemble"), "window": 3},
     {"reconstruct": "mlp", "queue_size": 40},
     {"reconstruct": "none"},
@@ -46,7 +46,7 @@ def test_the_defaults_are_those_of_the_paper():
     vcc = VCC()
     assert (vcc.weight, vcc.latent_dim, vcc.window) == (2.0, 16, 1)
     assert set(vcc.scores) == {"ensemble", "temporal", "view"}
-    assert (vcc.reconstruct, vcc.fusion, vcc.residual) == ("vae", "corrected", False)
+    assert (vcc.reconstruct, vcc.fusion, vcc.residual) == ("vae", "corrected", True)
     assert (vcc.labeled_views, vcc.held_out) == ((), 0.0)
     vcc.setup(World(VCC()).model, make_task())
     for net in (vcc.network.encoder, vcc.network.decoder):
@@ -74,7 +74,7 @@ def test_every_option_changes_the_selection():
     assert torch.equal(default, trained({}))
     changes = [{"scores": ("view",)}, {"fusion": "printed"}, {"fusion": "minus_square"}]
     changes += [{"reconstruct": "none"}, {"reconstruct": "mlp"}]
-    changes += [{"output": "distribution"}, {"residual": True}, {"joint": True}, {"queue_size": 30}, {"weight": 0.5}]
+    changes += [{"output": "distribution"}, {"residual": False}, {"joint": True}, {"queue_size": 30}, {"weight": 0.5}]
     for options in changes:
         assert not torch.allclose(default, trained(options), atol=1e-4), options
 
@@ -83,14 +83,16 @@ def network_confidence(vcc, outputs):
     """The network's output by hand, with z = 0."""
     features = F.layer_norm(outputs.features, outputs.features.shape[1:])
     zeros = torch.zeros(len(features), vcc.latent_dim)
-    logit = vcc.network.decoder(torch.cat([outputs.logits.softmax(1), features, zeros], 1)).squeeze(1)
-    return logit.sigmoid()
+    probs = outputs.logits.softmax(1)
+    change = vcc.network.decoder(torch.cat([probs, features, zeros], 1)).squeeze(1)
+    highest = probs.amax(1).clamp(1e-6, 1 - 1e-6)
+    return (change + (highest / (1 - highest)).log() * vcc.residual).sigmoid()
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("training", [True, False])
 def test_r_itself_is_compared_with_thresholds_from_the_first_step(training):
-    world = World(VCC()).perturb_network()
+    world = World(VCC(residual=False)).perturb_network()
     world.vcc.train(training)
     step = world.step(0, torch.arange(SIZE))
     outputs = step.forward_weak(step.batch.views["weak"])

@@ -98,7 +98,9 @@ def reconstruction(network, probs, features, noise, targets):
     condition = np.concatenate([probs, scaled], 1)
     mean, log_var = np.split(perceptron(network.encoder, condition), 2, axis=1)
     sigma = np.exp(log_var / 2)
-    decode = lambda z: 1 / (1 + np.exp(-perceptron(network.decoder, np.concatenate([condition, z], 1))[:, 0]))  # noqa: E731
+    highest = probs.max(1).clip(1e-6, 1 - 1e-6)
+    start = np.log(highest / (1 - highest)) if network.residual else 0.0
+    decode = lambda z: 1 / (1 + np.exp(-start - perceptron(network.decoder, np.concatenate([condition, z], 1))[:, 0]))  # noqa: E731
     r, sampled, losses = decode(np.zeros_like(mean)), decode(mean + noise * sigma), []
     for i, target in enumerate(targets):
         likelihood = target * math.log(sampled[i]) + (1 - target) * math.log(1 - sampled[i])
@@ -108,9 +110,10 @@ def reconstruction(network, probs, features, noise, targets):
 
 
 @pytest.mark.parametrize("fusion", ["corrected", "printed"])
-@pytest.mark.parametrize("joint", [False, True])
-def test_scores_target_reconstruction_and_loss_are_those_of_the_paper(fusion, joint, monkeypatch):
-    vcc = VCC(fusion=fusion, joint=joint, queue_size=QUEUE, latent_dim=LATENT, mc_samples=SAMPLES, min_per_class=1)
+@pytest.mark.parametrize(("joint", "residual"), [(False, True), (True, True), (False, False)])
+def test_scores_target_reconstruction_and_loss_are_those_of_the_paper(fusion, joint, residual, monkeypatch):
+    options = {"queue_size": QUEUE, "latent_dim": LATENT, "mc_samples": SAMPLES, "min_per_class": 1}
+    vcc = VCC(fusion=fusion, joint=joint, residual=residual, **options)
     world, paper, dropped = World(vcc, 3), Paper(fusion), []
     world.perturb_network()
     noise = torch.randn(SIZE, LATENT)
@@ -147,7 +150,7 @@ def plain_loss(world, images, target, noise):
     logit = network.decoder(torch.cat([condition, mean + noise * (log_var / 2).exp()], 1)).squeeze(1)
     q = torch.distributions.Normal(mean, (log_var / 2).exp())
     prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
-    nll = F.binary_cross_entropy(logit.sigmoid(), target)
+    nll = F.binary_cross_entropy((logit + probs.amax(1).logit(1e-6)).sigmoid(), target)
     return 2 * (nll + torch.distributions.kl_divergence(q, prior).sum(1).mean())
 
 

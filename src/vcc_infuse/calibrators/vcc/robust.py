@@ -8,7 +8,7 @@ A regression of r̃ shrinks toward its mean, so that whole classes never reach a
 - inference: the softmax at a temperature learned from labeled images (`HardViewTemperature` on its own). No score and
   no VAE takes part.
 - training: targets for a quarter of each batch, which costs less; the softmax selects during the first tenth of the
-  run; the network starts at the softmax confidence; the weight of its loss is 1; it never trains the classifier.
+  run; the weight of its loss is 1; it never trains the classifier.
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +46,6 @@ class RobustVCC(LearnsTemperature, VCC):
 
     start: Literal["immediate", "staged"] = field(default="immediate", init=False)  # it has `warmup_fraction`
     joint: bool = field(default=False, init=False)
-    residual: bool = True
     weight: float = number(1.0)
     match: Literal["balanced", "confidence", "none"] = "balanced"
     inference: Literal["temperature", "reconstruction"] = "temperature"

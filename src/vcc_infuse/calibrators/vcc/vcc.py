@@ -40,7 +40,8 @@ class VCC(Calibrator):
         output: the network gives a "scalar" confidence, or a class "distribution".
         joint: the loss of the VAE also trains the classifier, through its probabilities and features; else these are
             constants to it. The paper does not say; where it was tried it gained nothing (docs/paper-notes.md).
-        residual: the network starts at the softmax confidence instead of at 1/2.
+        residual: the network starts at the softmax confidence, which it is given, instead of at 1/2. From 1/2 it
+            selects too little for most of a run (docs/paper-notes.md).
         mc_samples: dropout samples of the head for the ensemble score.
         dropout: their dropout rate.
         window: visits averaged by the temporal score.
@@ -62,7 +63,7 @@ class VCC(Calibrator):
     fusion: Fusion = "corrected"
     output: Literal["scalar", "distribution"] = "scalar"
     joint: bool = False
-    residual: bool = False
+    residual: bool = True
     mc_samples: int = integer(8)
     dropout: float = number(0.3, 0, 0.99)
     window: int = integer(1, 1, 1000)
