@@ -64,6 +64,8 @@ class Entry:
     wins: int | None = None
     """On how many of the shared seeds the first metric is better than that of the base."""
     metrics_by_seed: dict[str, dict[int, float]] = field(default_factory=dict)
+    curves: dict[int, dict[str, list[float | None]]] = field(default_factory=dict)
+    """Metrics over the run by seed, of rows that measure them."""
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
@@ -83,6 +85,7 @@ class Entry:
             "by_seed": self.by_seed,
             "metrics_by_seed": self.metrics_by_seed,
             "further": {name: asdict(value) if value else None for name, value in self.further.items()},
+            **({"curves": self.curves} if self.curves else {}),
         }
 
 
@@ -154,6 +157,7 @@ def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries
         to_reference=paired(values(ours, first), values(reference, first)),
         wins=wins(first, values(ours, first), values(base, first)),
         metrics_by_seed={name: values(ours, name) for name in table.metrics},
+        curves={seed: summary["curve"] for seed, summary in ours.items() if "curve" in summary},
     )
 
 

@@ -23,6 +23,8 @@ from vcc_infuse.types import Calibrated, Outputs, Step, Task, WeakOutputs
 
 MOMENTS = {"quarter": 0.25, "half": 0.5, "end": 1.0}
 WINDOW = 0.1  # of the run, before each moment
+PARTS = 20
+"""Equal parts of the run, for curves."""
 COVERAGE = 0.7
 THRESHOLD = 0.95  # of FixMatch, in whose runs all is measured
 SCORES = ("ensemble", "temporal", "view")
@@ -39,12 +41,14 @@ class Watched(Softmax):
     """What is measured."""
     truth: Tensor
     kept: Tensor
+    curve: Tensor
 
     def attach(self, data: SSLData) -> None:
         """Show it the labels of the pool that the method does not see."""
         self.register_buffer("truth", torch.as_tensor(data.hidden_truth), persistent=False)
         size = (len(MOMENTS), 1 + len(self.names), len(data.split.pool))
         self.register_buffer("kept", torch.full(size, torch.nan))
+        self.register_buffer("curve", torch.full((PARTS, *size[1:]), torch.nan))
 
     def quality(self) -> dict[str, dict[str, float]]:
         """The metrics of each confidence: AUROC, ECE and the precision of the most trusted, at each moment."""
@@ -57,6 +61,16 @@ class Watched(Softmax):
                 quality[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
         return quality
 
+    def curves(self) -> dict[str, dict[str, list[float | None]]]:
+        """Of each confidence, for each twentieth of the run: AUROC, and of a probability ECE, bias and coverage."""
+        curves: dict[str, dict[str, list[float | None]]] = {}
+        for name, values in zip(self.names, self.curve.cpu()[:, 1:].unbind(1), strict=True):
+            right = self.curve.cpu()[:, 0]
+            parts = [on_the_way(*part, name not in SCORES) for part in zip(values, right, strict=True)]
+            metrics_known = dict.fromkeys(metric for part in parts for metric in part)
+            curves[name] = {metric: [part.get(metric) for part in parts] for metric in metrics_known}
+        return curves
+
     def _keep(self, step: Step, values: dict[str, Tensor], labels: Tensor) -> None:
         """Store the values of a batch, over those of an earlier visit in the same window."""
         truth = self.truth[step.batch.pool_ids]
@@ -65,6 +79,7 @@ class Watched(Softmax):
         for place, end in enumerate(MOMENTS.values()):
             if end - max(WINDOW, 1 / step.steps) <= step.progress < end:
                 self.kept[place][:, step.batch.pool_ids] = rows
+        self.curve[int(step.progress * PARTS)][:, step.batch.pool_ids] = rows
 
 
 class WatchedSoftmax(Watched):
@@ -156,6 +171,22 @@ class WatchedEvidence(Watched):
 def of_labels(probs: Tensor, labels: Tensor) -> Tensor:
     """The probability of each row's label: `(batch, classes)` and `(batch,)` to `(batch,)`."""
     return probs.gather(1, labels[:, None])[:, 0]
+
+
+def on_the_way(values: Tensor, right: Tensor, probability: bool) -> dict[str, float]:
+    """AUROC and, of a probability, ECE, mean minus share of right labels, and the share that reaches the threshold."""
+    known = ~(values.isnan() | right.isnan())
+    values = values[known]
+    correct = right[known] == 1
+    if not len(values):
+        return {}
+    curve = {"auroc": metrics.auroc(values, correct)}
+    if probability:
+        trusted = values >= THRESHOLD
+        curve |= {"ece": metrics.ece(values, correct), "bias": (values.mean() - correct.float().mean()).item()}
+        curve |= {"coverage": trusted.float().mean().item()}
+        curve |= {"precision": correct[trusted].float().mean().item()} if trusted.any() else {}
+    return curve
 
 
 def measure(values: Tensor, right: Tensor, probability: bool = True, trusted: int = 0) -> dict[str, float]:

@@ -58,7 +58,8 @@ def fit(run: Prepared, *, resume: bool = False) -> dict[str, Any]:
         trainer.calibrator.attach(run.data)
     summary = trainer.fit(run.data, config=run.config.to_yaml() if trainer.config.out else None, resume=resume)
     if isinstance(watched := trainer.state_.calibrator, Watched):
-        summary["parts"] = watched.quality()
+        curves = watched.curves()
+        summary["parts"] = {name: {**quality, "curve": curves[name]} for name, quality in watched.quality().items()}
     trainer.close()
     return summary
 

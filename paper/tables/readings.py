@@ -12,6 +12,8 @@ READINGS: dict[str, dict[str, Any]] = {
     "staged": {"start": "staged"},
     "r̃ selects": {"reconstruct": "none"},
     "−c²": {"fusion": "minus_square"},
+    "c normalized": {"normalize_confidence": True},
+    "VAE learns ten times as fast": {"lr_scale": 10.0},
     "MLP for the VAE": {"reconstruct": "mlp"},
     "joint": {"joint": True},
     "starts at ½": HALF,

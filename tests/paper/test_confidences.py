@@ -73,6 +73,20 @@ def test_every_confidence_is_measured_at_every_moment(watched: tuple[WatchedSoft
     assert not torch.equal(end[1 + CONFIDENCES.index("target")][rows], end[1][rows])  # the target is not the softmax
 
 
+def test_curves_have_a_value_for_each_twentieth_of_the_run(watched: tuple[WatchedSoftmax, dict[str, float]]) -> None:
+    calibrator, summary = watched
+    curve = summary["parts"]["target"]["curve"]
+    assert {"auroc", "ece", "bias", "coverage"} <= set(curve)
+    assert all(len(values) == 20 for values in curve.values())
+    right, target = (calibrator.curve[-1, place].numpy() for place in (0, 1 + CONFIDENCES.index("target")))
+    known = ~(np.isnan(right) | np.isnan(target))
+    right, target = right[known], target[known]
+    assert curve["auroc"][-1] == pytest.approx(roc_auc_score(right, target))
+    assert curve["bias"][-1] == pytest.approx(target.mean() - right.mean(), abs=1e-6)
+    assert curve["coverage"][-1] == pytest.approx((target >= 0.95).mean())
+    assert set(summary["parts"]["view"]["curve"]) == {"auroc"}
+
+
 def test_rows_whose_label_the_method_saw_do_not_count(
     options: dict[str, object], watched: tuple[WatchedSoftmax, dict[str, float]]
 ) -> None:

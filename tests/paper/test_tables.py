@@ -144,7 +144,7 @@ def test_the_readings_of_vcc_differ_in_what_their_names_say() -> None:
     assert vcc["VCC-FixMatch, starts at ½, −c², staged"]["calibrator.fusion"] == "minus_square"
     assert vcc["VCC-FixMatch, starts at ½, −c², staged"]["calibrator.start"] == "staged"
     assert vcc["VCC-FixMatch, r̃ selects"]["calibrator.reconstruct"] == "none"
-    assert len({str(options) for options in vcc.values()}) == len(vcc) == 10
+    assert len({str(options) for options in vcc.values()}) == len(vcc) == 12
 
 
 def test_tables_share_their_runs_at_scratch_scale() -> None:

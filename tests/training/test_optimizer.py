@@ -30,6 +30,20 @@ def test_only_matrices_decay():
     assert len(decayed["params"]) + len(free["params"]) == len(list(model.parameters()))
 
 
+@pytest.mark.parametrize("head_lr", [None, 0.4])
+def test_a_part_with_a_factor_of_its_own_learns_by_it(head_lr):
+    model, plain, fast = classifier(), torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)
+    fast.lr_scale = 10.0
+    optimizer = make_optimizer(model, [plain, fast], TrainConfig(lr=0.1, head_lr=head_lr))
+    set_learning_rate(optimizer, 0.1)
+    rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    usual = head_lr or 0.1
+    assert [rate[id(p)] for p in plain.parameters()] == pytest.approx([usual, usual])
+    assert [rate[id(p)] for p in fast.parameters()] == pytest.approx([10 * usual, 10 * usual])
+    assert rate[id(model.head.weight)] == pytest.approx(usual)
+    assert len(rate) == len(list(model.parameters())) + 4
+
+
 @pytest.mark.parametrize("step", [0, 1, 500, 1000])
 def test_schedule_is_seven_sixteenths_of_a_cosine(step):
     expected = 0.03 * math.cos(7 * math.pi * step / 16000)

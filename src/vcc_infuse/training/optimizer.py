@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from .config import TrainConfig
 Group = dict[str, Any]
 
 
-def make_optimizer(model: Classifier, others: Iterable[nn.Module], config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: Classifier, others: Sequence[nn.Module], config: TrainConfig) -> torch.optim.Optimizer:
     """SGD or AdamW over the model and the `others` (heads of a method or calibrator)."""
     groups = parameter_groups(model, others, config)
     if config.optimizer == "adamw":
@@ -28,14 +28,24 @@ def make_optimizer(model: Classifier, others: Iterable[nn.Module], config: Train
     return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0)
 
 
-def parameter_groups(model: Classifier, others: Iterable[nn.Module], config: TrainConfig) -> list[Group]:
-    """Two groups, with and without decay, if all layers learn alike; else those of each layer with its own factor."""
-    if config.layer_decay == 1 and config.head_lr is None:
-        return _by_shape([model, *others], config.weight_decay)
+def parameter_groups(model: Classifier, others: Sequence[nn.Module], config: TrainConfig) -> list[Group]:
+    """Two groups, with and without decay, if all layers learn alike; else those of each layer with its own factor.
+
+    A part with an `lr_scale` other than 1 has groups of its own.
+    """
+    scaled = {other: scale for other in others if (scale := getattr(other, "lr_scale", 1.0)) != 1}
+    plain = [other for other in others if other not in scaled]
     head = 1.0 if config.head_lr is None else config.head_lr / config.lr
-    outside = _by_shape([model.head, *others], config.weight_decay)
+    apart = [
+        {**group, "lr_scale": head * scale}
+        for other, scale in scaled.items()
+        for group in _by_shape([other], config.weight_decay)
+    ]
+    if config.layer_decay == 1 and config.head_lr is None:
+        return [*_by_shape([model, *plain], config.weight_decay), *apart]
+    outside = _by_shape([model.head, *plain], config.weight_decay)
     layers = _by_layer(model.backbone, config)
-    return [*layers, *({**group, "lr_scale": head} for group in outside)]
+    return [*layers, *({**group, "lr_scale": head} for group in outside), *apart]
 
 
 def _by_shape(modules: Iterable[nn.Module], weight_decay: float) -> list[Group]:

@@ -72,7 +72,7 @@ def trained(options):
 def test_every_option_changes_the_selection():
     default = trained({})
     assert torch.equal(default, trained({}))
-    changes = [{"scores": ("view",)}, {"fusion": "printed"}, {"fusion": "minus_square"}]
+    changes = [{"scores": ("view",)}, {"fusion": "printed"}, {"fusion": "minus_square"}, {"normalize_confidence": True}]
     changes += [{"reconstruct": "none"}, {"reconstruct": "mlp"}]
     changes += [{"output": "distribution"}, {"residual": False}, {"joint": True}, {"queue_size": 30}, {"weight": 0.5}]
     for options in changes:

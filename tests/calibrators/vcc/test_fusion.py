@@ -159,3 +159,17 @@ def test_a_missing_score_counts_as_the_mean_of_the_others_with_minus_square():
     scores = torch.tensor([[0.2, torch.nan, 0.4], [torch.nan, torch.nan, torch.nan]])
     found = fuse(scores, torch.tensor([0.9, 0.9]), fusion="minus_square")
     assert found.tolist() == pytest.approx([(3 * (0.04 + 0.16) / 2 - 0.81) / 4, -0.81 / 4])
+
+
+def test_the_confidence_is_scaled_by_its_extremes_in_the_queue():
+    """One row, computed by hand: c of the queue reaches from .25 to .75, so that .5 counts as .5 and 1 as 1."""
+    queue = Rows(torch.empty(3, 0), torch.tensor([0.25, 0.75, torch.nan]), torch.tensor([0, 0, 1]))
+    rows = Rows(torch.empty(3, 0), torch.tensor([0.25, 0.5, 0.75]), torch.tensor([0, 0, 0]))
+    options = {"fusion": "corrected", "min_per_class": 1, "normalize_confidence": True}
+    # s = (1 − c)² of the scaled c is 1, 1/4 and 0; r̃ = (1 − s)·(.75 − .25) + .25
+    expected = torch.tensor([0.25, 0.75 * 0.5 + 0.25, 0.75])
+    torch.testing.assert_close(target_confidence(rows, queue, 2, **options), expected)
+    options["normalize_confidence"] = False
+    # without: s = .5625, .25, .0625 and (.5625 − .25) / .5 of the way
+    expected[1] = 0.625 * 0.5 + 0.25
+    torch.testing.assert_close(target_confidence(rows, queue, 2, **options), expected)

@@ -227,13 +227,22 @@ def interpolate(
     return torch.where(enough & (worst > best), stability * (high - low) + low, confidence)
 
 
-def target_confidence(rows: Rows, queue: Rows, classes: int, *, fusion: Fusion, min_per_class: int) -> Tensor:
+def target_confidence(
+    rows: Rows, queue: Rows, classes: int, *, fusion: Fusion, min_per_class: int, normalize_confidence: bool = False
+) -> Tensor:
     """Normalize, fuse and interpolate: the target r̃ of `rows`, given the queue."""
+
+    def instability(some: Rows) -> Tensor:
+        confidence = some.confidence
+        if normalize_confidence:
+            confidence = normalize_scores(confidence[:, None], queue.confidence[:, None])[:, 0]
+        return fuse(normalize_scores(some.scores, queue.scores), confidence, fusion=fusion)
+
     return interpolate(
-        fuse(normalize_scores(rows.scores, queue.scores), rows.confidence, fusion=fusion),
+        instability(rows),
         rows.confidence,
         rows.labels,
-        queue_instability=fuse(normalize_scores(queue.scores, queue.scores), queue.confidence, fusion=fusion),
+        queue_instability=instability(queue),
         queue_confidence=queue.confidence,
         queue_labels=queue.labels,
         classes=classes,

@@ -37,6 +37,8 @@ class VCC(Calibrator):
             have no target, and `predict` give the softmax confidence until r selects.
         fusion: "corrected", "minus_square", or "printed", which trusts uncertain predictions more; see
             `functional.fuse`.
+        normalize_confidence: the fusion scales the softmax confidence to 0…1 by its extremes in the queue, like the
+            scores. The paper does not say.
         output: the network gives a "scalar" confidence, or a class "distribution".
         joint: the loss of the VAE also trains the classifier, through its probabilities and features; else these are
             constants to it. The paper does not say; where it was tried it gained nothing (docs/paper-notes.md).
@@ -51,6 +53,7 @@ class VCC(Calibrator):
         min_per_class: examples of a class in the queue before its target differs from the softmax confidence.
         latent_dim: size of the VAE's z.
         weight: factor of the loss.
+        lr_scale: factor of the learning rate with which the network learns.
 
     References:
         Fang, Feng and Lin, VCC-INFUSE: Towards Accurate and Efficient Selection of Unlabeled Examples in
@@ -61,6 +64,7 @@ class VCC(Calibrator):
     reconstruct: Literal["vae", "mlp", "none"] = "vae"
     start: Literal["immediate", "staged"] = "immediate"
     fusion: Fusion = "corrected"
+    normalize_confidence: bool = False
     output: Literal["scalar", "distribution"] = "scalar"
     joint: bool = False
     residual: bool = True
@@ -73,6 +77,7 @@ class VCC(Calibrator):
     min_per_class: int = integer(16)
     latent_dim: int = integer(16)
     weight: float = number(2.0)
+    lr_scale: float = number(1.0, 1e-6, 1e6)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,14 +149,22 @@ class VCC(Calibrator):
     def target(self, rows: Rows) -> Tensor:
         """The target confidence r̃ of scored examples."""
         classes = self.history.classes + 1
-        return target_confidence(rows, self.queued(), classes, fusion=self.fusion, min_per_class=self.min_per_class)
+        return target_confidence(
+            rows,
+            self.queued(),
+            classes,
+            fusion=self.fusion,
+            min_per_class=self.min_per_class,
+            normalize_confidence=self.normalize_confidence,
+        )
 
     def queued(self) -> Rows:
-        """The queue; rows not yet filled have no scores and an extra class of their own."""
+        """The queue; rows not yet filled have no scores or confidence, and an extra class of their own."""
         valid = self.queue.valid
         scores = torch.where(valid[:, None], self.queue["scores"], torch.nan)
         labels = torch.where(valid, self.queue["labels"], self.history.classes)
-        return Rows(scores, self.queue["confidence"], labels)
+        confidence = torch.where(valid, self.queue["confidence"], torch.nan)
+        return Rows(scores, confidence, labels)
 
     def _score(
         self, name: str, step: Step, images: Tensor, outputs: WeakOutputs, probs: Tensor, rows: Tensor | slice
