@@ -42,6 +42,7 @@ STUDIES = {
     "cost": "a step with a calibrator and a selector over one without",
     "accuracy": "whether the fast step costs accuracy",
     "batchnorm": "which BatchNorm statistics should normalize the weak view",
+    "check": "whether a step got slower than the committed ratios",
     "choose": "whether labels choose the best network and size",
     "compare": "methods on the same splits, seeds and steps",
     "embed": "rate and memory of embedding",

@@ -11,7 +11,7 @@ from vcc_infuse.algorithms import FlexMatch
 from vcc_infuse.calibrators import VCC, Calibrator
 from vcc_infuse.data.split import balanced
 from vcc_infuse.data.ssl_data import SSLData, load
-from vcc_infuse.models import SmallConv, WideResNet
+from vcc_infuse.models import Identity, SmallConv, WideResNet
 from vcc_infuse.selectors import INFUSE, Selector
 from vcc_infuse.training.trainer import Trainer
 from vcc_infuse.utils.memory import keep_freed_memory
@@ -19,18 +19,19 @@ from vcc_infuse.utils.memory import keep_freed_memory
 from .page import Part
 from .reference import reference_step
 from .turns import Maker, Work, take_turns
-from .workloads import Case
+from .workloads import Case, random_vectors
 
 KEEP = 0.4
 BATCH = 16
 
 
 def measure_selection(rounds: int) -> Part:
-    """FlexMatch on digits with 40 labels, in full and on core sets of 40 %, and as the reference trains it."""
+    """FlexMatch on digits and on a bank, in full and on core sets of 40 %, and as the reference trains it."""
     part = Part("selection", "What core sets of 40 % save")
     for steps, case in (
         (400, Case("SmallConv, digits of 8 px", digits, SmallConv, BATCH)),
         (200, Case("WRN-10-1, digits of 32 px", lambda: digits(enlarge=4), lambda: WideResNet(10, 1), BATCH)),
+        (600, Case("head on a bank of 5,000 rows", lambda: random_vectors(5000, 1280, 10, (2, 4)), Identity, BATCH)),
     ):
         title = f"{case.name}: runs of {steps} steps of 16/112 images, 40 % of them with INFUSE; evaluation included"
         part.comparisons.append(take_turns(title, variants(case, steps), rounds, warmup=0, per="run"))
@@ -57,7 +58,7 @@ def variants(case: Case, steps: int) -> dict[str, Maker]:
         "VCC-INFUSE-FlexMatch": whole_run(case, data, steps, VCC(), INFUSE(keep=KEEP)),
         "VCC-INFUSE-FlexMatch, lazy": whole_run(case, data, steps, VCC(), INFUSE(keep=KEEP), lazy=True),
     }
-    reference = {"reference": reference_run(case, data, steps)} if data.dataset.shape[2] == 3 else {}
+    reference = {"reference": reference_run(case, data, steps)} if data.dataset.shape[2:] == (3,) else {}
     return {**reference, **ours}
 
 

@@ -49,7 +49,8 @@ IN_SHORT = """## In short
 
 From scratch: a small network learns from random weights (`{scratch}`); only columns in which the base is ahead of
 Supervised by two standard errors. Frozen: heads on features of a pretrained network (`{folder}`), where VCC's view
-score is nearly empty and its temporal score half empty, and VCC starts at ½ (`residual=False`). Mean difference [95 % interval], wins.
+score is nearly empty and its temporal score half empty, and VCC starts at ½ (`residual=False`). Mean difference
+[95 % interval], wins.
 """
 DETAILS = "All that follows is measured with heads on frozen features (`{folder}/README.md`)."
 
