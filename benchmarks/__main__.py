@@ -59,6 +59,7 @@ STUDIES = {
     "pools": "unknown images, copies, wrong labels, class shares and suggestions in messy pools",
     "pool_training": "training where the pool has other class shares, or images of no class",
     "profile_step": "where the time of a step goes",
+    "rivals": "scikit-learn on the same features, and a plain PyTorch loop that embeds",
     "select_stream": "time and memory of ranking up to ten million rows",
     "selection_trial": "other rules of selection",
     "whole": "the time from a zip of photos to a trained model",

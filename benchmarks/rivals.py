@@ -1,0 +1,170 @@
+"""This library against scikit-learn on the same features, and its embedding against a plain PyTorch loop.
+
+    OMP_NUM_THREADS=1 python -m benchmarks rivals --features features --sets stl10-224 cifar10-224 --seeds 3 \\
+        --photos photos --out results/rivals
+
+Everything takes turns on the same labels; seconds are CPU time of this process. scikit-learn sees the plain views,
+standardized on the whole pool, with its default options; its two semi-supervised methods see the unlabeled rows too.
+The loop is timm's network, torchvision's transforms and a DataLoader, as most people embed photos.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import vcc_infuse
+from vcc_infuse import Timm
+from vcc_infuse.augment.views import ImageViews
+from vcc_infuse.bank.embed import make_encoder
+from vcc_infuse.bank.encoder import ForwardOptions, features
+from vcc_infuse.bank.onnx_engine import choose_engine
+from vcc_infuse.cli.parser import Parser, integer
+from vcc_infuse.data.ssl_data import load
+from vcc_infuse.utils.io import write_json, write_text
+
+from .features import FeatureSet
+
+NETWORK = "tf_efficientnet_lite0"
+SIZE = 224
+BATCH = 32
+Figures = dict[str, Any]
+
+
+def scikit_learn(features: FeatureSet, per_class: int, seed: int, model: Any, *, unlabeled: bool) -> float:
+    """The test error of a model of scikit-learn."""
+    labeled = features.draw(per_class, seed).split.labeled
+    plain = features.train[:, 0].astype(np.float32)
+    scaler = StandardScaler().fit(plain)
+    known = np.full(len(plain), -1)
+    known[labeled] = features.train_y[labeled]
+    rows = np.arange(len(plain)) if unlabeled else labeled
+    model.fit(scaler.transform(plain[rows]), known[rows])
+    predicted = model.predict(scaler.transform(features.test.astype(np.float32)))
+    return float((predicted != features.test_y).mean())
+
+
+def library(features: FeatureSet, per_class: int, seed: int, **options: Any) -> float:
+    """The test error of `vcc_infuse.train`; what is not given is the default."""
+    data = features.draw(per_class, seed)
+    result = vcc_infuse.train(data, preset="frozen", seed=seed, progress=False, **options)
+    return float(result.summary["error"])
+
+
+def ways() -> dict[str, Callable[[FeatureSet, int, int], float]]:
+    """Every row of the table."""
+    logistic = lambda: LogisticRegression(max_iter=1000)  # noqa: E731
+    return {
+        "scikit-learn LogisticRegression": lambda *cell: scikit_learn(*cell, logistic(), unlabeled=False),
+        "scikit-learn SelfTrainingClassifier": lambda *cell: scikit_learn(
+            *cell, SelfTrainingClassifier(logistic()), unlabeled=True
+        ),
+        "scikit-learn LabelSpreading": lambda *cell: scikit_learn(
+            *cell, LabelSpreading(kernel="knn", n_neighbors=7), unlabeled=True
+        ),
+        "ours, FixMatch": lambda *cell: library(*cell, algorithm="FixMatch", cross_fit=False),
+        "ours, defaults": library,
+    }
+
+
+def compare(features: FeatureSet, per_class: int, seeds: int) -> list[Figures]:
+    """Errors and CPU seconds of every way on one set, in turns."""
+    rows: dict[str, Figures] = {name: {"errors": [], "seconds": []} for name in ways()}
+    for seed in range(seeds):
+        for name, way in ways().items():
+            began = time.process_time()
+            rows[name]["errors"].append(way(features, per_class, seed))
+            rows[name]["seconds"].append(time.process_time() - began)
+    return [{"set": features.name, "per_class": per_class, "way": name, **figures} for name, figures in rows.items()]
+
+
+def embedding(folder: Path, rounds: int) -> list[Figures]:
+    """CPU seconds per image of the plain loop and of ours, from files to features, in turns."""
+    encoder = make_encoder(Timm(NETWORK, input_size=SIZE), (SIZE, SIZE, 3))[0].eval()
+    expects = encoder.preprocessing()
+    assert expects is not None
+    views = ImageViews(expects.mean, expects.std)
+    fast = choose_engine(encoder, "auto", device=torch.device("cpu"), seconds=1e9) or encoder
+    network: Any = encoder.net
+
+    def loop() -> int:
+        normalize = v2.Normalize(expects.mean, expects.std)
+        steps = [v2.ToImage(), v2.Resize((SIZE, SIZE)), v2.ToDtype(torch.float32, scale=True), normalize]
+        images = ImageFolder(str(folder), v2.Compose(steps))
+        with torch.inference_mode():
+            return sum(len(network(x)) for x, _ in DataLoader(images, BATCH))
+
+    def ours() -> int:
+        x = load(str(folder), size=SIZE, progress=False).train.x
+        parts = (torch.from_numpy(np.array(x[start : start + BATCH])) for start in range(0, len(x), BATCH))
+        return sum(len(features(fast, views.plain(part), ForwardOptions(BATCH))) for part in parts)
+
+    figures: dict[str, list[float]] = {"plain PyTorch loop": [], "ours": []}
+    for _ in range(rounds):
+        for name, way in (("plain PyTorch loop", loop), ("ours", ours)):
+            began = time.process_time()
+            count = way()
+            figures[name].append((time.process_time() - began) / count)
+    return [{"way": name, "seconds_per_image": seconds} for name, seconds in figures.items()]
+
+
+def page(runs: Sequence[Figures], embedded: Sequence[Figures], command: str) -> str:
+    """Both tables."""
+    lines = ["# Against what people use", "", f"    {command}", "", str(__doc__).split("\n\n")[-1].strip(), ""]
+    lines += ["| set | labels per class | | error %, mean ± std | CPU seconds, median |", "|---|---|---|---|---|"]
+    for run in runs:
+        errors = 100 * np.array(run["errors"])
+        spread = f"{errors.mean():.1f} ± {errors.std(ddof=1) if len(errors) > 1 else 0:.1f}"
+        lines.append(
+            f"| {run['set']} | {run['per_class']} | {run['way']} | {spread} | {np.median(run['seconds']):.1f} |"
+        )
+    if embedded:
+        base = np.array(embedded[0]["seconds_per_image"])
+        lines += ["", f"Embedding of files at {SIZE} px, plain views, one thread:", ""]
+        lines += ["| | CPU ms per image, median | times as fast as the loop, quartiles |", "|---|---|---|"]
+        for row in embedded:
+            low, middle, high = np.quantile(base / np.array(row["seconds_per_image"]), (0.25, 0.5, 0.75))
+            milliseconds = 1e3 * np.median(row["seconds_per_image"])
+            lines.append(f"| {row['way']} | {milliseconds:.1f} | {middle:.2f} ({low:.2f} to {high:.2f}) |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run every row and write OUT.md and OUT.json."""
+    options = read(argv)
+    warnings.filterwarnings("ignore", category=UserWarning)
+    runs: list[Figures] = []
+    for name in options.sets:
+        for per_class in options.per_class:
+            runs += compare(FeatureSet.load(Path(options.features), name), per_class, options.seeds)
+            print("\n".join(page(runs, [], "").splitlines()[-len(ways()) :]), flush=True)
+    embedded = embedding(Path(options.photos), options.rounds) if options.photos else []
+    command = " ".join(["OMP_NUM_THREADS=1 python -m benchmarks rivals", *argv])
+    out = Path(options.out)
+    write_json(out.with_suffix(".json"), {"command": command, "runs": runs, "embedding": embedded})
+    write_text(out.with_suffix(".md"), page(runs, embedded, command))
+
+
+def read(argv: Sequence[str]) -> Any:
+    """The options, checked."""
+    parser = Parser("python -m benchmarks rivals", "Compare with scikit-learn and with a plain PyTorch loop.")
+    parser.add_argument("--features", default="features", help="folder of `python -m benchmarks features` (features)")
+    parser.add_argument("--sets", nargs="+", required=True, help="names of the feature files")
+    parser.add_argument("--per_class", type=integer(), nargs="+", default=[4, 25], help="labels per class (4 25)")
+    parser.add_argument("--seeds", type=integer(), default=3, help="draws of the labels (3)")
+    parser.add_argument("--photos", help="folder of class folders to embed in both ways")
+    parser.add_argument("--rounds", type=integer(), default=3, help="turns of embedding (3)")
+    parser.add_argument("--out", default="results/rivals", help="files to write, without suffix (results/rivals)")
+    return parser.read(argv)
