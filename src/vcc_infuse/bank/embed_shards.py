@@ -135,7 +135,7 @@ def _frozen(network: Timm | Concat, size: int | None, mode: str, seed: int, flip
     expects = encoder.preprocessing()
     statistics = (expects.mean, expects.std) if expects else ((0.5,) * shape[2], (0.25,) * shape[2])
     views = ImageViews(*statistics, flip, augment)
-    model = {name: getattr(network, name) for name in ("name", "weights", "input_size")}
+    model = {name: getattr(encoder, name) for name in ("name", "weights", "input_size")}
     digest = network_digest(encoder, views, shape)
     return Frozen(encoder, views, ShardRecipe(digest, model, shape, encoder.features, 0, 0, seed, augment, flip))
 

@@ -76,10 +76,10 @@ class ShardRecipe:
         return ("plain", *["weak"] * self.weak, *["strong"] * self.strong)
 
     def differences(self, other: ShardRecipe) -> list[str]:
-        """One phrase per option in which they differ."""
-        now = json.loads(json_bytes(asdict(other)))
-        before = json.loads(json_bytes(asdict(self)))
-        return [f"{key} was {before[key]}, is {now[key]}" for key in now if before[key] != now[key]]
+        """One phrase per option in which they differ. The name of the network matters less than its weights."""
+        before, now = (json.loads(json_bytes(asdict(recipe))) for recipe in (self, other))
+        changed = [key for key in now if key != "model" and before[key] != now[key]]
+        return [f"{key} was {before[key]}, is {now[key]}" for key in sorted(changed, key="network".__eq__)]
 
 
 def network_digest(encoder: Any, views: ImageViews, shape: tuple[int, ...]) -> str:
