@@ -3,7 +3,7 @@
 from .bank import BankConfig
 from .choose import EncoderChoice, choose_encoder
 from .embed import embed_data
-from .embed_shards import embed_shards
+from .sharding import embed_shards
 from .shards import Shards
 
 __all__ = ["BankConfig", "EncoderChoice", "Shards", "choose_encoder", "embed_data", "embed_shards"]

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from ..bank.bank import Bank, BankConfig
 from ..bank.earlier import list_banks, prune
 from ..bank.embed import input_side, make_encoder, open_bank, over_ray
-from ..bank.embed_shards import IMAGES, embed_shards
+from ..bank.sharding import IMAGES, embed_shards
 from ..data.cache import cache_folder
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData, load, network_size

@@ -193,9 +193,8 @@ def _reaching(url: str, *, listing: bool = False) -> Iterator[None]:
     except (UserError, *DAMAGE):
         raise
     except ImportError as fault:
-        raise UserError(
-            f"{url} needs a package that is missing ({fault}); pip install 'vcc-infuse[cluster]'"
-        ) from fault
+        remedy = "install it, or: pip install 'vcc-infuse[cluster]'"
+        raise UserError(f"{url} needs a package that is missing ({fault}); {remedy}") from fault
     except FileNotFoundError as fault:
         raise UserError(f"{url}: no such file, folder or bucket; check it") from fault
     except PermissionError as fault:
