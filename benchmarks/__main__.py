@@ -43,6 +43,7 @@ STUDIES = {
     "accuracy": "whether the fast step costs accuracy",
     "batchnorm": "which BatchNorm statistics should normalize the weak view",
     "choose": "whether labels choose the best network and size",
+    "cluster": "what a million images cost in a sharded bank, and a plan for a hundred million",
     "compare": "methods on the same splits, seeds and steps",
     "embed": "rate and memory of embedding",
     "engines": "ONNX Runtime against PyTorch for frozen networks",

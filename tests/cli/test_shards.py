@@ -51,8 +51,9 @@ def network(root):
 
 @pytest.fixture(scope="module")
 def run(root, network):
-    words = ["--data", root / "photos", "--preset", "frozen", "--model", "Timm", *network, "--steps", 12, "--cross_fit", "false", "--cache",
-             root / "cache", "--progress", "false", "--bank.weak", 1, "--bank.strong", 1, "--selector", "INFUSE",
+    words = ["--data", root / "photos", "--preset", "frozen", "--model", "Timm", *network, "--steps", 12,
+             "--cross_fit", "false", "--cache", root / "cache", "--progress", "false", "--bank.weak", 1,
+             "--bank.strong", 1, "--selector", "INFUSE",
              "--selector.keep", 1, "--device", "cpu", "--size", SIDE, "--out", root / "run"]  # fmt: skip
     assert main(["train", *map(str, words)]) == 0
     return str(root / "run")
@@ -189,7 +190,7 @@ def test_a_run_is_trained_on_shards(root, bank, tmp_path):
         (["embed", "--data", "moon://x", "--shards", "x"], "--data moon://x cannot be read: Protocol not known: moon"),
         (
             ["embed", "--data", "{root}/cut.tar", "--shards", "{root}/c"],
-            "cut.tar is damaged (ReadError: unexpected end of data)",
+            "cut.tar is damaged (ReadError: unexpected",
         ),
         (["embed", "--data", "{root}/no.parquet", "--shards", "{root}/d"], "has no column of images"),
         (["embed", "--data", "{root}/pool", "--shards", "x", "--label_file", "y"], "--label_file has no meaning with"),

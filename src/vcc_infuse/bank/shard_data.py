@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..augment.views import ImageViews
 from ..data.dataset import Dataset, Examples, channel_mean_std
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
@@ -17,8 +16,8 @@ from ..errors import UserError, check_integer
 from ..models import Timm
 from ..models.concat import network_class
 from .bank import Bank
-from .embed import make_encoder
-from .shards import Shards, network_digest
+from .sharding import frozen_network
+from .shards import Shards
 
 POOL = 100_000
 
@@ -67,21 +66,25 @@ def _read_labels(path: str | os.PathLike[str]) -> dict[str, str]:
 def _dataset(shards: Shards, rows: np.ndarray, y: np.ndarray, classes: tuple[str, ...]) -> Dataset:
     """Rows as views; where only the plain one is embedded, it stands for the others."""
     recipe = shards.recipe
-    encoder, _ = make_encoder(network_class(Timm, recipe.model)(**recipe.model), recipe.shape, seed=recipe.seed)
-    expects = encoder.preprocessing()
-    statistics = (expects.mean, expects.std) if expects else ((0.5,) * recipe.shape[2], (0.25,) * recipe.shape[2])
-    views = ImageViews(*statistics, recipe.flip, recipe.augment)
-    if network_digest(encoder, views, recipe.shape) != recipe.network:
+    network = network_class(Timm, recipe.model)(**recipe.model)
+    gray = recipe.shape[2] == 1
+    frozen = frozen_network(
+        network, size=recipe.shape[0], mode="gray" if gray else "rgb", seed=recipe.seed, flip=recipe.flip,
+        augment=recipe.augment,
+    )  # fmt: skip
+    if frozen.recipe.network != recipe.network:
         raise UserError(f"{shards.folder} was embedded by other weights than {recipe.model['weights']} are now")
+    views = frozen.views
+    mean, std = (tuple(values.tolist()) for values in (views.mean, views.std))
     # Nobody looks at the pixels: the pictures are only there for the shape that the model is to take.
     pictures = np.broadcast_to(np.zeros(1, np.uint8), (len(rows), *recipe.shape))
     names = [shards.name(row) for row in rows.tolist()]
-    source = Dataset(Examples(pictures, y, names), None, classes, *statistics, fixed=True, name=shards.folder.name)
+    source = Dataset(Examples(pictures, y, names), None, classes, mean, std, fixed=True, name=shards.folder.name)
     x = shards.rows(rows)
     mean, std = channel_mean_std(x[:, 0])
     slots = (recipe.weak, recipe.strong)
     if x.shape[1] == 1:
         x = np.broadcast_to(x, (len(x), 3, x.shape[2]))
         slots = (1, 1)
-    bank = Bank.of_plain_views(source, encoder, views, recipe.network)
+    bank = Bank.of_plain_views(source, frozen.encoder, views, recipe.network)
     return replace(source, train=replace(source.train, x=x), mean=mean, std=std, slots=slots, bank=bank)

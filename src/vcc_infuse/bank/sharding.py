@@ -40,7 +40,7 @@ ATTEMPTS = 3
 CHUNK = 256  # images that are decoded and embedded at a time
 IMAGES = 4096  # of a folder or zip that make one shard
 Backend = Literal["here", "ray"]
-BACKENDS = ("here", "ray")
+BACKENDS: tuple[Backend, ...] = ("here", "ray")
 Faults = tuple[type[BaseException], ...]
 Numbered = tuple[int, Piece]  # the number of a shard, and its images
 
@@ -101,13 +101,13 @@ def embed_shards(
         raise UserError(f"--shards {folder} is a file; give a folder")
     place = resolve_device(device)
     pieces = list_pieces(data, images=images, limits=limits)
-    frozen = _frozen(encoder or Timm(), size, mode, seed, flip, augment)
+    frozen = frozen_network(encoder or Timm(), size=size, mode=mode, seed=seed, flip=flip, augment=augment)
     recipe = replace(frozen.recipe, weak=weak, strong=strong)
     with only_writer(folder):
         writer = ShardWriter(folder, recipe)
         if todo := writer.missing(pieces):
             runner = _runner(backend, workers, place)
-            network = _fastest(frozen, place, engine, sum(piece.images for _, piece in todo) / runner.slots, cache)
+            network = fastest(frozen, place, engine, sum(piece.images for _, piece in todo) / runner.slots, cache)
             alone = isinstance(runner, Here)
             threads = threads_for(recipe.shape[0] * recipe.shape[1]) if alone else 1
             work = Work(network if alone else _with_one_thread(network), recipe, limits, place.type, threads)
@@ -127,7 +127,11 @@ class Frozen(NamedTuple):
     recipe: ShardRecipe
 
 
-def _frozen(network: Timm | Concat, size: int | None, mode: str, seed: int, flip: bool, augment: Augment) -> Frozen:
+def frozen_network(
+    network: Timm | Concat, *, size: int | None = None, mode: str = "rgb", seed: int = 0, flip: bool = True,
+    augment: Augment = "natural",
+) -> Frozen:  # fmt: skip
+    """The network with its weights; the options are those of `embed_shards`."""
     with option_prefix("model"):
         side = input_side(network) if size is None else check_integer("size", size)
         shape = (side, side, 1 if mode == "gray" else 3)
@@ -140,7 +144,7 @@ def _frozen(network: Timm | Concat, size: int | None, mode: str, seed: int, flip
     return Frozen(encoder, views, ShardRecipe(digest, model, shape, encoder.features, 0, 0, seed, augment, flip))
 
 
-def _fastest(frozen: Frozen, device: torch.device, engine: Engine, images: float, cache: str | None) -> FrozenNetwork:
+def fastest(frozen: Frozen, device: torch.device, engine: Engine, images: float, cache: str | None) -> FrozenNetwork:
     """The network in the engine that pays for so many images."""
     height, width, channels = frozen.recipe.shape
     encoder = frozen.encoder.to(device).eval()
