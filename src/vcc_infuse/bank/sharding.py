@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -106,12 +106,14 @@ def embed_shards(
     with only_writer(folder):
         writer = ShardWriter(folder, recipe)
         if todo := writer.missing(pieces):
-            runner = _runner(backend, workers, place)
-            network = fastest(frozen, place, engine, sum(piece.images for _, piece in todo) / runner.slots, cache)
-            alone = isinstance(runner, Here)
+            alone = backend == "here" and workers in (None, 1)
+            network = fastest(frozen, place, engine, sum(piece.images for _, piece in todo) / (workers or 1), cache)
             threads = threads_for(recipe.shape[0] * recipe.shape[1]) if alone else 1
             work = Work(network if alone else _with_one_thread(network), recipe, limits, place.type, threads)
-            _fill(writer, runner, work, todo, progress)
+            runner = (
+                RayCluster(work, workers) if backend == "ray" else Here(work) if alone else Processes(work, workers)
+            )
+            _fill(writer, runner, todo, progress)
         writer.save(pieces)
     shards = Shards(folder)
     if not len(shards):
@@ -165,13 +167,13 @@ def _with_one_thread(network: FrozenNetwork) -> FrozenNetwork:
     return copied
 
 
-def _fill(writer: ShardWriter, runner: Runner, work: Work, todo: Sequence[Numbered], progress: bool) -> None:
+def _fill(writer: ShardWriter, runner: Runner, todo: Sequence[Numbered], progress: bool) -> None:
     """Embed pieces and write their shards; what fails for good is named at the end, so that the rest is done."""
     failed: list[str] = []
     skipped = SkippedImages()
     try:
         with Progress("embedding", len(todo), "shards", progress) as shown:
-            for (number, piece), outcome in completed(runner, work, todo):
+            for (number, piece), outcome in completed(runner, todo):
                 if isinstance(outcome, EmbeddedPiece):
                     writer.add(number, piece, outcome.names, outcome.features, len(outcome.skipped))
                     names = [name for name, _ in outcome.skipped]
@@ -233,16 +235,12 @@ def _in_worker(work: Work, number: int, piece: Piece) -> EmbeddedPiece:
 
 
 class Runner(Protocol):
-    """Computes pieces somewhere.
+    """Computes pieces; `room` may be on their way at a time, and after a fault of `passing` one is tried again."""
 
-    `slots` of them run at a time, `room` may wait, and `passing` are the faults after which one is tried again.
-    """
-
-    slots: int
     room: int
     passing: Faults
 
-    def submit(self, work: Work, number: int, piece: Piece) -> Future[EmbeddedPiece]:
+    def submit(self, number: int, piece: Piece) -> Future[EmbeddedPiece]:
         """Begin with a piece."""
 
     def close(self) -> None:
@@ -252,15 +250,17 @@ class Runner(Protocol):
 class Here:
     """This process, one piece after the other."""
 
-    slots: int = 1
     room: int = 1
     passing: Faults = (OSError,)
 
-    def submit(self, work: Work, number: int, piece: Piece) -> Future[EmbeddedPiece]:
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def submit(self, number: int, piece: Piece) -> Future[EmbeddedPiece]:
         """The finished piece."""
         future: Future[EmbeddedPiece] = Future()
         try:
-            future.set_result(embed_piece(work, number, piece))
+            future.set_result(embed_piece(self.work, number, piece))
         except Exception as fault:  # which the future raises again for whoever asks for the result
             future.set_exception(fault)
         return future
@@ -274,30 +274,33 @@ class Processes:
 
     passing: Faults = (OSError, BrokenProcessPool)
 
-    def __init__(self, workers: int) -> None:
-        self.slots = self.room = workers
+    def __init__(self, work: Work, workers: int | None) -> None:
+        self.work = work
+        self.room = workers or 1
+        self.pools: list[ProcessPoolExecutor] = []
         self.idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
-        for _ in range(workers):
+        for _ in range(self.room):
             self.idle.put(self._start())
 
-    def submit(self, work: Work, number: int, piece: Piece) -> Future[EmbeddedPiece]:
+    def submit(self, number: int, piece: Piece) -> Future[EmbeddedPiece]:
         """On the next idle process."""
         pool = self.idle.get()
         try:
-            future = pool.submit(_in_worker, work, number, piece)
+            future = pool.submit(_in_worker, self.work, number, piece)
         except BrokenProcessPool:  # it died while it had nothing to do
             pool = self._start()
-            future = pool.submit(_in_worker, work, number, piece)
+            future = pool.submit(_in_worker, self.work, number, piece)
         future.add_done_callback(lambda done: self.idle.put(self._start() if _has_died(done) else pool))
         return future
 
     def close(self) -> None:
         """End the processes."""
-        while not self.idle.empty():
-            self.idle.get().shutdown(wait=False, cancel_futures=True)
+        for pool in self.pools:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        self.pools.append(ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")))
+        return self.pools[-1]
 
 
 def _has_died(future: Future[EmbeddedPiece]) -> bool:
@@ -305,47 +308,37 @@ def _has_died(future: Future[EmbeddedPiece]) -> bool:
 
 
 class RayCluster:
-    """The cluster of RAY_ADDRESS, or `workers` processes of a local one."""
+    """The cluster of RAY_ADDRESS, or `workers` processes of a local one, which stays for those who started it."""
 
-    def __init__(self, workers: int | None, device: torch.device) -> None:
+    def __init__(self, work: Work, workers: int | None) -> None:
         ray = start_ray(workers)
-        faults = ray.exceptions
+        lost = ray.exceptions
         self.passing: Faults = (
-            OSError, faults.WorkerCrashedError, faults.NodeDiedError, faults.OutOfMemoryError, faults.ObjectLostError,
-            faults.RaySystemError,
+            OSError, lost.WorkerCrashedError, lost.NodeDiedError, lost.OutOfMemoryError, lost.ObjectLostError,
+            lost.RaySystemError,
         )  # fmt: skip
-        gpus = int(device.type == "cuda")
-        self.slots = max(1, int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1)))
-        self.room = WAITING * self.slots
-        self._put = ray.put
-        self._remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_in_worker)
-        self._sent: dict[int, Any] = {}
+        gpus = int(work.device == "cuda")
+        self.room = WAITING * max(1, int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1)))
+        self.work = ray.put(work)  # the network travels once
+        self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_in_worker)
 
-    def submit(self, work: Work, number: int, piece: Piece) -> Future[EmbeddedPiece]:
+    def submit(self, number: int, piece: Piece) -> Future[EmbeddedPiece]:
         """On whichever machine is free."""
-        if id(work) not in self._sent:  # the network travels once
-            self._sent[id(work)] = self._put(work)
-        future: Future[EmbeddedPiece] = self._remote.remote(self._sent[id(work)], number, piece).future()
+        future: Future[EmbeddedPiece] = self.remote.remote(self.work, number, piece).future()
         return future
 
     def close(self) -> None:
-        """The cluster stays for those who started it."""
+        """Nothing to free."""
 
 
-def _runner(backend: Backend, workers: int | None, device: torch.device) -> Runner:
-    if backend == "ray":
-        return RayCluster(workers, device)
-    return Here() if workers in (None, 1) else Processes(workers)
-
-
-def completed(runner: Runner, work: Work, todo: Sequence[Numbered]) -> Iterator[tuple[Numbered, EmbeddedPiece | str]]:
+def completed(runner: Runner, todo: Sequence[Numbered]) -> Iterator[tuple[Numbered, EmbeddedPiece | str]]:
     """Every piece once: what was embedded, or why that failed for good."""
     waiting = deque((task, 1) for task in todo)
     pending: dict[Future[EmbeddedPiece], tuple[Numbered, int]] = {}
     while waiting or pending:
         while waiting and len(pending) < runner.room:
             task, attempt = waiting.popleft()
-            pending[runner.submit(work, *task)] = (task, attempt)
+            pending[runner.submit(*task)] = (task, attempt)
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             task, attempt = pending.pop(future)
             fault = future.exception()

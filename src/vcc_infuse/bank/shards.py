@@ -41,6 +41,7 @@ FILE = re.compile(r"shard-\d{5,}\.safetensors")
 FORMAT = 1
 SAVE = 2.0  # seconds between two versions of the index while shards come in
 SHARE = 20  # the index takes at most one part in so many of the time
+MAPPED = 10_000  # files at a time
 TYPES = {"F16": np.float16, "U8": np.uint8, "I64": np.int64}
 
 
@@ -122,6 +123,7 @@ class Shards:
         self.recipe = index.recipe
         self.parts = index.shards
         self._starts = [part.start for part in self.parts]
+        self._checked: set[int] = set()
         self._mapped: dict[int, dict[str, np.ndarray]] = {}
 
     def __len__(self) -> int:
@@ -168,8 +170,11 @@ class Shards:
     def _tensors(self, number: int) -> dict[str, np.ndarray]:
         if number not in self._mapped:
             part = self.parts[number]
-            if not intact(self.folder, part):
+            if number not in self._checked and not intact(self.folder, part):
                 raise UserError(f"{self.folder / part.file} is not as it was written; run `vcc-infuse embed` again")
+            self._checked.add(number)
+            if len(self._mapped) == MAPPED:
+                self._mapped.pop(next(iter(self._mapped)))
             self._mapped[number] = _map(self.folder / part.file)
         return self._mapped[number]
 
@@ -204,18 +209,16 @@ def intact(folder: Path, part: Shard) -> bool:
 
 
 def _map(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file, mapped; safetensors itself would copy them."""
-    with reading(path), open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
+    """The tensors of a file in one mapping, of which a process may have some 65,000; safetensors would copy them."""
+    with reading(path):
+        raw = np.memmap(path, np.uint8, "r")
+        begin = 8 + int.from_bytes(raw[:8].tobytes(), "little")
+        header = json.loads(raw[8:begin].tobytes())
         tensors = {}
-        for name, about in header.items():
-            kind = np.dtype(TYPES[about["dtype"]])
-            offset = 8 + length + about["data_offsets"][0]
-            shape = tuple(about["shape"])
-            empty = 0 in shape  # which cannot be mapped
-            tensors[name] = np.empty(shape, kind) if empty else np.memmap(path, kind, "r", offset, shape)
+        for name in ("features", "ends", "names"):
+            first, last = (begin + offset for offset in header[name]["data_offsets"])
+            kind = TYPES[header[name]["dtype"]]
+            tensors[name] = raw[first:last].view(kind).reshape(header[name]["shape"])
         return tensors
 
 
