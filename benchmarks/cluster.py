@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import csv
 import io
+import resource
+import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -109,7 +112,16 @@ def embedding_cost(data: str, case: Case, root: Path, rounds: int) -> dict[str, 
         "images_per_second_and_core": 1 / seconds["whole"],
         "bytes_per_row": part.bytes / part.rows,
         "bytes_per_photo": path.stat().st_size / case.images,
+        "megabytes": peak_memory(path, root, case.side),
     }
+
+
+def peak_memory(path: Path, root: Path, side: int) -> float:
+    """Peak memory of a process that embeds the photos, in MB; the largest process so far, so smaller cases come first."""
+    words = ["--data", str(path), "--shards", str(root / f"memory-{path.stem}"), "--model.input_size", str(side)]
+    command = [sys.executable, "-m", "vcc_infuse", "embed", *words, "--engine", "onnx", "--cache", str(root / "cache")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
 def write_photos(data: str, path: Path, size: tuple[int, int], count: int) -> None:
@@ -245,13 +257,13 @@ def page(found: dict[str, Any], command: str) -> str:
         "## Embedding (measured)",
         "",
         "| photos | network's input | decode, ms | network, ms | write, ms | images per second and core "
-        "| core hours per million | bytes per photo | bytes per row |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| core hours per million | bytes per photo | bytes per row | memory of a process, MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["embedding"]:
         parts = " | ".join(f"{1000 * row[f'{name}_seconds']:.2f}" for name in ("decode", "network", "write"))
         rate = f"{row['images_per_second_and_core']:.1f} | {1e6 * row['whole_seconds'] / 3600:.1f}"
-        size = f"{row['bytes_per_photo']:,.0f} | {row['bytes_per_row']:,.0f}"
+        size = f"{row['bytes_per_photo']:,.0f} | {row['bytes_per_row']:,.0f} | {row['megabytes']:,.0f}"
         lines.append(f"| {row['photo'][0]}×{row['photo'][1]} | {row['side']} px | {parts} | {rate} | {size} |")
     seconds = {name: using[f"{name}_seconds"] for name in COMMANDS}
     lines += [
@@ -261,10 +273,10 @@ def page(found: dict[str, Any], command: str) -> str:
         "",
         f"## Commands over shards (measured on {using['rows']:,} rows of random features, {using['classes']} classes)",
         "",
-        "| command | rows per second and core | core hours per million |",
+        "| command | rows per second and core | core seconds per million |",
         "|---|---|---|",
     ]
-    lines += [f"| {name} | {1 / value:,.0f} | {1e6 * value / 3600:.3f} |" for name, value in seconds.items()]
+    lines += [f"| {name} | {1 / value:,.0f} | {1e6 * value:.1f} |" for name, value in seconds.items()]
     lines += [
         "",
         f"`predict` includes the CSV file. The index takes {using['index_bytes_per_shard']:,.0f} bytes per shard.",
@@ -284,6 +296,6 @@ def page(found: dict[str, Any], command: str) -> str:
         last = f"{row['features_megabytes_per_second']:.0f} | {row['index_megabytes']:.1f}"
         lines.append(f"| {first} | {middle} | {read} | {last} |")
     row = found["plan"][0]
-    hours = ", ".join(f"{name} {row[f'{name}_core_hours']:.1f}" for name in COMMANDS)
+    hours = ", ".join(f"{name} {row[f'{name}_core_hours']:.2f}" for name in COMMANDS)
     lines += ["", f"Core hours of the commands over all {PLANNED:,} rows: {hours}."]
     return "\n".join(lines) + "\n"

@@ -81,7 +81,8 @@ def embed_shards(
         seed: of the views.
         images: of a folder or zip that make one shard; a tar or Parquet file makes one by itself.
         backend: "here", or "ray" for the cluster of RAY_ADDRESS or for processes of a local one.
-        workers: processes; with "here" 1 if not given, with "ray" all cores.
+        workers: processes of one thread each. If not given, "here" is this process with all its threads, and "ray" uses
+            all cores.
         device: where the network computes.
         engine: "torch", "onnx" or "auto".
         limits: the largest files and images that are read.
@@ -94,11 +95,12 @@ def embed_shards(
     check_choice("backend", backend, BACKENDS)
     check_choice("mode", mode, ("rgb", "gray"))
     check_integer("images", images)
-    if workers is not None:
-        check_integer("workers", workers)
+    check_integer("workers", 1 if workers is None else workers)
+    check_integer("weak", weak, 0)
+    check_integer("strong", strong, 0)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--shards {folder} is a file; give a folder")
+        raise UserError(f"{folder} is a file; give a folder for the shards")
     place = resolve_device(device)
     pieces = list_pieces(data, images=images, limits=limits)
     frozen = frozen_network(encoder or Timm(), size=size, mode=mode, seed=seed, flip=flip, augment=augment)
@@ -106,14 +108,11 @@ def embed_shards(
     with only_writer(folder):
         writer = ShardWriter(folder, recipe)
         if todo := writer.missing(pieces):
-            alone = backend == "here" and workers in (None, 1)
+            alone = backend == "here" and workers is None
             network = fastest(frozen, place, engine, sum(piece.images for _, piece in todo) / (workers or 1), cache)
             threads = threads_for(recipe.shape[0] * recipe.shape[1]) if alone else 1
             work = Work(network if alone else _with_one_thread(network), recipe, limits, place.type, threads)
-            runner = (
-                RayCluster(work, workers) if backend == "ray" else Here(work) if alone else Processes(work, workers)
-            )
-            _fill(writer, runner, todo, progress)
+            _fill(writer, _runner(backend, work, workers), todo, progress)
         writer.save(pieces)
     shards = Shards(folder)
     if not len(shards):
@@ -134,8 +133,10 @@ def frozen_network(
     augment: Augment = "natural",
 ) -> Frozen:  # fmt: skip
     """The network with its weights; the options are those of `embed_shards`."""
+    if size is not None:
+        check_integer("size", size)
     with option_prefix("model"):
-        side = input_side(network) if size is None else check_integer("size", size)
+        side = size or input_side(network)
         shape = (side, side, 1 if mode == "gray" else 3)
         encoder, _ = make_encoder(network, shape, seed=seed)
     expects = encoder.preprocessing()
@@ -274,9 +275,9 @@ class Processes:
 
     passing: Faults = (OSError, BrokenProcessPool)
 
-    def __init__(self, work: Work, workers: int | None) -> None:
+    def __init__(self, work: Work, workers: int) -> None:
         self.work = work
-        self.room = workers or 1
+        self.room = workers
         self.pools: list[ProcessPoolExecutor] = []
         self.idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
         for _ in range(self.room):
@@ -329,6 +330,12 @@ class RayCluster:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _runner(backend: Backend, work: Work, workers: int | None) -> Runner:
+    if backend == "ray":
+        return RayCluster(work, workers)
+    return Here(work) if workers is None else Processes(work, workers)
 
 
 def completed(runner: Runner, todo: Sequence[Numbered]) -> Iterator[tuple[Numbered, EmbeddedPiece | str]]:

@@ -265,7 +265,7 @@ class ShardWriter:
         folder.mkdir(parents=True, exist_ok=True)
         if (before := read_index(folder)) is not None:
             if changes := before.recipe.differences(recipe):
-                raise UserError(f"--shards {folder} was embedded otherwise ({changes[0]}); give another folder")
+                raise UserError(f"{folder} was embedded otherwise ({changes[0]}); give another folder")
             self.shards = {int(part.file[6:-12]): part for part in (*before.shards, *before.unused)}
 
     def missing(self, pieces: Sequence[Piece]) -> list[tuple[int, Piece]]:
@@ -316,5 +316,5 @@ def only_writer(folder: Path) -> Iterator[None]:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:
-            raise UserError(f"--shards {folder} is being written by another process; wait until it ends") from fault
+            raise UserError(f"{folder} is being written by another process; wait until it ends") from fault
         yield

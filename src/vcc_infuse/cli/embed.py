@@ -103,7 +103,7 @@ def read(argv: Sequence[str]) -> Namespace:
                         help="embed nothing; remove the banks that were not opened for so many days")  # fmt: skip
     parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
     parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster (all cores); with --shards "
-                        "also without Ray (1)")  # fmt: skip
+                        "also without Ray (only this one)")  # fmt: skip
     return parser.read(argv)
 
 

@@ -1,5 +1,7 @@
 """Pieces of folders, zips, tars and Parquet files, here and behind a URL, against PIL."""
 
+import tarfile
+
 import fsspec
 import numpy as np
 import pytest
@@ -108,10 +110,14 @@ def test_unreadable_images_are_listed_and_the_others_stay(tmp_path):
 def test_what_is_too_large_is_not_unpacked(tmp_path, monkeypatch):
     photos = draw(tmp_path)
     photos[0].write_bytes(photos[0].read_bytes() + bytes(2**20))
+    opened = []
+    real = tarfile.TarFile.extractfile
+    monkeypatch.setattr(tarfile.TarFile, "extractfile", lambda tar, one: opened.append(one.name) or real(tar, one))
     for source in (write_tar(tmp_path / "x.tar", photos), write_zip(tmp_path / "x.zip", photos), tmp_path / "photos"):
         names, _, ((name, reason),) = read(source, file_mb=1)
         assert (len(names), name) == (11, name_of(photos[0]))
         assert "limits.file_mb is 1" in reason
+    assert sorted(opened) == [name_of(photo) for photo in photos[1:]]
 
 
 def test_a_damaged_entry_of_a_zip_is_one_image(tmp_path):
@@ -163,12 +169,12 @@ def test_a_parquet_file_without_images(tmp_path):
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("nowhere", "no such file or folder"),
-        ("nowhere-*.tar", "no images, and no file that holds some"),
-        ("{root}", "holds single images and files of many"),
-        ("moon://bucket/x.tar", "cannot be read: Protocol not known: moon"),
-        ("memory://nowhere/x", "no such file or folder"),
-        ("{root}/empty", "no images, and no file that holds some"),
+        ("nowhere", "data must be a path, pattern or address of something, got 'nowhere'; check it"),
+        ("nowhere-*.tar", "data must hold images, or files of many (.tar"),
+        ("{root}", "data must hold images or files of many, not both (photos/a/00.png, all.tar"),
+        ("moon://bucket/x.tar", "data must be something to read (Protocol not known: moon"),
+        ("memory://nowhere/x", "data must be a path, pattern or address of something"),
+        ("{root}/empty", "data must hold images, or files of many"),
     ],
 )
 def test_mistakes_cost_one_line(root, source, hint):

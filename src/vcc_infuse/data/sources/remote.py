@@ -24,7 +24,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
-from ...errors import UserError
+from ...errors import OptionError, UserError
 from ...utils.io import in_words
 from ..images.decode import decode
 from ..images.store import FolderStore, Limits, Store, ZipStore, is_hidden, is_image
@@ -98,7 +98,7 @@ def list_pieces(source: str, *, images: int, limits: Limits | None = None) -> li
         stamps: Mapping[str, str]
         if _is_pattern(fs, path):
             base = _fixed_part(path)
-            stamps = {name.removeprefix(f"{base}/"): _stamp(fs.info(name)) for name in sorted(fs.glob(path))}
+            stamps = _below(base, fs.glob(path, detail=True))
         elif fs.isdir(path):
             base = path.rstrip("/")
             stamps = _listed(fs, base, limits)
@@ -106,7 +106,7 @@ def list_pieces(source: str, *, images: int, limits: Limits | None = None) -> li
             base, _, name = path.rpartition("/")
             stamps = {name: _stamp(fs.info(path))}
         else:
-            raise UserError(f"--data {source}: no such file or folder; check it")
+            raise OptionError("data", source, "must be a path, pattern or address of something", "check it")
         return _cut(fs, base, stamps, source, images, limits)
 
 
@@ -118,11 +118,10 @@ def _cut(
     photos = [name for name in kinds if is_image(name)]
     files = {name: kind for name, kind in kinds.items() if kind is not None}
     if photos and files:
-        mixed = f"holds single images and files of many, such as {photos[0]} and {next(iter(files))}"
-        raise UserError(f"--data {source} {mixed}; give a pattern such as '*.tar' that matches one kind")
+        both = f"must hold images or files of many, not both ({photos[0]}, {next(iter(files))})"
+        raise OptionError("data", source, both, "give a pattern such as '*.tar'")
     if not photos and not files:
-        ends = " ".join(ENDINGS)
-        raise UserError(f"--data {source}: no images, and no file that holds some ({ends}); check the path or pattern")
+        raise OptionError("data", source, f"must hold images, or files of many ({' '.join(ENDINGS)})", "check it")
     if photos:
         return _grouped("files", fs.unstrip_protocol(base), "", {name: stamps[name] for name in photos}, images)
     pieces = []
@@ -134,10 +133,10 @@ def _cut(
                 inside = {entry: store.stamps[entry] for entry in store.images()}
             pieces += _grouped("zip", url, prefix, inside, images)
         else:
-            count = 1 + fs.size(f"{base}/{name}") // PHOTO
-            pieces.append(Piece(kind, url, prefix, (), stamps[name], count))
+            size = int(stamps[name].split()[0])
+            pieces.append(Piece(kind, url, prefix, (), stamps[name], 1 + size // PHOTO))
     if not pieces:
-        raise UserError(f"--data {source} holds no images; give another file or pattern")
+        raise OptionError("data", source, "must hold images", "give another file or pattern")
     return pieces
 
 
@@ -168,14 +167,17 @@ def _listed(fs: AbstractFileSystem, folder: str, limits: Limits) -> Mapping[str,
     """Names below a folder with their stamps; of a local one without hidden files and circles of links."""
     if _is_local(fs):
         return FolderStore(Path(folder), limits).stamps
-    found = fs.find(folder, maxdepth=limits.depth, detail=True)
+    return _below(folder, fs.find(folder, maxdepth=limits.depth, detail=True))
+
+
+def _below(folder: str, found: Mapping[str, Any]) -> Mapping[str, str]:
     return {name.removeprefix(f"{folder}/"): _stamp(found[name]) for name in sorted(found)}
 
 
 def _stamp(info: Mapping[str, Any]) -> str:
-    """Size and what else says that a file has changed, as far as the file system tells."""
+    """The size, and what else says that a file has changed, as far as the file system tells."""
     changes = [str(info[key]) for key in ("ETag", "etag", "mtime", "LastModified", "last_modified") if info.get(key)]
-    return " ".join([str(info.get("size")), *changes[:1]])
+    return " ".join([str(info.get("size") or 0), *changes[:1]])
 
 
 def _is_local(fs: AbstractFileSystem) -> bool:
@@ -201,7 +203,7 @@ def _reaching(url: str, *, listing: bool = False) -> Iterator[None]:
         raise UserError(f"{url}: access denied ({in_words(fault)}); check the permissions or credentials") from fault
     except Exception as fault:
         if listing:
-            raise UserError(f"--data {url} cannot be read: {in_words(fault)}; check the address") from fault
+            raise OptionError("data", url, f"must be something to read ({in_words(fault)})", "check it") from fault
         raise OSError(f"{url} cannot be read: {in_words(fault)}") from fault
 
 
