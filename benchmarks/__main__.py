@@ -44,6 +44,7 @@ STUDIES = {
     "batchnorm": "which BatchNorm statistics should normalize the weak view",
     "check": "whether a step got slower than the committed ratios",
     "choose": "whether labels choose the best network and size",
+    "cluster": "what a million images cost in a sharded bank, and a plan for a hundred million",
     "compare": "methods on the same splits, seeds and steps",
     "embed": "rate and memory of embedding",
     "engines": "ONNX Runtime against PyTorch for frozen networks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from .bank.bank import Bank
 from .bank.embed import input_side, make_encoder
 from .bank.encoder import ForwardOptions, features
 from .bank.onnx_engine import Engine, choose_engine
+from .bank.shards import Shards
 from .data.cache import cache_folder
 from .data.images.decode import SkippedImages, image_chunks, open_images
 from .data.images.store import Limits
 from .data.ssl_data import SSLData, load_ssl
 from .errors import UserError, check_integer, option_prefix
 from .inference.predictor import Predictor
+from .inference.shards import on_shards
 from .models import Timm
 from .models.backbone import Embedded
 from .pool_audit import (
@@ -45,6 +48,7 @@ from .utils.progress import phase
 from .utils.serialization import Trust
 
 __all__ = ["Audit", "NextLabel", "RunSource", "add_to_report", "audit_run", "suggest_from_images", "suggest_from_run"]
+__all__ += ["suggest_from_shards"]
 
 MOST_SHOWN = 24  # images of each kind in the report
 CHUNK = 256  # images that are decoded and embedded at a time
@@ -61,6 +65,8 @@ class RunSource:
         engine: "torch", "onnx" or "auto".
         trust_code: import classes of other packages that the run names.
         progress: say what is being done.
+        shards: folder of a sharded bank whose images take the place of the run's pool.
+        sample: how many of them are drawn; all if not given.
     """
 
     data: str | None = None
@@ -69,6 +75,8 @@ class RunSource:
     engine: Engine = "auto"
     trust_code: Trust = False
     progress: bool = False
+    shards: str | None = None
+    sample: int | None = None
 
 
 def audit_run(
@@ -151,7 +159,20 @@ def suggest_from_images(
     views = ImageViews(expects.mean, expects.std) if expects else ImageViews((0.5,) * 3, (0.25,) * 3)
     fast = choose_engine(frozen, engine, device=place) or frozen
     names, rows = _embed_folder(data, (side, side, 3), fast.to(place).eval(), views, place, limits)
-    chosen = suggest_labels(unit_rows(rows), count=count)
+    return _first_labels(names, rows, count)
+
+
+def suggest_from_shards(
+    shards: str | os.PathLike[str], count: int = 20, *, sample: int | None = None
+) -> list[NextLabel]:
+    """What to label first of a sharded bank, or of `sample` rows of it; see `suggest_from_images`."""
+    bank = Shards(shards)
+    numbers = bank.sample(sample)
+    return _first_labels([bank.name(row) for row in numbers.tolist()], bank.rows(numbers)[:, 0], count)
+
+
+def _first_labels(names: Sequence[str], rows: np.ndarray, count: int) -> list[NextLabel]:
+    chosen = suggest_labels(unit_rows(rows), count=check_integer("count", count))
     columns = zip(chosen.rows.tolist(), chosen.reasons, chosen.scores.tolist(), strict=True)
     return [NextLabel(names[row], reason, score, "") for row, reason, score in columns]
 
@@ -210,8 +231,28 @@ def _run_images(run: Path, options: RunSource, *, hashed: bool = False) -> Audit
         labels = np.concatenate([labels, dataset.test.y])
         names += dataset.test.names or [f"test {number}" for number in range(len(dataset.test))]
         pixels.append(dataset.test.x)
-    hashes = _hashes(pixels, options.progress) if hashed else None
+    if options.shards is not None:
+        kept = np.flatnonzero(parts != "pool")
+        pool_names, pool_rows = _pool_of_shards(predictor, options)
+        rows = np.concatenate([rows[kept], pool_rows])
+        labels = np.concatenate([labels[kept], np.full(len(pool_rows), -1)])
+        parts = np.concatenate([parts[kept], np.full(len(pool_rows), "pool")])
+        names = [*(names[row] for row in kept), *pool_names]
+        pixels = []
+    hashes = _hashes(pixels, options.progress) if hashed and pixels else None
     return AuditedImages(rows, labels, parts, names, predictor.classes, _probs(predictor, rows), hashes, pixels)
+
+
+def _pool_of_shards(predictor: Predictor, options: RunSource) -> tuple[list[str], np.ndarray]:
+    """Names and features of the rows of a sharded bank, as the head sees them."""
+    shards = Shards(str(options.shards))
+    views = on_shards(predictor, shards).views
+    numbers = shards.sample(options.sample)
+    rows = [
+        views.plain(torch.from_numpy(shards.rows(numbers[block])[:, 0])).half().numpy()
+        for block in blocks(len(numbers))
+    ]
+    return [shards.name(row) for row in numbers.tolist()], np.concatenate(rows)
 
 
 def _config(run: Path, options: RunSource) -> RunConfig:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -301,14 +301,7 @@ class Bank:
         shape = self.images["train"].shape[1:]
         recipe = [FORMAT, self.config.names, self.config.lazy, self.seed, storage.CHUNK, self.views.flip, shape]
         recipe += [] if self.views.recipes == NATURAL else [self.views.recipes]
-        options = [getattr(self.encoder, name, None) for name in ("input_size", "interpolation")]
-        # Its layers, not its own repr, which names the file of the weights.
-        networks = getattr(self.encoder, "networks", [self.encoder])
-        layers = [layer for network in networks for layer in (type(network).__name__, *network.children())]
-        digest = hashlib.blake2b(repr([recipe, options, layers]).encode(), digest_size=DIGEST)
-        for tensor in (self.views.mean, self.views.std, *self.encoder.state_dict().values()):
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return recipe_digest(recipe, self.encoder, self.views)
 
     def _digests(self, part: Part) -> np.ndarray:
         """Of the pixels of every image, `(images, 2)`."""
@@ -331,6 +324,18 @@ class Bank:
         """The plain view of the first training images, normalized."""
         raw = self._raw("train", np.arange(min(count, self.images["train"].shape[0])))
         return self.views("plain", torch.from_numpy(raw).to(self.device))
+
+
+def recipe_digest(recipe: Sequence[Any], encoder: nn.Module, views: ImageViews) -> str:
+    """Of a list of options, of the network and of the normalization of its images."""
+    options = [getattr(encoder, name, None) for name in ("input_size", "interpolation")]
+    # Its layers, not its own repr, which names the file of the weights.
+    networks = getattr(encoder, "networks", [encoder])
+    layers = [layer for network in networks for layer in (type(network).__name__, *network.children())]
+    digest = hashlib.blake2b(repr([recipe, options, layers]).encode(), digest_size=DIGEST)
+    for tensor in (views.mean, views.std, *encoder.state_dict().values()):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _images_key(digests: Mapping[Part, np.ndarray]) -> str:

@@ -115,8 +115,8 @@ def head(config: BankConfig | None = None) -> Backbone:
 # --- on a Ray cluster: raw images go out, features come back, and only the driver writes
 
 
-def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[tuple[Job, np.ndarray]]]:
-    """The `run` of `Bank.build` on the cluster of RAY_ADDRESS, or on `workers` processes of this machine."""
+def start_ray(workers: int | None = None) -> Any:
+    """The module ray, connected to the cluster of RAY_ADDRESS, or to a new one of `workers` local processes."""
     try:
         import ray
     except ImportError as error:
@@ -125,6 +125,12 @@ def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[t
     if not ray.is_initialized():
         cores = None if os.environ.get("RAY_ADDRESS") else workers
         ray.init(num_cpus=cores, log_to_driver=False, include_dashboard=False)
+    return ray
+
+
+def over_ray(bank: Bank, workers: int | None = None) -> Callable[..., Iterator[tuple[Job, np.ndarray]]]:
+    """The `run` of `Bank.build` on the cluster of RAY_ADDRESS, or on `workers` processes of this machine."""
+    ray = start_ray(workers)
     gpus = 1 if bank.device.type == "cuda" else 0
     kind = "GPU" if gpus else "CPU"
     network = ray.put(copy.deepcopy(bank.network).to(torch.device("cpu")))

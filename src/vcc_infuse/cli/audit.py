@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> None:
     check_output(options.output, options.overwrite, options.run)
     result = audit_run(options.run, unknown=options.unknown, count=options.count, source=source_of(options))
     write_output(options.output, lambda handle: write_issues(result, handle))
-    if os.access(options.run, os.W_OK):
+    if os.access(options.run, os.W_OK) and not options.shards:  # which hold no pictures to show
         add_to_report(result, options.run)
     for line in result.summary():
         print(line, file=sys.stderr if options.output == "-" else sys.stdout)
@@ -43,6 +43,8 @@ def add_source(parser: Parser) -> None:
     """Add the options that say where the images of a run are."""
     parser.add_argument("--data", help="folder or zip of the run's images, if they are elsewhere now")
     parser.add_argument("--cache", help="folder of decoded images and banks")
+    parser.add_argument("--shards", metavar="BANK", help="folder of `embed --shards`, in place of the pool")
+    parser.add_argument("--sample", type=integer(), metavar="N", help="look at so many of its rows, drawn at random")
     parser.add_argument("--trust-code", action="store_true", help="import classes of other packages that RUN names")
     add_device(parser)
 
@@ -51,7 +53,7 @@ def source_of(options: Namespace) -> RunSource:
     """The values of these options."""
     return RunSource(
         data=options.data, cache=options.cache, device=options.device, engine=options.engine,
-        trust_code=options.trust_code, progress=options.output != "-",
+        trust_code=options.trust_code, progress=options.output != "-", shards=options.shards, sample=options.sample,
     )  # fmt: skip
 
 

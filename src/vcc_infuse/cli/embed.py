@@ -6,17 +6,19 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import cast
 
 from accelerate import PartialState
 
 from ..bank.bank import Bank, BankConfig
 from ..bank.earlier import list_banks, prune
 from ..bank.embed import input_side, make_encoder, open_bank, over_ray
+from ..bank.sharding import IMAGES, embed_shards
 from ..data.cache import cache_folder
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData, load, network_size
 from ..errors import UserError, option_prefix
-from ..models import Timm
+from ..models import Concat, Timm
 from ..models.concat import network_class
 from ..training.interrupt import Interrupted
 from ..utils.device import resolve_device
@@ -35,6 +37,9 @@ def run(argv: Sequence[str]) -> None:
     options = read(argv)
     if options.prune is not None:
         remove_unused(options)
+        return
+    if options.shards is not None:
+        write_shards(options)
         return
     device = resolve_device(options.device)
     state = PartialState(cpu=device.type == "cpu")
@@ -63,7 +68,12 @@ def read(argv: Sequence[str]) -> Namespace:
     """The options, checked."""
     parser = Parser("vcc-infuse embed", ABOUT, PROCESSES)
     pruning = any(word.partition("=")[0] == "--prune" for word in argv)
-    parser.add_argument("--data", required=not pruning, help="a named source, or a folder or zip of images")
+    parser.add_argument("--data", required=not pruning, help="a named source, or a folder or zip of images; with "
+                        "--shards also .tar and .parquet files, patterns, and addresses such as s3://…")  # fmt: skip
+    parser.add_argument("--shards", metavar="BANK", help="write a sharded bank to this folder, not to the cache: of "
+                        "any number of images, by default in their plain view; see docs/cluster.md")  # fmt: skip
+    parser.add_argument("--shard_images", type=integer(), default=IMAGES, metavar="N",
+                        help="images of a folder or zip that make one shard (%(default)s)")  # fmt: skip
     parser.add_argument("--root", help="folder with the files of a named source")
     parser.add_argument("--download", action="store_true", help="download missing files of a named source")
     parser.add_argument("--size", type=integer(), help="resize images to size×size when they are decoded (to the "
@@ -79,8 +89,8 @@ def read(argv: Sequence[str]) -> Namespace:
                         help="auto, timm, a torchvision name, a file, or none for random weights (auto)")  # fmt: skip
     parser.add_argument("--model.input_size", type=side, metavar="SIDE",
                         help="side of the views that the network is shown (that of its training)")  # fmt: skip
-    parser.add_argument("--bank.weak", type=integer(), default=2, metavar="N", help="weak views per image (2)")
-    parser.add_argument("--bank.strong", type=integer(), default=4, metavar="N", help="strong views per image (4)")
+    parser.add_argument("--bank.weak", type=integer(), metavar="N", help="weak views per image (2; 0 in shards)")
+    parser.add_argument("--bank.strong", type=integer(), metavar="N", help="strong views per image (4; 0 in shards)")
     parser.add_argument("--bank.lazy", action="store_true",
                         help="only the plain views now, the others when a selector keeps an image")  # fmt: skip
     parser.add_argument("--bank.batch_size", type=integer(), metavar="N",
@@ -92,7 +102,8 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--prune", type=integer(0), metavar="DAYS",
                         help="embed nothing; remove the banks that were not opened for so many days")  # fmt: skip
     parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
-    parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster; all cores if not given")
+    parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster (all cores); with --shards "
+                        "also without Ray (only this one)")  # fmt: skip
     return parser.read(argv)
 
 
@@ -101,12 +112,40 @@ def side(text: str) -> int | str:
     return text if "+" in text else integer()(text)
 
 
+def network_of(options: Namespace) -> Timm | Concat:
+    """The network that the options name, without its weights."""
+    arguments = {name: vars(options)[f"model.{name}"] for name in ("name", "weights", "input_size")}
+    with option_prefix("model"):
+        return cast(Timm | Concat, network_class(Timm, arguments)(**arguments))
+
+
+def write_shards(options: Namespace) -> None:
+    """Embed into a folder of shards and print what it holds."""
+    for name in ("root", "label_file", "bank.lazy", "bank.batch_size", "download"):
+        if vars(options)[name]:
+            raise UserError(f"--{name} has no meaning with --shards; leave it out")
+    began = time.perf_counter()
+    try:
+        shards = embed_shards(
+            options.data, options.shards, network_of(options), size=options.size,
+            mode="gray" if options.mode == "gray" else "rgb", weak=vars(options)["bank.weak"] or 0,
+            strong=vars(options)["bank.strong"] or 0, augment=options.augment, flip=options.flip != "false",
+            seed=options.seed, images=options.shard_images, backend=options.backend, workers=options.workers,
+            device=options.device, engine=options.engine, limits=limits_of(options), cache=options.cache,
+        )  # fmt: skip
+    except KeyboardInterrupt as stop:
+        raise Interrupted("interrupted; finished shards are kept, and the same command continues", 2) from stop
+    megabytes = sum(part.bytes for part in shards.parts) / 1e6
+    skipped = sum(part.skipped for part in shards.parts)
+    left_out = f", {skipped:,} could not be read" if skipped else ""
+    took = duration(time.perf_counter() - began)
+    print(f"{len(shards):,} images in {len(shards.parts):,} shards of {megabytes:,.1f} MB{left_out}; {took}")
+
+
 def make_bank(options: Namespace) -> Bank:
     """The bank, with what is embedded already."""
     chosen = vars(options)
-    arguments = {name: chosen[f"model.{name}"] for name in ("name", "weights", "input_size")}
-    with option_prefix("model"):
-        network = network_class(Timm, arguments)(**arguments)
+    network = network_of(options)
     limits = limits_of(options)
     size = options.size
     if size is None:  # as `train` does
@@ -118,7 +157,8 @@ def make_bank(options: Namespace) -> Bank:
         cache=options.cache, progress=True, label_file=options.label_file, intensity=options.intensity, limits=limits,
     )  # fmt: skip
     dataset = dataset.augmented(options.augment, None if options.flip is None else options.flip == "true")
-    config = BankConfig(**{name: chosen[f"bank.{name}"] for name in ("weak", "strong", "lazy", "batch_size")})
+    given = {name: chosen[f"bank.{name}"] for name in ("weak", "strong", "lazy", "batch_size")}
+    config = BankConfig(**{name: value for name, value in given.items() if value is not None})
     data = SSLData(dataset, from_given_labels(dataset.train.y))
     with option_prefix("model"):
         encoder, _ = make_encoder(network, dataset.shape, seed=options.seed)

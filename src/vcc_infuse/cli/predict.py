@@ -7,15 +7,18 @@ import glob
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, TextIO
 
 from tqdm.auto import tqdm
 
+from ..bank.shards import Shards
 from ..data.images.decode import SkippedImages
 from ..errors import UserError
-from ..inference.predictor import Prediction
+from ..inference.predictor import Prediction, Predictor
+from ..inference.shards import predict_shards
 from ..utils.io import reading, table_cell
 from .findings import at_cut, measured_on, suggested
 from .finished_run import add_common, check_output, image_predictor, run_parser, write_output
@@ -27,7 +30,8 @@ FEW = 0.5  # of the images: with fewer answers the run's own cut is mentioned
 def run(argv: Sequence[str]) -> int:
     """Write label, confidences and class probabilities of each image; the status is 1 if none can be read."""
     parser = run_parser("predict", "Label images with a trained run.")
-    parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, zips, images, or patterns ('*.png')")
+    parser.add_argument("images", metavar="IMAGES", nargs="*", help="folders, zips, images, or patterns ('*.png')")
+    parser.add_argument("--shards", metavar="BANK", help="folder of `embed --shards`, in place of IMAGES")
     parser.add_argument("--format", **one_of("csv", "jsonl"), help="format, if the name of the file does not show it")
     parser.add_argument("--abstain", type=number(0, 1), default=0.0, metavar="CONFIDENCE",
                         help="no label, only a best_label, where the calibrated confidence is lower")  # fmt: skip
@@ -37,14 +41,13 @@ def run(argv: Sequence[str]) -> int:
     add_common(parser, "file to write, .csv or .jsonl; - is the screen", "-")
     options = parser.read(argv)
     kind = options.format or ("jsonl" if options.output.endswith((".jsonl", ".ndjson")) else "csv")
+    if bool(options.images) == bool(options.shards):
+        raise UserError("predict needs IMAGES (folders, zips, images) or --shards with a folder of shards, one of them")
     paths = [path for pattern in options.images for path in expand(pattern)]
     check_output(options.output, options.overwrite, options.run, paths)
     predictor = image_predictor(options)
-    source = paths if len(paths) > 1 else paths[0]  # images of a single folder or zip are named by their path below it
     tally = Tally(options.unknown)
-    limits = limits_of(options)
-    answers = predictor.stream(source, options.batch_size, options.abstain, limits, unknown=options.unknown)
-    rows = tally.readable(answers)
+    rows = tally.readable(answers(predictor, paths, options))
     first = next(rows, None)
     if first is not None:
         judged = predictor.known is not None
@@ -54,6 +57,15 @@ def run(argv: Sequence[str]) -> int:
         )
     with reading(f"{options.run}/summary.json"):
         return tally.report(options.abstain, predictor.summary or {})
+
+
+def answers(predictor: Predictor, paths: Sequence[str], options: Namespace) -> Iterator[Prediction]:
+    """What the run says of the images, or of the rows of a sharded bank."""
+    cuts = {"abstain": options.abstain, "unknown": options.unknown}
+    if options.shards:
+        return predict_shards(predictor, Shards(options.shards), **cuts)
+    source = list(paths) if len(paths) > 1 else paths[0]  # of a single folder or zip, names are paths below it
+    return predictor.stream(source, options.batch_size, limits=limits_of(options), **cuts)
 
 
 def expand(pattern: str) -> list[str]:

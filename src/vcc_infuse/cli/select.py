@@ -17,10 +17,12 @@ from typing import TextIO
 import numpy as np
 import torch
 
+from ..bank.shards import Shards
 from ..data.images.decode import SkippedImages, image_chunks, open_images
 from ..data.images.store import Store, is_image
 from ..errors import UserError
 from ..inference.predictor import Predictor
+from ..inference.shards import on_shards
 from ..selectors import INFUSE
 from ..selectors.infuse.influence import influence
 from ..selectors.infuse.robust import HARMLESS_DRAW, random_scores
@@ -41,8 +43,13 @@ def run(argv: Sequence[str]) -> None:
     if predictor.direction is None:
         remedy = "train with --selector INFUSE (--selector.keep 1 trains on every example)"
         raise UserError(f"{options.run} stores no influence direction, because it was trained without INFUSE; {remedy}")
-    with open_images(options.pool, limits_of(options)) as store:
-        names, table = scan(predictor, store, options.threshold)
+    names: Sequence[str]
+    if options.shards:
+        shards = Shards(options.shards)
+        names, table = shards.names, scan_shards(predictor, shards, options.threshold)
+    else:
+        with open_images(options.pool, limits_of(options)) as store:
+            names, table = scan(predictor, store, options.threshold)
     kept = np.zeros(len(names), dtype=bool)
     kept[chosen(table, options, len(predictor.classes))] = True
     rows = table
@@ -58,7 +65,9 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     """The options, checked before anything is loaded."""
     about = "Rank a pool of images with a run trained with INFUSE, RobustINFUSE or AlignedINFUSE."
     parser = run_parser("select", about)
-    parser.add_argument("--pool", required=True, help="a folder or zip of images")
+    parser.add_argument("--pool", help="a folder or zip of images")
+    parser.add_argument("--shards", metavar="BANK", help="folder of `embed --shards`, in place of --pool; gradients "
+                        "come from a strong view if it has some, else from the plain one")  # fmt: skip
     parser.add_argument("--keep", type=number(0, 1, open_low=True), default=0.1, help="fraction to keep (0.1)")
     parser.add_argument("--threshold", type=number(0, 1), default=0.95, help="confidence of a pseudo label (0.95)")
     parser.add_argument("--strategy", **one_of("top", "drop_harmful"), default="top",
@@ -69,8 +78,10 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kept-only", action="store_true", help="write only the kept images, best first")
     add_common(parser, "CSV file to write; - is the screen", "-")
     options = parser.read(argv)
-    check_output(options.output, options.overwrite, options.run, [options.pool])
-    if Path(options.pool).is_file() and is_image(options.pool):
+    if bool(options.pool) == bool(options.shards):
+        raise UserError("select needs --pool with a folder or zip of images, or --shards with a folder of shards")
+    check_output(options.output, options.overwrite, options.run, [options.pool or options.shards])
+    if options.pool and Path(options.pool).is_file() and is_image(options.pool):
         raise UserError(f"--pool {options.pool}: one image cannot be ranked; give a folder or zip of images")
     return options
 
@@ -90,6 +101,17 @@ def scan(predictor: Predictor, store: Store, threshold: float) -> tuple[list[str
     if not tables:
         raise UserError(f"--pool: none of its {skipped.count} images can be read; give another folder or zip")
     return names, Scored.concat(tables)
+
+
+def scan_shards(predictor: Predictor, shards: Shards, threshold: float) -> Scored:
+    """One line per row of a sharded bank."""
+    model = on_shards(predictor, shards)
+    tables = []
+    with preserve_mode_and_rng(model.model, model.calibrator, device=model.device):
+        for start, x in shards.blocks():
+            seed_chunk(start)
+            tables.append(score_images(model, np.arange(start, start + len(x)), x, threshold))
+    return Scored.concat(tables)
 
 
 def chosen(table: Scored, options: argparse.Namespace, classes: int) -> np.ndarray:

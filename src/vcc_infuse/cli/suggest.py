@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from ..audit import NextLabel, suggest_from_images, suggest_from_run
+from ..audit import NextLabel, suggest_from_images, suggest_from_run, suggest_from_shards
 from ..errors import UserError
 from ..models import Timm
 from ..utils.io import table_cell
@@ -32,11 +32,13 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--model.input_size", type=integer(), metavar="SIDE", help="without RUN: side of its images")
     add_output(parser, "CSV file to write; - is the screen", "-")
     options = parser.read(argv)
-    if options.run is None and options.data is None:
-        raise UserError("suggest needs images: give RUN, the folder of a finished run, or --data with a folder or zip")
+    if options.run is None and (options.data is None) == (options.shards is None):
+        raise UserError("suggest needs images: give RUN, the folder of a finished run, or one of --data and --shards")
     check_output(options.output, options.overwrite, options.run, [options.data] if options.data else [])
     if options.run is not None:
         chosen = suggest_from_run(options.run, options.count, source=source_of(options))
+    elif options.shards is not None:
+        chosen = suggest_from_shards(options.shards, options.count, sample=options.sample)
     else:
         given = vars(options)
         network = Timm(*(given[f"model.{name}"] for name in ("name", "weights", "input_size")))

@@ -2,5 +2,6 @@
 
 from .export import export_model
 from .predictor import Predictor
+from .shards import predict_shards
 
-__all__ = ["Predictor", "export_model"]
+__all__ = ["Predictor", "export_model", "predict_shards"]

@@ -57,10 +57,13 @@ def read_known(model: Classifier, tensors: dict[str, Tensor]) -> KnownRows:
 def seen_features(model: nn.Module, known: KnownRows | None) -> Iterator[list[Tensor]]:
     """Collect what the trained layers are given while images pass, if there is something to compare it with."""
     batches: list[Tensor] = []
-    if known is None or not isinstance(model.backbone, Embedded):
+    if known is None:
         yield batches
         return
-    keep = model.backbone.layers.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0].float().cpu()))
+    whole = model.backbone
+    assert isinstance(whole, nn.Module)
+    layers = whole.layers if isinstance(whole, Embedded) else whole  # a model of features has no network before them
+    keep = layers.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0].float().cpu()))
     try:
         yield batches
     finally:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,11 +133,15 @@ class FileStore(FolderStore):
 
 
 class ZipStore(Store):
-    """A zip file; the stamp is size and checksum. Each thread has its own handle."""
+    """A zip file; the stamp is size and checksum. Each thread has its own handle.
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    `open_file` opens it where it is no file of this machine.
+    """
+
+    def __init__(self, path: Path, limits: Limits, open_file: Callable[[], BinaryIO] | None = None) -> None:
         self.path = path
         self.limits = limits
+        self._open_zip = open_file
         self._local = threading.local()
         self._open: list[zipfile.ZipFile] = []
         try:
@@ -152,7 +156,7 @@ class ZipStore(Store):
 
     def _zip(self) -> zipfile.ZipFile:
         if not hasattr(self._local, "zip"):
-            self._local.zip = zipfile.ZipFile(self.path)
+            self._local.zip = zipfile.ZipFile(self._open_zip() if self._open_zip else self.path)
             self._open.append(self._local.zip)
         handle: zipfile.ZipFile = self._local.zip
         return handle
