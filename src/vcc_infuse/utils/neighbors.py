@@ -32,8 +32,8 @@ class NearestRows:
     """
 
     def __init__(self, rows: Tensor, *, exact_up_to: int = EXACT_UP_TO) -> None:
-        many = len(rows) > exact_up_to and rows.device.type == "cpu"
-        self.graph: Any = _graph(rows) if many and _has_faiss(len(rows)) else None
+        many = rows.device.type == "cpu" and use_graph(len(rows), exact_up_to)
+        self.graph: Any = _graph(rows) if many else None
         self.columns = rows.float().T.contiguous() if self.graph is None else None
 
     def of(self, queries: Tensor, count: int) -> Tensor:
@@ -64,14 +64,15 @@ def _most_similar(similarity: Tensor, count: int) -> Tensor:
     return torch.cat([columns, rest], 1).gather(1, order)
 
 
-def _has_faiss(rows: int) -> bool:
-    if find_spec("faiss"):
-        return True
+def use_graph(rows: int, exact_up_to: int = EXACT_UP_TO) -> bool:
+    """Whether so many rows are searched approximately; without the extra `faiss` it warns of what that costs."""
+    if rows <= exact_up_to or find_spec("faiss"):
+        return rows > exact_up_to
     minutes = rows**2 / PAIRS_PER_SECOND / 60
     warnings.warn(
         f"comparing {rows:,} images with each other takes about {minutes:.0f} minutes; "
         "pip install 'vcc-infuse[faiss]' makes it far less",
-        stacklevel=4,
+        stacklevel=3,
     )
     return False
 
