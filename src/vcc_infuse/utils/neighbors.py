@@ -16,6 +16,10 @@ LINKS = 12  # of each row in the graph; more take memory and find hardly more
 BUILD_WIDTH = 40  # rows that are looked at to place one
 SEARCH_WIDTH = 64  # rows that are looked at to find the nearest of one
 ADDED = 2**16  # rows that are placed at a time
+DIRECTIONS = 128  # in which candidates are looked for
+CANDIDATES = 3  # for each row that is wanted
+CANDIDATE_BLOCK = 1024  # rows whose candidates are compared in full at a time
+SAMPLE = 4096  # rows that directions are taken from
 PAIRS_PER_SECOND = 3e8  # of the exact search, one thread, at width 64: for an estimate
 
 
@@ -45,6 +49,31 @@ class NearestRows:
         _, numbers = self.graph.search(queries.float().contiguous().numpy(), count)
         near = torch.from_numpy(numbers)
         return torch.where(near < 0, near[:, :1].clamp_min(0), near)  # where fewer were reached, the nearest again
+
+
+def nearest_of_all(rows: Tensor, count: int) -> Tensor:
+    """The nearest of all rows to each, itself included, of shape (rows, count), for more rows than can be compared.
+
+    A graph finds candidates in the directions of most variance; their distances are compared in full.
+    """
+    few = _main_coordinates(rows)
+    search = NearestRows(few, exact_up_to=0)
+    found = []
+    for part in torch.split(torch.arange(len(rows)), CANDIDATE_BLOCK):
+        candidates = search.of(few[part], min(CANDIDATES * count, len(rows)))
+        distance = (rows[candidates].float() - rows[part, None].float()).norm(dim=2)
+        found.append(candidates.gather(1, distance.topk(count, largest=False).indices))
+    return torch.cat(found)
+
+
+def _main_coordinates(rows: Tensor) -> Tensor:
+    """Coordinates along the directions of most variance of a sample, of shape (rows, at most 128), float16."""
+    if rows.shape[1] <= DIRECTIONS:
+        return rows.half()
+    sample = rows[:: -(-len(rows) // SAMPLE)].float()
+    center = sample.mean(0)
+    basis = torch.linalg.eigh((sample - center).T @ (sample - center)).eigenvectors[:, -DIRECTIONS:]
+    return torch.cat([((block.float() - center) @ basis).half() for block in torch.split(rows, ADDED)])
 
 
 def _most_similar(similarity: Tensor, count: int) -> Tensor:

@@ -87,5 +87,6 @@ def gradient_length(errors: Tensor, features: Tensor) -> Tensor:
     """
     rows, classes = errors.shape
     if rows * (classes + features.shape[1]) > classes * features.shape[1]:
-        return torch.linalg.vector_norm(rows * mean_gradient(errors, features))
+        whole: Tensor = torch.linalg.vector_norm(rows * mean_gradient(errors, features))
+        return whole
     return ((errors @ errors.T) * (features @ features.T + 1)).sum().clamp_min(0).sqrt()
