@@ -40,7 +40,7 @@ class FeatureMemory(nn.Module):
                 self.center.copy_(features.mean(0))
                 directions = torch.linalg.svd(features - self.center, full_matrices=False).Vh[: self.basis.shape[1]]
                 self.basis[:, : len(directions)] = directions.T
-        codes = F.normalize((features - self.center) @ self.basis)
+        codes = F.normalize(torch.addmm(self.center @ self.basis, features, self.basis, beta=-1))
         before = self.codes[ids].float()
         self.codes[ids] = torch.where(self.seen[ids][:, None], (before + codes) / 2, codes).half()
         self.seen[ids] = True
