@@ -89,7 +89,7 @@ def match_pooled(
 
 
 def in_order(values: Tensor) -> Tensor:
-    """Values sorted along the last dimension, NaN last: on the CPU by NumPy, which takes a tenth of the time."""
+    """Values sorted along the last dimension, NaN last: on the CPU by NumPy, which is 2 to 30 times faster."""
     if values.device.type != "cpu":
         return values.sort().values
     return torch.from_numpy(np.sort(values.detach().numpy()))

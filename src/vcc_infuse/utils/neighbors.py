@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 EXACT_UP_TO = 50_000  # rows; up to here the exact search takes seconds (results/growth/neighbors.md)
@@ -15,6 +16,7 @@ GROUP = 64  # columns of which only the best is looked at first
 LINKS = 12  # of each row in the graph; more take memory and find hardly more
 BUILD_WIDTH = 40  # rows that are looked at to place one
 SEARCH_WIDTH = 64  # rows that are looked at to find the nearest of one
+LANES = 16
 ADDED = 2**16  # rows that are placed at a time
 DIRECTIONS = 128  # in which candidates are looked for
 CANDIDATES = 3  # for each row that is wanted
@@ -46,7 +48,7 @@ class NearestRows:
             found = [_most_similar(block @ self.columns, count) for block in torch.split(queries.float(), BLOCK)]
             return torch.cat(found)
         self.graph.hnsw.efSearch = max(SEARCH_WIDTH, 2 * count)
-        _, numbers = self.graph.search(queries.float().contiguous().numpy(), count)
+        _, numbers = self.graph.search(_padded(queries), count)
         near = torch.from_numpy(numbers)
         return torch.where(near < 0, near[:, :1].clamp_min(0), near)  # where fewer were reached, the nearest again
 
@@ -110,14 +112,19 @@ def _graph(rows: Tensor) -> Any:
     import faiss as typed
 
     faiss: Any = typed  # its stubs do not know that kinds of quantizers are numbers
-    graph = faiss.IndexHNSWSQ(rows.shape[1], faiss.ScalarQuantizer.QT_fp16, LINKS)
+    graph = faiss.IndexHNSWSQ(_padded(rows[:1]).shape[1], faiss.ScalarQuantizer.QT_fp16, LINKS)
     graph.hnsw.efConstruction = BUILD_WIDTH
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # with several the graph depends on their order, and no run could be repeated
     try:
-        graph.train(rows[:1].float().numpy())
+        graph.train(_padded(rows[:1]))
         for block in torch.split(rows, ADDED):
-            graph.add(block.float().contiguous().numpy())
+            graph.add(_padded(block))
     finally:
         faiss.omp_set_num_threads(threads)
     return graph
+
+
+def _padded(rows: Tensor) -> Any:
+    """Rows for faiss, with zeros up to a width that its vector instructions need: others take four times as long."""
+    return F.pad(rows.float(), (0, -rows.shape[1] % LANES)).contiguous().numpy()
