@@ -10,6 +10,7 @@ from sklearn.semi_supervised import LabelSpreading as Spreading
 
 from tests.helpers.blobs import blobs
 from vcc_infuse import MLP, Identity, LabelSpreading, LinearProbe, OptionError, Predictor, SmallConv, SSLData, Trainer
+from vcc_infuse.algorithms import baselines
 from vcc_infuse.algorithms.baselines import NeighborVotes
 from vcc_infuse.models import Classifier
 from vcc_infuse.models.linear_probe import fit_probe, standardized_probe
@@ -78,6 +79,20 @@ def test_separate_blobs_are_labeled_as_by_scikit_learn_exactly():
     own.fit(x[:200].numpy(), torch.cat([y[:12], torch.full((188,), -1)]).numpy())
     assert np.array_equal(model(x[12:200].float()).logits.argmax(1).numpy(), own.transduction_[12:])
     assert np.array_equal(model(x[200:].float()).logits.argmax(1).numpy(), own.predict(x[200:].numpy()))
+
+
+@pytest.mark.parametrize("width", [8, 150])
+def test_many_rows_are_spread_over_a_graph_as_over_all_pairs(width, monkeypatch):
+    pytest.importorskip("faiss")
+    x, y = blobs(600, width=width, noise=0.5)
+    exact = solve(LabelSpreading(), x[:12], y[:12], x[12:])
+    monkeypatch.setattr(baselines, "use_graph", lambda rows: True)
+    monkeypatch.setattr(baselines, "COLUMNS", 70)
+    model = solve(LabelSpreading(), x[:12], y[:12], x[12:])
+    same = (model.backbone.spread - exact.backbone.spread).abs().amax(1) < 1e-3
+    assert same.float().mean() > 0.95
+    answers, expected = (one(x.float()).logits.softmax(1) for one in (model, exact))
+    assert ((answers - expected).abs().amax(1) < 1e-3).float().mean() > 0.95
 
 
 def test_alpha_decides_how_much_comes_from_neighbors():

@@ -131,3 +131,43 @@ def test_pairs_of_similar_features_can_need_similar_hashes():
     assert group.tolist() == [0, 0, 0, 3]
     assert find_duplicates(rows, hashes=hashes, hash_bits=0, confirm_bits=10).group.tolist() == [0, 0, 0, 3]
     assert find_duplicates(rows, hashes=hashes, hash_bits=0, confirm_bits=9).group.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("threshold", [0.6, 0.9, 0.99])
+def test_likely_pairs_find_nearly_all_copies_and_nothing_else(messy, threshold):
+    pytest.importorskip("faiss")
+    group, cosine = slow_groups(messy, threshold)
+    result = find_duplicates(messy, threshold=threshold, exact_up_to=0)
+    has_copy = cosine.max(1) >= threshold
+    assert (result.partner[has_copy] == cosine.argmax(1)[has_copy]).mean() >= 0.95
+    assert (result.partner[~has_copy] == -1).all()
+    assert (result.group == group).mean() >= 0.95
+    assert (group[result.group] == group).all()  # what is joined belongs together
+
+
+def test_likely_pairs_join_more_exact_copies_than_a_search_returns():
+    pytest.importorskip("faiss")
+    rows = np.random.default_rng(0).normal(size=(60, 12))
+    many = np.concatenate([rows, np.repeat(rows[:2], 300, axis=0)])
+    result = find_duplicates(many, exact_up_to=0, threshold=0.999)
+    assert (result.group[60:] == np.repeat([0, 1], 300)).all()
+    assert (result.group[:60] == np.arange(60)).all()
+
+
+def test_likely_pairs_of_hashes_against_all_pairs():
+    """Copies whose features are not near: a few bits of one of the hashes differ."""
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    originals = rng.integers(0, 2**63, (200, 2), dtype=np.uint64)
+    flips = np.bitwise_or.reduce(np.uint64(1) << rng.integers(0, 64, (200, 4), dtype=np.uint64), axis=1)
+    other = rng.integers(0, 2**63, 200, dtype=np.uint64)
+    copies = np.stack([np.where(np.arange(200) % 2, originals[:, 0] ^ flips, other), originals[:, 1] ^ flips], axis=1)
+    rows = rng.normal(size=(400, 64))
+    rows[200:] = rows[:200] + 1.2 * rng.normal(size=(200, 64))  # a cosine near 0.64
+    hashes = np.concatenate([originals, copies])
+    exact = find_duplicates(rows, hashes=hashes, hash_bits=6)
+    result = find_duplicates(rows, hashes=hashes, hash_bits=6, exact_up_to=0)
+    joined = exact.partner >= 0
+    assert joined.mean() > 0.9
+    assert (result.partner[joined] == exact.partner[joined]).mean() >= 0.95
+    assert (result.partner[~joined] == -1).all()

@@ -1,10 +1,11 @@
 """What semi-supervised methods are compared with: training on labels alone, a linear probe, label spreading."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,9 +13,12 @@ from ..models import Backbone, Classifier
 from ..models.classifier import set_up
 from ..models.linear_probe import probe_on
 from ..types import Losses, Step
+from ..utils.neighbors import nearest_of_all, use_graph
 from ..utils.params import integer, number
 from .base import Algorithm
 from .ops import labeled_loss
+
+COLUMNS = 2**16  # stored rows that new images are compared with at a time
 
 
 class Supervised(Algorithm):
@@ -95,7 +99,8 @@ class LabelSpreading(ClosedForm):
         rows = torch.cat([labeled, pool])
         targets = torch.cat([y, torch.full((len(pool),), -1)])
         near = min(self.n_neighbors, len(rows))
-        spreading = Spreading("knn", n_neighbors=near, alpha=self.alpha, max_iter=self.max_iter)
+        kernel = neighbor_kernel(rows, near) if use_graph(len(rows)) else "knn"
+        spreading = Spreading(kernel, n_neighbors=near, alpha=self.alpha, max_iter=self.max_iter)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "not converged" and divisions by the labels of isolated images
             spreading.fit(rows.float().numpy(), targets.numpy())
@@ -106,6 +111,16 @@ class LabelSpreading(ClosedForm):
         nn.init.eye_(head.weight)
         nn.init.zeros_(head.bias)
         return Classifier(votes, head)
+
+
+def neighbor_kernel(rows: Tensor, count: int) -> Callable[..., Any]:
+    """What scikit-learn's kernel "knn" computes, found by a graph instead of all pairs."""
+    from scipy.sparse import csr_matrix
+
+    near = nearest_of_all(rows, count).int().numpy().ravel()
+    ends = np.arange(len(rows) + 1) * count
+    links = csr_matrix((np.ones(len(near), np.float32), near, ends), shape=(len(rows), len(rows)))
+    return lambda *_: links
 
 
 class NeighborVotes(Backbone):
@@ -133,5 +148,13 @@ class NeighborVotes(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         """Log probabilities."""
         features: Tensor = self.encoder(x)
-        near = torch.cdist(features.float(), self.stored.float()).topk(self.n_neighbors, largest=False).indices
+        best: list[Tensor] = []
+        places: list[Tensor] = []
+        for start in range(0, self.rows, COLUMNS):  # in parts, because a batch against many rows takes gigabytes
+            part = self.stored[start : start + COLUMNS].float()
+            top = torch.cdist(features.float(), part).topk(min(self.n_neighbors, len(part)), largest=False)
+            best.append(top.values)
+            places.append(top.indices + start)
+        order = torch.cat(best, 1).topk(self.n_neighbors, largest=False).indices
+        near = torch.cat(places, 1).gather(1, order)
         return self.spread[near].mean(1).clamp(min=1e-6).log()

@@ -45,6 +45,8 @@ class Stream:
         size = len(self.ids)
         first = start // size
         last = (start + count - 1) // size
+        if first == last:  # most steps: a whole permutation is not copied
+            return self._permutation(first)[start - first * size :][:count].copy()
         joined = np.concatenate([self._permutation(number) for number in range(first, last + 1)])
         return joined[start - first * size :][:count]
 

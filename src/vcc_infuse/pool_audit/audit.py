@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, check_range
-from .arrays import check_features, check_labels, distances, unit
+from .arrays import blocks, check_features, check_labels, distances, unit
 from .curve import LearningCurve, learning_curve
 from .doubtful import find_doubtful_labels
 from .duplicates import conflicting_labels, find_duplicates
 from .ridge import fit_ridge, leave_one_out
 from .shares import ClassShares, estimate_shares
 from .suggest import suggest_labels
-from .unknown import ALPHA, KnownRows, Unknown, foreign_clusters
+from .unknown import ALPHA, KnownRows, Unknown, block_for, foreign_clusters
 
 DOUBT = 0.5  # probability of a wrong label from which on it is listed
 
@@ -105,11 +105,14 @@ class AuditedImages:
         rows = self.rows("labeled")
         return unit(self.features[rows]), np.asarray(self.labels[rows], np.int64)
 
-    def nearest_class(self, row: int) -> str:
-        """Class of the labeled image that is most similar."""
+    def nearest_classes(self, rows: np.ndarray) -> list[str]:
+        """For each of these rows, the class of the labeled image that is most similar."""
         known, labels = self.labeled()
-        nearest = int(labels[distances(unit(self.features[row : row + 1]), known)[0].argmin()])
-        return str(self.classes[nearest])
+        found: list[str] = []
+        for part in blocks(len(rows), block_for(len(known))):
+            nearest = labels[distances(unit(self.features[rows[part]]), known).argmin(1)]
+            found += [str(self.classes[label]) for label in nearest]
+        return found
 
 
 @dataclass(frozen=True)
@@ -211,20 +214,23 @@ def next_labels(images: AuditedImages, count: int, foreign: Any = None) -> list[
             foreign = pool[KnownRows.of(images.labeled()[0]).judge(images.features[pool]).p <= ALPHA]
         candidates = np.flatnonzero((labels < 0) & ~np.isin(train, foreign))
         chosen = suggest_labels(rows, labels, candidates=candidates, **options) if len(candidates) else chosen
-    columns = zip(train[chosen.rows].tolist(), chosen.reasons, chosen.scores.tolist(), strict=True)
-    return [NextLabel(images.names[row], why, score, images.nearest_class(row)) for row, why, score in columns]
+    places = train[chosen.rows]
+    names = [images.names[row] for row in places.tolist()]
+    columns = zip(names, chosen.reasons, chosen.scores.tolist(), images.nearest_classes(places), strict=True)
+    return [NextLabel(*column) for column in columns]
 
 
 def _unknown(images: AuditedImages, rows: np.ndarray, unknown: Unknown, alpha: float) -> list[Issue]:
     clusters = foreign_clusters(images.features[rows], unknown, alpha=alpha) if len(rows) else []
     group = {int(place): f"foreign {number}" for number, item in enumerate(clusters, 1) for place in item.rows}
     places = np.flatnonzero(unknown.p <= alpha)
+    places = places[np.argsort(-unknown.score[places], kind="stable")]
     lines = []
-    for place in places[np.argsort(-unknown.score[places], kind="stable")].tolist():
-        row = int(rows[place])
+    for place, nearest in zip(places.tolist(), images.nearest_classes(rows[places]), strict=True):
         new = "a new class, or leave it out" if place in group else "leave it out"
-        text = f"of no class (p = {unknown.p[place]:.3f}, nearest is {images.nearest_class(row)})? {new}"
-        lines.append(Issue(images.names[row], "unknown", float(unknown.score[place]), group.get(place, ""), text))
+        text = f"of no class (p = {unknown.p[place]:.3f}, nearest is {nearest})? {new}"
+        name = images.names[rows[place]]
+        lines.append(Issue(name, "unknown", float(unknown.score[place]), group.get(place, ""), text))
     return lines
 
 

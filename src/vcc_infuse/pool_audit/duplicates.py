@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ..errors import UserError, check_integer, check_range
+from ..utils.neighbors import NearestRows, use_graph
 from .arrays import blocks, check_features, check_labels, main_directions, unit
 
 if TYPE_CHECKING:
@@ -21,6 +23,11 @@ PAIR_BLOCK = 2048
 CROWDED = 2**16  # pairs of a block above which all of it is compared at once
 PENDING = 2**20  # pairs that are collected before groups are joined
 SKETCH = 64  # dimensions in which pairs are compared first
+EXACT_UP_TO = 20_000  # rows; of more, only likely pairs are compared (results/growth/neighbors.md)
+LIKELY = 2**16  # likely pairs that are compared at a time
+NEAR = 16  # nearest rows that may be copies
+BESIDE = 8  # rows behind a row in an order of hashes that may be copies
+TURNS = (0, 16, 32, 48)  # bits from which on hashes are put in order
 
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -58,11 +65,14 @@ def find_duplicates(
     hashes: np.ndarray | None = None,
     hash_bits: int = HASH_BITS,
     confirm_bits: int = 64,
+    exact_up_to: int = EXACT_UP_TO,
 ) -> Duplicates:
-    """Group rows whose cosine reaches the threshold, exactly and in bounded memory.
+    """Group rows whose cosine reaches the threshold, in bounded memory.
 
     All pairs are compared in 65 dimensions first. There the product is an upper bound of the cosine, so that no pair
-    is missed and few remain to be compared in full.
+    is missed and few remain to be compared in full. Of more than `exact_up_to` rows, only the nearest in these
+    dimensions and those next to each other in an order of the hashes are compared, which needs the extra `faiss` and
+    takes time in proportion to the rows. All pairs that it finds are copies; it may miss a few.
 
     Args:
         features: of shape (rows, width), as `unit_rows` makes them.
@@ -72,6 +82,7 @@ def find_duplicates(
         hash_bits: of 64 bits, how many may differ, in one of the two hashes.
         confirm_bits: how many may differ in pairs that reach the threshold. Fewer than 64 keep features that tell
             images badly apart from joining different ones.
+        exact_up_to: rows of which all pairs are compared.
 
     >>> find_duplicates([[1.0, 0.0], [0.0, 1.0], [0.99, 0.01]]).group.tolist()
     [0, 1, 0]
@@ -88,7 +99,8 @@ def find_duplicates(
     partner = np.full(len(rows), -1)
     similarity = np.full(len(rows), -np.inf)
     pending: list[np.ndarray] = []
-    for first, second, cosine in _similar_pairs(rows, threshold, hashes, (hash_bits, confirm_bits)):
+    find_pairs = _likely_pairs if use_graph(len(rows), exact_up_to) else _similar_pairs
+    for first, second, cosine in find_pairs(rows, threshold, hashes, (hash_bits, confirm_bits)):
         _note_best(partner, similarity, first, second, cosine)
         pending.append(np.stack([first, second]))
         if sum(pairs.shape[1] for pairs in pending) > PENDING:
@@ -191,11 +203,60 @@ def _confirm(rows: np.ndarray, top: int, side: int, near: np.ndarray, threshold:
         yield top + first, side + second, product[first, second]
     elif count:
         first, second = np.nonzero(near)
-        cosine = np.empty(count, np.float32)
-        for part in blocks(count):
-            cosine[part] = np.einsum("ij,ij->i", unit(rows[top + first[part]]), unit(rows[side + second[part]]))
-        kept = cosine >= threshold
-        yield top + first[kept], side + second[kept], cosine[kept]
+        yield _copies(rows, top + first, side + second, threshold)
+
+
+def _copies(rows: np.ndarray, first: np.ndarray, second: np.ndarray, threshold: float) -> Pairs:
+    """Those of some pairs whose cosine reaches the threshold."""
+    cosine = np.empty(len(first), np.float32)
+    for part in blocks(len(first)):
+        cosine[part] = np.einsum("ij,ij->i", unit(rows[first[part]]), unit(rows[second[part]]))
+    kept = cosine >= threshold
+    return first[kept], second[kept], cosine[kept]
+
+
+def _likely_pairs(
+    rows: np.ndarray, threshold: float, hashes: np.ndarray | None, bits: tuple[int, int]
+) -> Iterator[Pairs]:
+    """Pairs that are copies, and their cosines, among those that are likely to be; some come twice."""
+    sketch = _sketch(rows).astype(np.float16)
+    for first, second in _near_pairs(sketch):
+        bound = np.einsum("ij,ij->i", sketch[first], sketch[second], dtype=np.float32)
+        near = bound >= threshold - 1e-2  # half precision must not lose a pair
+        if hashes is not None and bits[1] < 64:
+            near &= hash_distance(hashes[first], hashes[second]) <= bits[1]
+        yield _copies(rows, first[near], second[near], threshold)
+    if hashes is None:
+        return
+    for first, second in _pairs_of_hashes(hashes):
+        same = hash_distance(hashes[first], hashes[second]) <= bits[0]
+        yield _copies(rows, first[same], second[same], LOOSE)
+
+
+def _near_pairs(sketch: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Each row and its nearest in the sketch, which are no farther there than in full, and exact copies in a chain."""
+    search = NearestRows(torch.from_numpy(sketch), exact_up_to=0)
+    for part in blocks(len(sketch)):
+        near = search.of(torch.from_numpy(sketch[part]), min(NEAR, len(sketch))).numpy()
+        first = np.repeat(np.arange(part.start, part.stop), near.shape[1])
+        other = first != near.ravel()
+        yield first[other], near.ravel()[other]
+    # Among more exact copies than links a search may end: in order of any number of theirs they are next to each other.
+    yield from _next_to_each_other(np.argsort(sketch.sum(1, dtype=np.float32), kind="stable"), 1)
+
+
+def _pairs_of_hashes(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows that are next to each other when one of their hashes is put in order from one of four bits on."""
+    for column in hashes.T:
+        for turn in TURNS:
+            turned = (column << np.uint64(turn)) | (column >> np.uint64((64 - turn) % 64))
+            yield from _next_to_each_other(np.argsort(turned, kind="stable"), BESIDE)
+
+
+def _next_to_each_other(order: np.ndarray, reach: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for step in range(1, min(reach, len(order) - 1) + 1):
+        for part in blocks(len(order) - step, LIKELY):
+            yield order[:-step][part], order[step:][part]
 
 
 def _signs(hashes: np.ndarray) -> np.ndarray:

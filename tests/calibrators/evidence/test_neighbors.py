@@ -1,11 +1,16 @@
 """Neighbors against scikit-learn, and their mean prediction against a loop."""
 
+from functools import partial
+
+import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.neighbors import NearestNeighbors
 
+from vcc_infuse.calibrators.evidence import neighbors as module
 from vcc_infuse.calibrators.evidence.neighbors import FeatureMemory, mean_over, support_of
 from vcc_infuse.calibrators.history import History, Visit
+from vcc_infuse.utils.neighbors import NearestRows
 
 POOL, LABELED, WIDTH = 60, 5, 12
 
@@ -71,6 +76,25 @@ def test_among_exact_copies_an_image_still_has_other_neighbors():
 def test_before_anything_was_seen_no_image_has_neighbors():
     memory, history = FeatureMemory(20, labeled=0, width=4, code_size=4, neighbors=3), History(20, 2)
     assert not mean_over(memory.look_up(torch.randn(5, 4)), history).known.any()
+
+
+def test_parts_of_the_pool_are_looked_up_as_the_whole(monkeypatch):
+    memory, features = filled()
+    memory.seen[5:9] = False
+    whole = memory.look_up(features + 0.1)
+    monkeypatch.setattr(module, "COLUMNS", 7)
+    assert torch.equal(memory.look_up(features + 0.1), whole)
+    assert not torch.isin(whole, torch.arange(5, 9)).any()
+
+
+def test_a_large_pool_is_searched_by_a_graph_without_the_image_itself(monkeypatch):
+    pytest.importorskip("faiss")
+    exact, _ = filled()
+    monkeypatch.setattr(module, "NearestRows", partial(NearestRows, exact_up_to=10))
+    graph, _ = filled()
+    assert (graph.nearest == exact.nearest).float().mean() > 0.95
+    assert (graph.nearest[:POOL] != torch.arange(POOL)[:, None]).all()
+    assert graph.found.all()
 
 
 def test_new_images_find_their_twins():

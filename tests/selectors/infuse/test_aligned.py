@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from vcc_infuse.errors import OptionError
 from vcc_infuse.selectors import AlignedINFUSE
-from vcc_infuse.selectors.infuse.aligned import aligned
+from vcc_infuse.selectors.infuse.aligned import aligned, sum_over_classes
 from vcc_infuse.selectors.pool import SAMPLE
 from vcc_infuse.utils.seeding import seed_chunk
 
@@ -69,6 +69,21 @@ def test_gradient_is_that_of_each_class_in_pool_and_labels(make_pool, eval_mode)
     for _, x, y in pool.labeled_chunks(1):
         expected = expected + of_each_class(pool, pool.model(x).logits, F.one_hot(y, 10).float(), y)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_few_and_many_rows_of_a_class_count_the_same(classes):
+    """Against the outer products themselves; with 40 classes the inner products of the rows are what is computed."""
+    generator = torch.Generator().manual_seed(0)
+    errors = torch.randn(120, classes, generator=generator)
+    features = torch.randn(120, 30, generator=generator)
+    labels = torch.randint(0, classes - 1, (120,), generator=generator)
+    expected = 0
+    for label in labels.unique():
+        own = labels == label
+        gradient = torch.einsum("nc,nw->cw", errors[own], F.pad(features[own], (0, 1), value=1.0))
+        expected = expected + gradient / gradient.norm()
+    torch.testing.assert_close(sum_over_classes(errors, features, labels), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_class_that_is_named_too_often_is_chosen_less(make_pool, eval_mode):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...utils.device import to_float64
+from ..scale_matching import in_order
 
 # Normal priors: mean and standard deviation.
 WEIGHT = 1.5  # of all weights together
@@ -54,7 +55,7 @@ class NormalScores(nn.Module):
         places = (self.cursor + torch.arange(len(probs), device=probs.device)) % REMEMBERED
         self.values[:, places] = probs.T
         self.cursor.add_(len(probs)).remainder_(REMEMBERED)
-        self.ordered.copy_(self.values.nan_to_num(torch.inf).sort(1).values)
+        self.ordered.copy_(in_order(self.values.nan_to_num(torch.inf)))
         self.known.copy_((~self.values.isnan()).sum(1, keepdim=True))
 
     def forward(self, probs: Tensor) -> Tensor:

@@ -4,9 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...utils.neighbors import NearestRows
 from ..history import History, Visit
 
-CHUNK = 128  # rows compared with the whole pool at a time: their similarities should fit into a cache
+CHUNK = 8192  # rows whose neighbors are looked up at a time
+COLUMNS = 2**16  # pool rows that new images are compared with at a time
 
 
 class FeatureMemory(nn.Module):
@@ -38,25 +40,31 @@ class FeatureMemory(nn.Module):
                 self.center.copy_(features.mean(0))
                 directions = torch.linalg.svd(features - self.center, full_matrices=False).Vh[: self.basis.shape[1]]
                 self.basis[:, : len(directions)] = directions.T
-        codes = F.normalize((features - self.center) @ self.basis)
+        codes = F.normalize(torch.addmm(self.center @ self.basis, features, self.basis, beta=-1))
         before = self.codes[ids].float()
         self.codes[ids] = torch.where(self.seen[ids][:, None], (before + codes) / 2, codes).half()
         self.seen[ids] = True
 
     @torch.no_grad()
     def find_neighbors(self) -> None:
-        """Find the nearest neighbors of all examples seen so far, among the pool examples seen so far."""
-        pool = self._seen_pool()
+        """Find the nearest neighbors of all examples seen so far, among the pool examples seen so far.
+
+        Exact up to 50,000 pool examples; see `NearestRows`.
+        """
+        pool = self.seen[: self.pool].nonzero()[:, 0]
         rows = self.seen.nonzero()[:, 0]
         if len(pool) < self.neighbors + 2:
             return
-        target = self._target(pool)
+        search = NearestRows(self._unit_codes(pool))
         for some in torch.split(rows, CHUNK):
-            close = pool[nearest(F.normalize(self.codes[some].float()), target, self.neighbors + 1)]
-            itself = torch.where((some < self.pool)[:, None], close == some[:, None], False)
-            itself[:, -1] |= (some < self.pool) & ~itself.any(1)  # among more exact copies than neighbors
-            itself[:, 0] |= some >= self.pool  # the pool usually holds the labeled images as well
-            self.nearest[some] = close[~itself].view(len(some), -1).int()
+            close = pool[search.of(self._unit_codes(some), self.neighbors + 1)]
+            itself = close == some[:, None]
+            # Among more exact copies than neighbors it may not be found; the last goes then. A labeled image has no
+            # place in the pool, but the pool usually holds it as well, as the first.
+            dropped = torch.where(itself.any(1), itself.int().argmax(1), self.neighbors)
+            dropped = torch.where(some < self.pool, dropped, 0)
+            kept = torch.arange(self.neighbors, device=some.device)
+            self.nearest[some] = close.gather(1, kept + (kept >= dropped[:, None])).int()
         self.found[rows] = True
 
     def look_up(self, features: Tensor) -> Tensor:
@@ -65,25 +73,26 @@ class FeatureMemory(nn.Module):
         Of fixed shapes, so that it can be exported.
         """
         codes = F.normalize((features - self.center) @ self.basis)
-        similarity = codes @ F.normalize(self.codes[: self.pool].float()).T
-        similarity = similarity.masked_fill(~self.seen[: self.pool], -2.0)
-        return similarity.topk(min(self.neighbors, self.pool)).indices
+        best: list[Tensor] = []
+        places: list[Tensor] = []
+        for start in range(0, self.pool, COLUMNS):  # in parts, because a batch against a large pool takes gigabytes
+            part = slice(start, min(start + COLUMNS, self.pool))
+            similarity = codes @ F.normalize(self.codes[part].float()).T
+            similarity = similarity.masked_fill(~self.seen[part], -2.0)
+            top = similarity.topk(min(self.neighbors, part.stop - start))
+            best.append(top.values)
+            places.append(top.indices + start)
+        order = torch.cat(best, 1).topk(min(self.neighbors, self.pool)).indices
+        return torch.cat(places, 1).gather(1, order)
 
-    def _seen_pool(self) -> Tensor:
-        return self.seen[: self.pool].nonzero()[:, 0]
-
-    def _target(self, pool: Tensor) -> Tensor:
-        return F.normalize(self.codes[pool].float()).T.contiguous()
+    def _unit_codes(self, ids: Tensor) -> Tensor:
+        codes = self.codes[ids].float()
+        return codes.div_(codes.norm(dim=1, keepdim=True).clamp_min_(1e-12))
 
     def mean_prediction(self, ids: Tensor, history: History, now: int) -> Visit:
         """The mean of the last predictions for the neighbors of examples; unknown where there are none."""
         mean = mean_over(self.nearest[ids].long(), history, now)
         return Visit(mean.probs, mean.known & self.found[ids])
-
-
-def nearest(codes: Tensor, target: Tensor, count: int) -> Tensor:
-    """The columns of `target` most similar to each row, in order; exact, by one matrix product."""
-    return (codes @ target).topk(count).indices
 
 
 def mean_over(nearest: Tensor, history: History, now: int = 0) -> Visit:

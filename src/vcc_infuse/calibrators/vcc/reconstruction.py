@@ -30,6 +30,11 @@ def layers(inputs: int, outputs: int) -> nn.Sequential:
     return net.append(last)
 
 
+def product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear layer whose product is computed in the type of the inputs, and all the rest in float32."""
+    return F.linear(inputs, weight.to(inputs.dtype)).float() + bias
+
+
 class Reconstruction(nn.Module):
     """Maps class probabilities (batch, classes) and features (batch, width) to the confidence (batch,).
 
@@ -55,21 +60,25 @@ class Reconstruction(nn.Module):
         """Loss of the target, which is one confidence (batch,) or one distribution (batch, classes) per row."""
         return self._loss(probs, *self._first_layer(probs, features), target)
 
-    def learn(self, probs: Tensor, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """`confidence`, without gradient, and `loss`; they share the first layer, which is most of the work."""
-        inputs, hidden = self._first_layer(probs, features)
+    def learn(self, probs: Tensor, features: Tensor, target: Tensor, *, coarse: bool = False) -> tuple[Tensor, Tensor]:
+        """`confidence`, without gradient, and `loss`; they share the first layer, which is most of the work.
+
+        If `coarse`, the products with the inputs are computed in bfloat16.
+        """
+        inputs, hidden = self._first_layer(probs, features, coarse)
         with torch.no_grad():
             confidence = self._confidence(probs, hidden)
         return confidence, self._loss(probs, inputs, hidden, target)
 
-    def _first_layer(self, probs: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _first_layer(self, probs: Tensor, features: Tensor, coarse: bool = False) -> tuple[Tensor, Tensor]:
         """The inputs, and the decoder's first layer at z = 0. The share of z is added later.
 
         Only z has a gradient; in one product with the other inputs, theirs would be computed for nothing.
         """
         inputs = torch.cat([probs, self.normalize(features.float())], 1)
+        inputs = inputs.bfloat16() if coarse else inputs
         first = cast(nn.Linear, self.decoder[0])
-        return inputs, F.linear(inputs, first.weight[:, : inputs.shape[1]], first.bias)
+        return inputs, product(inputs, first.weight[:, : inputs.shape[1]], first.bias)
 
     def _logits(self, probs: Tensor, hidden: Tensor) -> Tensor:
         change: Tensor = self.decoder[1:](hidden)
@@ -87,7 +96,8 @@ class Reconstruction(nn.Module):
         """The negative ELBO, NLL + KL; with the minus sign as printed it would have no minimum."""
         if self.encoder is None:
             return self._nll(self._logits(probs, hidden), target)
-        mean, log_var = self.encoder(inputs).chunk(2, 1)
+        first = cast(nn.Linear, self.encoder[0])
+        mean, log_var = self.encoder[1:](product(inputs, first.weight, first.bias)).chunk(2, 1)
         log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far beyond any use and still safe from overflow
         z = mean + torch.randn_like(mean) * (log_var / 2).exp()
         hidden = hidden + F.linear(z, cast(nn.Linear, self.decoder[0]).weight[:, -z.shape[1] :])

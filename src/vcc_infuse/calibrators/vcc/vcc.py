@@ -207,8 +207,11 @@ class VCC(Calibrator):
         if self.joint:
             attached = outputs.with_gradient or step.forward_eval(images, gradient=True)
             return self.reconstructed(probs, features), self.loss(attached, target)
-        with torch.autocast(target.device.type, enabled=False):
-            confidence, loss = self.network.learn(probs, features.float(), self._goal(probs, target))
+        kind = target.device.type
+        coarse = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+        with torch.autocast(kind, enabled=False):
+            goal = self._goal(probs, target)
+            confidence, loss = self.network.learn(probs, features.float(), goal, coarse=coarse)
         return confidence, self.weight * loss
 
     def _goal(self, probs: Tensor, target: Tensor) -> Tensor:
