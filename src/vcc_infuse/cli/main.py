@@ -65,6 +65,7 @@ def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: 
     if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        check_working_directory()
         words = import_files(words)
         return run(words) or 0
     except SystemExit as leave:  # how argparse leaves after --help
@@ -77,6 +78,14 @@ def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: 
         if getattr(fault, "every_process", False) or is_first_process():
             print(f"{prog}: {' '.join(line.splitlines())}", file=sys.stderr)  # a file name may hold line breaks
         return status
+
+
+def check_working_directory() -> None:
+    """Refuse to start in a deleted folder, where libraries end the process with messages of their own."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as gone:
+        raise UserError("the working directory no longer exists; change to another one") from gone
 
 
 def import_files(words: Sequence[str]) -> list[str]:
