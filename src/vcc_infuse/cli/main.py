@@ -114,7 +114,7 @@ def import_file(name: str) -> None:
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return
     if loaded is not None or not module_name.isidentifier() or importlib.util.find_spec(module_name) is not None:
-        raise UserError(f"--import {name}: {module_name} is no name or that of another module; rename the file")
+        raise UserError(f"--import {name}: {module_name} is not a valid module name, or is already taken; rename the file")
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -131,7 +131,7 @@ def dispatch(words: list[str]) -> int | None:
     """Import the command and run it with the other words."""
     for word in words:
         if "\0" in word:
-            raise UserError(f"{word!r} holds a null character, which no name of a file can; remove it")
+            raise UserError(f"{word!r} contains a null character, which file names cannot; remove it")
     name = words[0] if words else "help"
     if name in ("-h", "--help", "help", "--version"):
         from .. import __version__
