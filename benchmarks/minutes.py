@@ -120,15 +120,17 @@ def draw(rows: Sequence[dict[str, Any]], title: str, path: Path) -> None:
     """The figure."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="tight")
+    figure = Figure(figsize=(7, 3.6), layout="tight")
     axes = figure.subplots()
     for row in rows:
         errors = 100 * np.array(row["errors"])
-        axes.errorbar(row["minutes"], errors.mean(), errors.std(), fmt="o", capsize=3)
-        axes.annotate(row["way"], (row["minutes"], errors.mean()), xytext=(6, 6), textcoords="offset points")
-    axes.set(xlabel="CPU minutes from images to a model", ylabel="error in per cent", title=title, ylim=(0, None))
-    axes.set_xlim(0, 1.5 * max(row["minutes"] for row in rows))
-    figure.savefig(path, dpi=110, format="png")
+        name = f"{row['way']}: {errors.mean():.1f} %"
+        axes.errorbar(row["minutes"], errors.mean(), errors.std(), fmt="o", markersize=8, capsize=4, label=name)
+    axes.legend(frameon=False)
+    axes.set(xlabel="CPU minutes from images to a model", ylabel="test error in percent", title=title, ylim=(0, None))
+    axes.set_xlim(0, 1.1 * max(row["minutes"] for row in rows))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150, format="png")
 
 
 def main(argv: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import inspect
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,9 @@ from mkdocs.structure.pages import Page
 import vcc_infuse
 from vcc_infuse.cli.registry import KINDS, choices, summary
 from vcc_infuse.cli.train_help import arguments
+
+sys.path.insert(0, str(Path(__file__).parent))
+import table_figure
 
 ROOT = Path(__file__).parents[1]
 TITLES = {
@@ -38,7 +42,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 def repository_pages() -> dict[str, str]:
     """Where each file outside docs/ stands in the site."""
     pages = {"README.md": "index.md"} | {name: name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")}
-    results = sorted(ROOT.glob("results/**/*.md")) + sorted(ROOT.glob("results/**/*.png"))
+    results = [file for kind in ("md", "png", "svg") for file in sorted(ROOT.glob(f"results/**/*.{kind}"))]
     for path in (str(file.relative_to(ROOT)) for file in results):
         pages[path] = path.replace("README.md", "index.md")
     for file in sorted(ROOT.glob("examples/*.py")):
@@ -75,7 +79,7 @@ def reference_page(room: str, names: list[str]) -> str:
 
 
 def method_page(kind: type, option: str) -> str:
-    """One class that a user can choose: what it does, its options, its file."""
+    """One class that a user can choose: what it does, its options, its row in the tables, its file."""
     text = (inspect.getdoc(kind) or "").split("Args:")[0].strip()
     file = Path(inspect.getfile(kind))
     parameters = inspect.signature(kind).parameters
@@ -87,7 +91,9 @@ def method_page(kind: type, option: str) -> str:
     command = f"```\nvcc-infuse train --data photos --{option} {kind.__name__}\n```\n"
     source = f'??? note "{file.relative_to(ROOT)}"\n\n    ```python\n{indented(file.read_text())}\n    ```\n'
     idea = f"{summary(inspect.getmodule(kind))}\n"
-    return "\n".join([f"# {kind.__name__}\n", idea, command, f"## Rule\n\n{text}\n", *table, "## Source\n", source])
+    rule = f"## Rule\n\n{text}\n"
+    figures = table_figure.section(option, kind.__name__)
+    return "\n".join([f"# {kind.__name__}\n", idea, command, rule, *table, figures, "## Source\n", source])
 
 
 def escaped(text: str) -> str:

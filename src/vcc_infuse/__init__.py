@@ -3,7 +3,11 @@
 Names load on first use, so that `vcc-infuse --help` does not wait for torch.
 """
 
+import os
 from importlib import import_module
+
+# Since 1.29 ONNX Runtime stores a device number and reports models to its makers; the choice is read when it loads.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 TYPE_CHECKING = False  # not from typing: `python -m vcc_infuse` imports nothing before it has cleaned its path
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         head_init: "probe" starts the last layer at a logistic regression on the labeled rows, "random" does not; if
             not given, "probe" for features, views and embedded images, unless there is a `model`.
         cross_fit: cross-validate the method on the labels, and hand out its mix with the logistic regression that they
-            speak for, with a calibrated confidence; see TrainConfig. If not given, "auto" for features, views and
+            favor, with a calibrated confidence; see TrainConfig. If not given, "auto" for features, views and
             embedded images, unless there is a `model`.
         steps: optimizer steps.
         batch_size: labeled examples per step; few labels are repeated.

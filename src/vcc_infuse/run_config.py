@@ -127,7 +127,7 @@ class DataOptions(TypedDict, total=False):
 
 
 class RunOptions(DataOptions, TrainOptions, total=False):
-    """Every option of a run that is no object, by the name it has on the command line."""
+    """Every option of a run that is not an object, by the name it has on the command line."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def test_an_export_with_other_features_is_thrown_away(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_engine.OnnxNetwork, "forward", lambda self, x: torch.randn(len(x), 7).repeat(1, 1))
     network = encoder()
     network.net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 7))
-    with pytest.raises(CannotExport, match=r"its features are others in ONNX Runtime \(cosine"):
+    with pytest.raises(CannotExport, match=r"its features differ in ONNX Runtime \(cosine"):
         onnx_encoder(network, cache=str(tmp_path))
     assert not list(tmp_path.rglob("*.onnx*"))
 

@@ -61,6 +61,16 @@ def test_bash_completes(words, offered, scripts, tmp_path):
     assert {line.rstrip("/") for line in ended.stdout.split()} == {word.rstrip("/") for word in offered}
 
 
+@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
+@pytest.mark.parametrize(("words", "offered"), [
+    ("do", "doctor"), ("train --algorithm Fi", "FixMatch"), ("train --selector.ke", "--selector.keep"),
+])  # fmt: skip
+def test_fish_completes(words, offered, scripts):
+    code = f"source {scripts / 'fish'}; complete -C 'vcc-infuse {words}'"
+    ended = subprocess.run(["fish", "-c", code], capture_output=True, text=True)
+    assert [line.split("\t")[0] for line in ended.stdout.splitlines()] == [offered]
+
+
 def test_the_command_prints_the_script(capsys, scripts):
     assert main(["completion", "bash"]) == 0
     assert capsys.readouterr().out == (scripts / "bash").read_text() + "\n"

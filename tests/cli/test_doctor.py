@@ -1,4 +1,4 @@
-"""`vcc-infuse doctor`: each fault is named with the command that mends it, and the status says if there is one."""
+"""`vcc-infuse doctor`: each fault is named with the command that fixes it, and the status says if there is one."""
 
 import json
 import subprocess
@@ -144,7 +144,7 @@ def test_room_on_the_disk(free, status, tmp_path, monkeypatch):
 def test_no_weights_are_a_note(monkeypatch):
     monkeypatch.setattr(pretrained, "names_at_hand", lambda: [])
     check = doctor.check_weights()
-    assert (check.status, check.remedy) == ("note", "pip install 'vcc-infuse[weights]'")
+    assert (check.status, check.remedy) == ("note", "for use offline: pip install 'vcc-infuse[weights]'")
 
 
 def test_the_size_of_a_folder_is_that_of_all_files_below(tmp_path):
@@ -163,3 +163,12 @@ def test_requirements_are_compared_by_version_and_not_as_text():
 def test_an_unknown_word(word, capsys):
     assert main(["doctor", word]) == 2
     assert f"{word} is not an option" in capsys.readouterr().err
+
+
+def test_a_working_directory_that_was_deleted(tmp_path):
+    """PyTorch would end the process with a message of its own, also before `doctor` could say anything."""
+    (tmp_path / "gone").mkdir()
+    command = f"cd {tmp_path}/gone && rmdir ../gone && {sys.executable} -m vcc_infuse doctor"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr == "vcc-infuse: the working directory no longer exists; change to another one\n"

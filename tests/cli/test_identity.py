@@ -63,7 +63,7 @@ def test_an_edited_option_is_named_and_can_be_forced(half, capsys):
     edit(half, lr=0.5)
     assert "config: lr was 0.03, is 0.5" in refused(capsys, "train", "--resume", half)
     assert main(["train", "--resume", str(half), "--force"]) == 0
-    assert "lr was 0.03, is 0.5; going on because of --force" in capsys.readouterr().err
+    assert "lr was 0.03, is 0.5; continuing because of --force" in capsys.readouterr().err
     assert json.loads((half / "model.json").read_text())["fingerprint"]["config"]["lr"] == 0.5
     assert main(["evaluate", str(half)]) == 0
 

@@ -51,9 +51,9 @@ def test_only_options_that_decide_what_is_trained_count():
 
 def test_a_refusal_is_one_line_unless_the_user_insists():
     assert refuse([], "run", False, "put it back") is None
-    with pytest.raises(UserError, match=r"^run is not as it was: a \(and 1 more\); put it back$"):
+    with pytest.raises(UserError, match=r"^run has changed: a \(and 1 more\); put it back$"):
         refuse(["a", "b"], "run", False, "put it back")
-    assert refuse(["a"], "run", True, "put it back") == "run is not as it was: a; going on because of --force"
+    assert refuse(["a"], "run", True, "put it back") == "run has changed: a; continuing because of --force"
 
 
 def test_rows_are_known_by_their_content():

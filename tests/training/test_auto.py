@@ -70,9 +70,9 @@ def test_a_trial_takes_smaller_images_and_learns(embedded):
 @pytest.mark.parametrize(
     ("weak", "finetuned", "said"),
     [
-        (0.4, 0.0, "cross-validated: frozen features serve well"),
+        (0.4, 0.0, "cross-validated: frozen features work well"),
         (-1.0, 0.2, "frozen 50 %, fine-tuned 20 % error: --preset finetune may be better here"),
-        (-1.0, 0.45, "frozen 50 %, fine-tuned 45 % error: frozen features serve well"),
+        (-1.0, 0.45, "frozen 50 %, fine-tuned 45 % error: frozen features work well"),
     ],
 )
 def test_a_comparison_is_made_only_where_the_features_are_weak(weak, finetuned, said, tmp_path, monkeypatch, capsys):

@@ -155,7 +155,7 @@ def test_with_other_classes_the_head_starts_anew(tmp_path, capsys):
     state = prepared(SmallConv(4), two, init=str(tmp_path / "run"))
     assert same(state.model.backbone.state_dict(), saved.model.backbone.state_dict())
     assert state.model.head.out_features == 2
-    assert capsys.readouterr().err.count("its classes are not those of the data, so the head starts anew") == 1
+    assert capsys.readouterr().err.count("its classes are not those of the data, so the head starts from scratch") == 1
 
 
 def test_a_bank_starts_at_another_run_on_its_network(tmp_path):

@@ -130,7 +130,7 @@ def list_banks(cache: Path) -> list[BankFolder]:
 
 
 def prune(cache: Path, days: float) -> list[BankFolder]:
-    """Remove the banks that were not opened for so many days; returns what they were."""
+    """Remove the banks that were not opened for this many days; returns what was removed."""
     unused = [bank for bank in list_banks(cache) if bank.days >= days]
     for bank in unused:
         doomed = bank.path.with_name(f".removed-{os.getpid()}-{bank.path.name}")  # at once, so that none is half there

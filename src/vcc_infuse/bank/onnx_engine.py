@@ -169,7 +169,7 @@ def _save(exported: Any, network: nn.Module, example: Tensor, path: Path) -> Non
     answers = OnnxNetwork(path, torch.get_num_threads())(images)
     similar = float(torch.cosine_similarity(network(images).double(), answers.double()).min())
     if not similar > SIMILAR:
-        raise CannotExport(f"its features are others in ONNX Runtime (cosine {similar:.6f})")
+        raise CannotExport(f"its features differ in ONNX Runtime (cosine {similar:.6f})")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""`vcc-infuse doctor`: what this installation has, what it lacks, and the command that mends it.
+"""`vcc-infuse doctor`: what this installation has, what it lacks, and the command that fixes it.
 
 Nothing outside the standard library is imported at the top, so that the command also works where packages are missing.
 """
@@ -41,7 +41,7 @@ class Check:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print one line per check; the status is 1 if something has to be mended before training."""
+    """Print one line per check; the status is 1 if something has to be fixed before training."""
     as_json = read(argv).json
     checks = examine()
     healthy = all(check.status != "problem" for check in checks)
@@ -51,13 +51,13 @@ def run(argv: Sequence[str]) -> int:
     else:
         print(f"{NAME} {own_version()}, Python {platform.python_version()}, {platform.platform()}")
         print(*map(line_of, checks), sep="\n")
-        print("ready" if healthy else "mend what is marked FAIL, then run `vcc-infuse doctor` again")
+        print("ready" if healthy else "fix what is marked FAIL, then run `vcc-infuse doctor` again")
     return int(not healthy)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """A plain parser: that of the other commands imports PyTorch."""
-    about = "Show versions, device, weights, cache and disk; say what is missing and which command mends it."
+    about = "Show versions, device, weights, cache and disk; say what is missing and which command fixes it."
     parser = argparse.ArgumentParser(f"{NAME} doctor", description=about, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser
@@ -156,7 +156,7 @@ def check_device() -> Check:
 
     device = resolve_device("auto")
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    threads = f"{torch.get_num_threads()} threads on {os.cpu_count()} cores"
+    threads = f"threads {torch.get_num_threads()}, cores {os.cpu_count()}"
     return Check("device", "ok", f"{device.type}{name}, {threads}, bfloat16 {'fast' if fast_bf16(device) else 'slow'}")
 
 
@@ -166,9 +166,9 @@ def check_weights() -> Check:
 
     names = names_at_hand()
     if names:
-        return Check("weights", "ok", f"{', '.join(names)} without a connection")
-    remedy = f"pip install '{NAME}[weights]'"
-    return Check("weights", "note", "none on this machine; the first run downloads them, or", remedy)
+        return Check("weights", "ok", f"{', '.join(names)}, available offline")
+    remedy = f"for use offline: pip install '{NAME}[weights]'"
+    return Check("weights", "note", "none on this machine; the first run downloads them", remedy)
 
 
 def check_folders() -> list[Check]:
@@ -176,10 +176,10 @@ def check_folders() -> list[Check]:
     from ..data.cache import cache_folder
 
     cache = cache_folder()
-    cured = "set VCC_INFUSE_CACHE to a folder that can be written to"
+    writable = "set VCC_INFUSE_CACHE to a folder that can be written to"
     elsewhere = "change to another folder, or name one with --out"
     size = f", {folder_bytes(cache) / 1e9:.1f} GB used" if cache.is_dir() else ", not made yet"
-    return [check_folder("cache", cache, size, cured), check_folder("runs", Path("."), "", elsewhere)]
+    return [check_folder("cache", cache, size, writable), check_folder("runs", Path("."), "", elsewhere)]
 
 
 def check_folder(name: str, folder: Path, detail: str, remedy: str) -> Check:

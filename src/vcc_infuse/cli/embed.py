@@ -100,7 +100,7 @@ def read(argv: Sequence[str]) -> Namespace:
     add_device(parser)
     add_limits(parser)
     parser.add_argument("--prune", type=integer(0), metavar="DAYS",
-                        help="embed nothing; remove the banks that were not opened for so many days")  # fmt: skip
+                        help="embed nothing; remove the banks that were not opened for this many days")  # fmt: skip
     parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
     parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster (all cores); with --shards "
                         "also without Ray (only this one)")  # fmt: skip

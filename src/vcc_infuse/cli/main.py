@@ -65,6 +65,7 @@ def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: 
     if hasattr(sys.stdout, "reconfigure"):  # a file name may hold bytes that no terminal can show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        check_working_directory()
         words = import_files(words)
         return run(words) or 0
     except SystemExit as leave:  # how argparse leaves after --help
@@ -77,6 +78,14 @@ def run_guarded(run: Callable[[list[str]], int | None], words: list[str], prog: 
         if getattr(fault, "every_process", False) or is_first_process():
             print(f"{prog}: {' '.join(line.splitlines())}", file=sys.stderr)  # a file name may hold line breaks
         return status
+
+
+def check_working_directory() -> None:
+    """Refuse to start in a deleted folder, where libraries end the process with messages of their own."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as gone:
+        raise UserError("the working directory no longer exists; change to another one") from gone
 
 
 def import_files(words: Sequence[str]) -> list[str]:
@@ -105,7 +114,7 @@ def import_file(name: str) -> None:
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return
     if loaded is not None or not module_name.isidentifier() or importlib.util.find_spec(module_name) is not None:
-        raise UserError(f"--import {name}: {module_name} is no name or that of another module; rename the file")
+        raise UserError(f"--import {name}: {module_name} is not a valid module name, or is already taken; rename the file")
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -122,7 +131,7 @@ def dispatch(words: list[str]) -> int | None:
     """Import the command and run it with the other words."""
     for word in words:
         if "\0" in word:
-            raise UserError(f"{word!r} holds a null character, which no name of a file can; remove it")
+            raise UserError(f"{word!r} contains a null character, which file names cannot; remove it")
     name = words[0] if words else "help"
     if name in ("-h", "--help", "help", "--version"):
         from .. import __version__

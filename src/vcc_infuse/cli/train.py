@@ -49,7 +49,7 @@ def run(argv: Sequence[str]) -> None:
     asked = read_train(words)
     config = config_of(asked)
     if asked.print_config:
-        with redirect_stdout(sys.stderr):  # what is said meanwhile is no part of the configuration
+        with redirect_stdout(sys.stderr):  # messages are not part of the configuration
             complete = prepare(config).config if config.preset == "auto" else resolve(config, config.preset)
         print(complete.to_yaml(), end="")
         return

@@ -30,7 +30,7 @@ def named_groups(group_by: str, names: Sequence[str] | None, column: Mapping[str
         raise OptionError("group_by", group_by, "needs names of files, and these data have none", "use auto or none")
     keys = [column.get(name) if column is not None else _matched(group_by, name) for name in names]
     if not any(keys):
-        raise OptionError("group_by", group_by, "matches no file name, and is no column of the label file")
+        raise OptionError("group_by", group_by, "matches no file name and is not a column of the label file")
     first: dict[str, int] = {}
     return np.array([row if not key else first.setdefault(key, row) for row, key in enumerate(keys)])
 
@@ -41,7 +41,7 @@ def check_group_by(group_by: str) -> None:
         re.compile(group_by)
     except (re.error, TypeError) as fault:
         remedy = "give auto, none, a regular expression or a column of the label file"
-        raise OptionError("group_by", group_by, f"is no regular expression ({fault})", remedy) from fault
+        raise OptionError("group_by", group_by, f"is not a regular expression ({fault})", remedy) from fault
 
 
 def _matched(pattern: str, name: str) -> str | None:

@@ -20,7 +20,7 @@ from ..data.sources.arrays import as_rows
 from ..errors import UserError
 
 CHUNK = 64
-CHANNELS = 4  # an array of three axes is one image if its last axis has at most so many
+CHANNELS = 4  # an array of three axes is one image if its last axis has at most this many
 Inputs = str | os.PathLike[str] | Image.Image | np.ndarray | Tensor | Iterable["Inputs"]
 
 

@@ -273,7 +273,7 @@ class Predictor:
                 (examples, length).
             batch_size: images per forward; fewer need less memory.
 
-        An image that cannot be read is an error; `stream` goes on. A missing path is an error in both.
+        An image that cannot be read is an error; `stream` skips it and continues. A missing path is an error in both.
         """
         size = check_integer("batch_size", batch_size)
         if len(self.shape) == 1:
@@ -289,7 +289,7 @@ class Predictor:
         for batch in _batches(read_rows(images, self.shape, self.ranges), size):
             for row in batch:
                 if row.x is None:
-                    remedy = "remove it, or use stream, which goes on"
+                    remedy = "remove it, or use stream, which skips it"
                     raise UserError(f"{row.name} cannot be read: {row.error}; {remedy}")
             parts.append(self._label(np.stack([row.x for row in batch if row.x is not None]), size))
         if not parts:

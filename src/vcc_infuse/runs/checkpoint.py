@@ -45,7 +45,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
         try:
             return cast(dict[str, Any], torch.load(path, map_location=where, weights_only=True))
         except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as foreign:
-            _warn(path, f"it is not one of ours: {in_words(foreign, 80)}")
+            _warn(path, f"it was not written by this library: {in_words(foreign, 80)}")
     return None
 
 

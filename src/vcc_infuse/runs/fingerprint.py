@@ -157,7 +157,7 @@ def refuse(changes: list[str], folder: object, force: bool, remedy: str) -> str 
     if not changes:
         return None
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
-    line = f"{folder} is not as it was: {changes[0]}{more}"
+    line = f"{folder} has changed: {changes[0]}{more}"
     if not force:
         raise UserError(f"{line}; {remedy}")
-    return f"{line}; going on because of --force"
+    return f"{line}; continuing because of --force"

@@ -99,7 +99,7 @@ class RunFolder:
             manifest.check(self.path, LOGS, required=False)
         except UserError as fault:
             if not force:
-                raise UserError(f"{fault}, or go on with what is left of it with --force") from fault
+                raise UserError(f"{fault}, or continue with what is left of it with --force") from fault
             kept = {name: _until(self.path / name, sys.maxsize) for name in LOGS if (self.path / name).is_file()}
             manifest.publish(self.path, kept, LOGS)
 

@@ -202,10 +202,10 @@ def advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     """Say whether frozen features serve; compare with a few steps of fine-tuning where they seem weak."""
     error = probe_error(data)
     if error is None:
-        return say("too few labels per class to tell whether frozen features serve", shown=config.progress)
+        return say("too few labels per class to tell whether frozen features work", shown=config.progress)
     facts = f"a linear probe on the frozen features has {100 * error:.0f} % error on the labels, cross-validated"
     if error <= WEAK_FEATURES:
-        return say(f"{facts}: frozen features serve well", shown=config.progress)
+        return say(f"{facts}: frozen features work well", shown=config.progress)
     seconds = trial_seconds(bank)
     if seconds > PATIENCE:
         say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
@@ -216,7 +216,7 @@ def advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
     if errors is not None:
         # A difference of one image in ten is needed to tell; ties go to the cheaper one.
         finetune = errors.finetuned < errors.frozen - 0.1
-        better = "--preset finetune may be better here" if finetune else "frozen features serve well"
+        better = "--preset finetune may be better here" if finetune else "frozen features work well"
         numbers = f"frozen {100 * errors.frozen:.0f} %, fine-tuned {100 * errors.finetuned:.0f} % error"
         say(f"on {errors.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
     return None

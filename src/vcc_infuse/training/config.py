@@ -66,7 +66,7 @@ class TrainConfig:
             images the repetition is one shorter run, for which `head_init` must be "probe". "auto" does so where it
             takes less than about two minutes.
         open_set: "auto" lets images of the pool that are far from all labels count less in the second half of the run,
-            by their p-value, on a bank or on vectors. Nothing is left out, and "off" treats all the same.
+            by their p-value, on a bank or on vectors. Nothing is left out, and "off" treats all alike.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).

@@ -96,7 +96,7 @@ def obstacle_to(trainer: Trainer, data: SSLData) -> str | None:
         return "the labels of every class belong together"
     rows = FOLDS * fold_steps(trainer.steps) * config.batch_size * (1 + (config.unlabeled_ratio or 0))
     if config.cross_fit == "auto" and (on_images(data) or rows * data.dataset.shape[0] > LARGEST):
-        return "the run is too long to be repeated with fewer labels; cross_fit true does it all the same"
+        return "the run is too long to be repeated with fewer labels; cross_fit true repeats it anyway"
     return None
 
 

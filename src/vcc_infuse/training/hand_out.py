@@ -164,7 +164,7 @@ def fit_scale(logits: Tensor, y: Tensor, prior: ScalePrior = NEAR_ONE) -> float:
 
 
 def choose_mix(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, float]) -> Mix:
-    """The mix of two linear heads that the answers for hidden labels speak for: the mean under their likelihood.
+    """The mix of two linear heads that the answers for hidden labels favor: the mean under their likelihood.
 
     Picking the best of a few mixes would follow the chance of few labels: with forty of them the better of two heads
     often looks worse. The mean stays near the prior, which prefers the method, until there is evidence.
@@ -179,7 +179,7 @@ def choose_mix(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, fl
 
 
 def choose_one(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, float]) -> Mix:
-    """The method, unless the probe errs less on hidden labels and is better by more than a standard error.
+    """The method, unless the probe has a lower error on hidden labels and is better by more than a standard error.
 
     Both, because a difference in scale alone makes a log loss a little better for every label.
     """

@@ -1,4 +1,4 @@
-"""A signal to stop: it is remembered while a step is finished, and what was saved is said afterwards."""
+"""A signal to stop: it is remembered until the current step ends, and a line then says what was saved."""
 
 from __future__ import annotations
 

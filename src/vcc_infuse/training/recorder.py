@@ -57,7 +57,7 @@ class RunRecorder(Callback):
     def open(self, config: str, *, resume: bool, force: bool = False) -> int:
         """Create the folder, or reopen it and restore the state; returns the step to start from.
 
-        A run to resume must be the same run; `force` continues it all the same and says what differs. A folder without
+        A run to resume must be the same run; `force` continues it anyway and says what differs. A folder without
         a checkpoint starts from the beginning.
         """
         if self.folder is None:
@@ -87,7 +87,7 @@ class RunRecorder(Callback):
         return step
 
     def _reopen(self, folder: RunFolder, step: int, force: bool) -> None:
-        """Check the files of a run that goes on, and drop the lines written after its checkpoint."""
+        """Check the files of a run that continues, and drop the lines written after its checkpoint."""
         folder.check_logs(force)
         folder.keep_config()
         self.recorded = self.last_evaluation().get("step", 0)

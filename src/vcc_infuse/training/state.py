@@ -278,7 +278,7 @@ def start_at_run(model: Classifier, folder: str, dataset: Dataset, verbose: bool
     if same:
         load_state(model.head, saved.model.head.state_dict(), fault)
     elif verbose:
-        print(f"init {folder}: its classes are not those of the data, so the head starts anew", file=sys.stderr)
+        print(f"init {folder}: its classes are not those of the data, so the head starts from scratch", file=sys.stderr)
     return Start(same, Preprocessing(mean, std, 0, "") if images else None)
 
 

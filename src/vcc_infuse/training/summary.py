@@ -293,7 +293,7 @@ def about_class(row: dict[str, Any], table: Sequence[dict[str, Any]]) -> str:
 
 
 def fails(row: dict[str, Any], others: Sequence[dict[str, Any]]) -> bool:
-    """Whether the error of a class is far above that of the others, by more than chance among so many classes."""
+    """Whether the error of a class is far above that of the others, by more than chance given the number of classes."""
     images = sum(other["test_images"] for other in others)
     if not row["test_images"] or not images:
         return False

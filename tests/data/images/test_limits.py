@@ -83,7 +83,7 @@ def test_folders_are_limited_in_depth(tmp_path):
 @pytest.mark.parametrize("label", [10**9, 10**18, 7.0])
 def test_a_label_beyond_the_examples_is_one_line(label):
     x = np.zeros((4, 8, 8), np.uint8)
-    with pytest.raises(UserError, match="4 examples cannot fill so many classes"):
+    with pytest.raises(UserError, match="4 examples cannot fill that many classes"):
         SSLData.from_arrays(x, np.array([0, 1, -1, label]))
 
 

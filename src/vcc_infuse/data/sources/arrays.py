@@ -65,7 +65,7 @@ def class_numbers(y: ArrayLike, classes: Sequence[str] | None, name: str) -> tup
             raise UserError(f"{name}: labels must be integers from 0 (−1 = unlabeled), one per example")
         numbers = array.astype(np.int64)
         if classes is None and numbers.max(initial=-1) >= max(1, len(numbers)):
-            many = f"labels go up to {numbers.max()}, and {len(numbers)} examples cannot fill so many classes"
+            many = f"labels go up to {numbers.max()}, and {len(numbers)} examples cannot fill that many classes"
             raise UserError(f"{name}: {many}; number the classes from 0 without gaps, or give their names as text")
         names = range(int(numbers.max(initial=-1)) + 1) if classes is None else classes
         return tuple(map(str, names)), numbers

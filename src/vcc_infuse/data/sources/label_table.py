@@ -254,7 +254,7 @@ def _coco(export: Mapping[str, Any]) -> Iterator[LabelRow]:
 def _text(value: Any) -> str | None:
     """A label as text; None where there is none."""
     if isinstance(value, list | dict):
-        raise TypeError("a label that is no text")
+        raise TypeError("a label that is not text")
     return None if value is None or value != value else str(value).strip() or None
 
 
