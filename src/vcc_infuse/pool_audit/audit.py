@@ -183,7 +183,7 @@ def audit_images(images: AuditedImages, *, alpha: float = ALPHA, count: int = 20
     known, labels = images.labeled()
     pool = images.rows("pool")
     others = images.rows("pool", "test", "validation")
-    unknown = KnownRows.of(known).judge(images.features[others])
+    unknown = KnownRows.of(known, labels).judge(images.features[others])
     found = [*_unknown(images, others, unknown, alpha), *_duplicates(images), *_doubtful(images)]
     if len(pool) and count:
         foreign = others[unknown.p <= alpha]
@@ -208,7 +208,7 @@ def next_labels(images: AuditedImages, count: int, foreign: Any = None) -> list[
     if chosen.strategy == "margin":
         if foreign is None:
             pool = images.rows("pool")
-            foreign = pool[KnownRows.of(images.labeled()[0]).judge(images.features[pool]).p <= ALPHA]
+            foreign = pool[KnownRows.of(*images.labeled()).judge(images.features[pool]).p <= ALPHA]
         candidates = np.flatnonzero((labels < 0) & ~np.isin(train, foreign))
         chosen = suggest_labels(rows, labels, candidates=candidates, **options) if len(candidates) else chosen
     columns = zip(train[chosen.rows].tolist(), chosen.reasons, chosen.scores.tolist(), strict=True)

@@ -23,7 +23,7 @@ from ..errors import OptionError
 from ..utils.io import MALFORMED, nan_to_none, reading, write_text
 from .charts import calibration, training
 from .charts.calibration import COLORS, Chart
-from .charts.gallery import Strip, audit_strips, gallery
+from .charts.gallery import Cell, Strip, audit_strips, confusion_cells, gallery
 from .read import UNKNOWN, Run, count, decimal, elapsed, known, percent, read_runs
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
@@ -220,6 +220,7 @@ class Part:
     charts: list[Chart] = field(default_factory=list)
     text: str = ""
     strips: list[Strip] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
     classes: list[ClassRow] = field(default_factory=list)
 
     @property
@@ -258,7 +259,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     histograms = [
         Part(run, drawn(calibration.confidence_histogram(run), calibration.abstain_curve(run))) for run in runs
     ]
-    matrices = [Part(run, drawn(calibration.confusion_matrix(run))) for run in runs]
+    matrices = [Part(run, drawn(calibration.confusion_matrix(run)), cells=confusion_cells(run)) for run in runs]
     scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
     images = [Part(run, strips=gallery(run)) for run in runs]
     audits = [Part(run, text=audit_sentences(run), strips=audit_strips(run)) for run in runs]

@@ -38,7 +38,7 @@ def estimated_shares(data: SSLData) -> Tensor:
 def open_set_weights(data: SSLData) -> Tensor:
     """How much each row of the pool counts late in a run, with mean 1, (pool,): in proportion to its p-value."""
     pool, labeled = pool_features(data, "open_set auto")
-    p = find_unknown(pool, labeled).p
+    p = find_unknown(pool, labeled, data.labeled_y).p
     p[np.isin(data.split.pool, data.split.labeled)] = 1
     weights = np.clip(p / USUAL, LEAST, 1)
     return torch.from_numpy(weights / weights.mean()).float()
