@@ -300,7 +300,7 @@ def measure_growth(sizes: Sequence[int]) -> list[Table]:
         labels = np.where(np.arange(size) < 100, y, -1)
         probs = pool_audit.fit_ridge(x[:100], y[:100], 10).probs(x)
         jobs: dict[str, Callable[[], object]] = {
-            "find_unknown": lambda x=x: pool_audit.find_unknown(x, x[:100], y[:100]),  # type: ignore[misc]
+            "find_unknown": lambda x=x, y=y: pool_audit.find_unknown(x, x[:100], y[:100]),  # type: ignore[misc]
             "find_duplicates": lambda x=x: pool_audit.find_duplicates(x),  # type: ignore[misc]
             "estimate_shares": lambda p=probs, y=y: pool_audit.estimate_shares(p, p[:100], y[:100]),  # type: ignore[misc]
             "suggest_labels, none": lambda x=x: pool_audit.suggest_labels(x),  # type: ignore[misc]

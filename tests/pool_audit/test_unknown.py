@@ -6,12 +6,12 @@ import pytest
 from vcc_infuse import UserError
 from vcc_infuse.pool_audit import (
     Unknown,
+    arrays,
     conformal_p,
     find_unknown,
     foreign_clusters,
     unit_rows,
 )
-from vcc_infuse.pool_audit import arrays
 from vcc_infuse.pool_audit import unknown as module
 
 
@@ -20,7 +20,7 @@ def unit(x):
 
 
 def slow_score(row, others, classes, k):
-    """Half the mean distance to the k nearest others, half that to the nearest mean; the first alone without classes."""
+    """Half the mean distance to the k nearest others, half that to the nearest mean; without classes the first."""
     far = np.mean(sorted(np.linalg.norm(row - other) for other in others)[:k])
     if classes is None:
         return far

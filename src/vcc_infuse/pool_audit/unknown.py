@@ -176,9 +176,7 @@ def _class_sums(labeled: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
     return np.stack([labeled[labels == label].sum(0) for label in np.unique(labels)])
 
 
-def _scores_left_out(
-    labeled: np.ndarray, sums: np.ndarray, labels: np.ndarray | None, neighbors: int
-) -> np.ndarray:
+def _scores_left_out(labeled: np.ndarray, sums: np.ndarray, labels: np.ndarray | None, neighbors: int) -> np.ndarray:
     """The score of each label by the other labels; infinite where there is no other."""
     count = min(neighbors, len(labeled) - 1)
     if not count:

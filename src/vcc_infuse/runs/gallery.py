@@ -27,7 +27,7 @@ def mistakes(x: np.ndarray, names: Names, predictions: Columns, count: int = COU
 
 
 def cells(x: np.ndarray, names: Names, predictions: Columns, count: int = BEHIND) -> Columns:
-    """Test images behind each cell of the confusion matrix: mistakes from the most confident, right ones from the least.
+    """Test images behind each cell of the confusion matrix: mistakes by confidence, right answers by the lack of it.
 
     The first of every cell come before the second of any, so that no cell stays empty while there is room.
     """
