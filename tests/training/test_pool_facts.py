@@ -1,12 +1,14 @@
 """What is known of a pool before the first step: class shares, and weights of foreign rows that act softly and late."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from vcc_infuse import AlignedINFUSE, FixMatch, Identity, SmallConv, SSLData, Trainer
+from vcc_infuse import AlignedINFUSE, FixMatch, Identity, LinearProbe, SmallConv, SSLData, Trainer
 from vcc_infuse.errors import UserError
-from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights
+from vcc_infuse.training.pool_facts import LEAST, estimated_shares, label_weights, late, open_set_weights
 from vcc_infuse.types import Step
 
 FAST = dict(steps=8, eval_every=8, batch_size=8, unlabeled_ratio=2, progress=False, precision="fp32", device="cpu")
@@ -81,3 +83,65 @@ def test_images_without_a_bank_are_refused_in_one_line():
     data = SSLData.from_arrays(images, [0, 1] * 3 + [-1] * 6)
     with pytest.raises(UserError, match="open_set auto needs features of a frozen network"):
         Trainer(SmallConv(), FixMatch(), open_set="auto", **FAST).fit(data)
+
+
+def flipped():
+    """Data in which every tenth label is that of the next class, and the truth."""
+    data, truth = clustered([60, 60, 60], labels=20, width=30)
+    y = data.dataset.train.y.copy()
+    y[:60:10] = (y[:60:10] + 1) % 3
+    return SSLData(replace(data.dataset, train=replace(data.dataset.train, y=y)), data.split), truth
+
+
+def test_wrong_labels_weigh_less():
+    data, _ = flipped()
+    weights = label_weights(data).numpy()
+    assert weights.shape == (60,)
+    assert np.median(weights[::10]) < 0.1 < 0.9 < np.median(weights)
+    assert weights.max() <= 1
+    assert label_weights(clustered([60, 60, 60])[0]).min() > 0.5
+
+
+@pytest.mark.parametrize("algorithm", [LinearProbe(), FixMatch()], ids=["LinearProbe", "FixMatch"])
+def test_doubt_lowers_the_loss_on_the_truth(algorithm):
+    data, truth = flipped()
+    losses = []
+    for doubt in ("off", "weigh"):
+        trainer = Trainer(Identity(), algorithm, doubt=doubt, head_init="probe", cross_fit=False, **FAST)
+        trainer.fit(data)
+        logits = trainer.state_.classifier()(torch.from_numpy(standardized(data))).logits.detach()
+        losses.append(float(torch.nn.functional.cross_entropy(logits, torch.from_numpy(truth))))
+    assert losses[1] < 0.9 * losses[0]
+
+
+def standardized(data):
+    x = data.dataset.train.x
+    return ((x - x.mean(0)) / x.std(0)).astype(np.float32)
+
+
+def test_a_step_draws_doubtful_labels_less_often(monkeypatch):
+    data, _ = flipped()
+    seen = []
+    losses = FixMatch.losses
+
+    def spy(self, step: Step):
+        seen.append(step.batch.ids.clone())
+        return losses(self, step)
+
+    monkeypatch.setattr(FixMatch, "losses", spy)
+    shares = []
+    for doubt in ("off", "weigh"):
+        seen.clear()
+        Trainer(Identity(), FixMatch(), doubt=doubt, cross_fit=False, **{**FAST, "steps": 30, "eval_every": 30}).fit(
+            data
+        )
+        shares.append(float((torch.cat(seen) % 10 == 0).float().mean()))
+    assert shares[0] == pytest.approx(0.1, abs=0.02)
+    assert shares[1] < 0.06
+
+
+def test_doubt_without_a_bank_is_refused_in_one_line():
+    images = np.random.default_rng(0).integers(0, 255, (12, 8, 8, 1)).astype(np.uint8)
+    data = SSLData.from_arrays(images, [0, 1] * 3 + [-1] * 6)
+    with pytest.raises(UserError, match="doubt weigh needs features of a frozen network"):
+        Trainer(SmallConv(), FixMatch(), doubt="weigh", **FAST).fit(data)

@@ -1,4 +1,4 @@
-"""What frozen features say of a pool before the first step: its class shares, and how foreign each row is."""
+"""What frozen features say before the first step: class shares of the pool, foreign rows, and doubtful labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..data.ssl_data import SSLData
 from ..errors import UserError
-from ..pool_audit import find_unknown, fit_ridge, unit_rows
+from ..pool_audit import find_doubtful_labels, find_unknown, fit_ridge, unit_rows
 from ..pool_audit.shares import shares_by_em
 
 USUAL = 0.2  # p-value from which on a row counts in full
@@ -42,6 +42,13 @@ def open_set_weights(data: SSLData) -> Tensor:
     p[np.isin(data.split.pool, data.split.labeled)] = 1
     weights = np.clip(p / USUAL, LEAST, 1)
     return torch.from_numpy(weights / weights.mean()).float()
+
+
+def label_weights(data: SSLData) -> Tensor:
+    """How much each label counts, (labels,): the probability that it is right, judged by the other labels."""
+    _, labeled = pool_features(data, "doubt weigh")
+    doubts = find_doubtful_labels(labeled, data.labeled_y, classes=len(data.dataset.classes))
+    return torch.from_numpy(1 - np.nan_to_num(doubts.p_wrong)).float()
 
 
 def late(weights: Tensor, progress: float) -> Tensor:

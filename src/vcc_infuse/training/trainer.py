@@ -159,6 +159,7 @@ class Trainer:
             world=state.world,
             device=state.device,
             lazy=config.lazy,
+            label_weights=state.label_weights,
         )
         self.open_set_ = open_set_weights(data).to(state.device) if config.open_set == "auto" else None
         self.recorder_ = RunRecorder(config.out, state, self.batches_, report=config.report)
