@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vcc_infuse.augment.views import ImageViews
-from vcc_infuse.data.batches import Batches, Stream, drawn_by_weight
+from vcc_infuse.data.batches import Batches, Stream
 from vcc_infuse.types import Coreset
 
 
@@ -70,11 +70,3 @@ def test_extra_views_of_labeled_images(digits):
     batch = batches(digits, labeled_names=("strong",)).at(0)
     assert batch.views["labeled_strong"].shape == batch.x.shape
     assert not torch.equal(batch.views["labeled_strong"], batch.x)
-
-
-def test_a_label_is_drawn_in_proportion_to_its_weight_and_never_left_out():
-    ids = drawn_by_weight(3, torch.tensor([1.0, 0.5, 0.0]))
-    counts = np.bincount(Stream(ids, 0, 0).at(0, 100 * len(ids)), minlength=3)
-    assert counts[1] / counts[0] == pytest.approx(0.5)
-    assert 0 < counts[2] / counts[0] <= 0.06
-    assert drawn_by_weight(3, None).tolist() == [0, 1, 2]

@@ -166,17 +166,3 @@ def test_a_probe_is_fitted_once_per_problem_and_again_for_another():
     assert not torch.equal(fit_probe(changed, y, 2).weight, first.weight)
     assert torch.equal(fit_probe(x, y.flip(0), 2).weight, fit_probe(x, y.flip(0).clone(), 2).weight)
     assert not torch.equal(fit_probe(x, 1 - y, 2).weight, first.weight)
-
-
-def test_a_weight_counts_like_repetition():
-    x, y = blobs(30, 4, 3)
-    once = torch.tensor([1.0, 2.0, 3.0]).repeat(10)
-    probe = fit_probe(x, y, 3, weights=once)
-    centered = x - x.mean(0)
-    scale = centered.square().sum(1).mean().sqrt()
-    expected = LogisticRegression(C=probe.strength, tol=1e-8, max_iter=10_000).fit(
-        (centered / scale).repeat_interleave(once.long(), 0).numpy(), y.repeat_interleave(once.long()).numpy()
-    )
-    found = logits(probe, x).softmax(1).numpy()
-    np.testing.assert_allclose(found, expected.predict_proba((centered / scale).numpy()), atol=2e-3)
-    assert not torch.equal(probe.weight, fit_probe(x, y, 3).weight)

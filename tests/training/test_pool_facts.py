@@ -1,14 +1,16 @@
 """What is known of a pool before the first step: class shares, and weights of foreign rows that act softly and late."""
 
+from collections import namedtuple
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from vcc_infuse import AlignedINFUSE, FixMatch, Identity, LinearProbe, SmallConv, SSLData, Trainer
+from vcc_infuse import AlignedINFUSE, FixMatch, Identity, SmallConv, SSLData, Trainer
 from vcc_infuse.errors import UserError
-from vcc_infuse.training.pool_facts import LEAST, estimated_shares, label_weights, late, open_set_weights
+from vcc_infuse.training import pool_facts
+from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights, trusted_labels
 from vcc_infuse.types import Step
 
 FAST = dict(steps=8, eval_every=8, batch_size=8, unlabeled_ratio=2, progress=False, precision="fp32", device="cpu")
@@ -93,13 +95,26 @@ def flipped():
     return SSLData(replace(data.dataset, train=replace(data.dataset.train, y=y)), data.split), truth
 
 
-def test_wrong_labels_weigh_less():
+def test_wrong_labels_are_left_to_the_pool_and_right_ones_stay():
+    data, truth = flipped()
+    after = trusted_labels(data)
+    doubted = np.setdiff1d(data.split.labeled, after.split.labeled)
+    assert len(doubted) >= 4
+    assert (data.dataset.train.y[doubted] != truth[doubted]).mean() > 0.6
+    assert set(after.split.pool) == set(data.split.pool) | set(doubted)
+    inside = np.isin(after.split.pool, after.split.labeled)
+    assert inside[: inside.sum()].all()  # labeled rows first, as everywhere
+    assert (np.diff(after.split.pool[inside.sum() :]) > 0).all()
+    clean = clustered([60, 60, 60], labels=20, width=30)[0]
+    assert len(trusted_labels(clean).split.labeled) == 60
+
+
+def test_a_class_whose_labels_are_all_in_doubt_keeps_them(monkeypatch):
     data, _ = flipped()
-    weights = label_weights(data).numpy()
-    assert weights.shape == (60,)
-    assert np.median(weights[::10]) < 0.1 < 0.9 < np.median(weights)
-    assert weights.max() <= 1
-    assert label_weights(clustered([60, 60, 60])[0]).min() > 0.5
+    y = data.labeled_y
+    doubts = namedtuple("Doubts", "p_wrong")(np.where(y == 1, 0.9, np.nan))
+    monkeypatch.setattr(pool_facts, "find_doubtful_labels", lambda *_, **__: doubts)
+    assert len(trusted_labels(data).split.labeled) == 60
 
 
 @pytest.mark.parametrize("algorithm", [LinearProbe(), FixMatch()], ids=["LinearProbe", "FixMatch"])
@@ -119,25 +134,10 @@ def standardized(data):
     return ((x - x.mean(0)) / x.std(0)).astype(np.float32)
 
 
-def test_a_step_draws_doubtful_labels_less_often(monkeypatch):
+def test_the_summary_says_which_labels_weigh_nothing():
     data, _ = flipped()
-    seen = []
-    losses = FixMatch.losses
-
-    def spy(self, step: Step):
-        seen.append(step.batch.ids.clone())
-        return losses(self, step)
-
-    monkeypatch.setattr(FixMatch, "losses", spy)
-    shares = []
-    for doubt in ("off", "weigh"):
-        seen.clear()
-        Trainer(Identity(), FixMatch(), doubt=doubt, cross_fit=False, **{**FAST, "steps": 30, "eval_every": 30}).fit(
-            data
-        )
-        shares.append(float((torch.cat(seen) % 10 == 0).float().mean()))
-    assert shares[0] == pytest.approx(0.1, abs=0.02)
-    assert shares[1] < 0.06
+    with pytest.warns(UserWarning, match=r"\d of 60 labels are more likely wrong than right and weigh nothing"):
+        Trainer(Identity(), FixMatch(), doubt="weigh", cross_fit=False, **FAST).fit(data)
 
 
 def test_doubt_without_a_bank_is_refused_in_one_line():

@@ -41,13 +41,8 @@ class ClosedForm(Algorithm):
     needs_pool: ClassVar[bool] = False
     """Whether `solve` looks at the unlabeled pool."""
 
-    def solve(
-        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, weights: Tensor | None = None
-    ) -> Classifier:
-        """The classifier, given the model's features of labeled images, their labels, and features of the pool.
-
-        `weights` say how much each label counts, by default all the same.
-        """
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+        """The classifier, given the model's features of labeled images, their labels, and features of the pool."""
         raise NotImplementedError
 
     def losses(self, step: Step) -> Iterator[Losses]:
@@ -65,11 +60,9 @@ class LinearProbe(ClosedForm):
 
     seed: int = integer(0, 0)
 
-    def solve(
-        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, weights: Tensor | None = None
-    ) -> Classifier:
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
         """The same backbone under the fitted head."""
-        probe_on(model.backbone, labeled, y, model.head.out_features, self.seed, weights).copy_to(model.head)
+        probe_on(model.backbone, labeled, y, model.head.out_features, self.seed).copy_to(model.head)
         return model
 
 
@@ -94,9 +87,7 @@ class LabelSpreading(ClosedForm):
     alpha: float = number(0.2, 0, 1, open_low=True, open_high=True)
     max_iter: int = integer(30)
 
-    def solve(
-        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, weights: Tensor | None = None
-    ) -> Classifier:
+    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
         """The same backbone, then the vote of neighbors, under a head that passes the votes through."""
         from sklearn.semi_supervised import LabelSpreading as Spreading
 

@@ -21,7 +21,6 @@ from ..utils.device import send
 from .ssl_data import SSLData
 
 CPU = torch.device("cpu")
-TURNS = 20  # draws of an example of weight 1 in a permutation
 
 
 class Views(Protocol):
@@ -50,16 +49,6 @@ class Stream:
         return joined[start - first * size :][:count]
 
 
-def drawn_by_weight(count: int, weights: Tensor | None) -> np.ndarray:
-    """Numbers 0 … count − 1 once each, or each in proportion to its weight but at least once.
-
-    Drawing some examples less often lowers their share of every loss, whatever the method does with them.
-    """
-    if weights is None:
-        return np.arange(count)
-    return np.repeat(np.arange(count), np.maximum(1, np.round(TURNS * weights.numpy())).astype(int))
-
-
 @dataclass(eq=False)
 class Batches:
     """Maps a step number to its Batch. Each of `world` processes takes its slice of the global batch.
@@ -81,11 +70,10 @@ class Batches:
     world: int = 1
     device: torch.device = CPU
     lazy: bool = False
-    label_weights: Tensor | None = None  # how often each labeled example is drawn, at most 1; all the same if not given
 
     def __post_init__(self) -> None:
         split = self.data.split
-        self.labeled_stream = Stream(drawn_by_weight(len(split.labeled), self.label_weights), self.seed, 0)
+        self.labeled_stream = Stream(np.arange(len(split.labeled)), self.seed, 0)
         self.held_out_stream = Stream(split.held_out, self.seed, 2)
         self.embed(split.labeled, split.held_out)
         self.restrict(None)

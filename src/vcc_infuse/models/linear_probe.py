@@ -32,10 +32,10 @@ class Probe(NamedTuple):
             head.bias.copy_(scale * self.bias)
 
 
-def fit_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0, weights: Tensor | None = None) -> Probe:
+def fit_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
     """Logistic regression on features `(rows, width)` with labels 0 … classes − 1, every class present.
 
-    `weights` say how much each row counts, by default all the same. All features are scaled by one number, so that rows have unit length on average around their mean, which makes
+    All features are scaled by one number, so that rows have unit length on average around their mean, which makes
     the strengths comparable.
 
     Example:
@@ -45,24 +45,21 @@ def fit_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0, weights:
         0.0
     """
     x = features.detach().cpu().double().numpy()
-    counts = torch.ones(len(x)) if weights is None else weights
-    shown = (x, y.cpu().long().numpy(), counts.cpu().double().numpy())
-    return _fit(*(column.tobytes() for column in shown), x.shape[1], classes, seed)
+    return _fit(x.tobytes(), y.cpu().long().numpy().tobytes(), x.shape[1], classes, seed)
 
 
 @lru_cache(maxsize=1)  # the methods of a table start at the same probe, one after the other
-def _fit(x_bytes: bytes, y_bytes: bytes, weight_bytes: bytes, width: int, classes: int, seed: int) -> Probe:
+def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) -> Probe:
     features = np.frombuffer(x_bytes).reshape(-1, width)
     y = np.frombuffer(y_bytes, np.int64)
-    weights = np.frombuffer(weight_bytes)
     mean = features.mean(0)
     rows, length, basis = _reduced(features - mean)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)  # lbfgs not converged at weak regularization
-        validated = _cross_validate(rows, y, classes, seed, weights)
+        validated = _cross_validate(rows, y, classes, seed)
         strength = FALLBACK if validated is None else validated.strength
         error = None if validated is None else float(validated.wrong.mean())
-        fitted = _regression(strength).fit(rows, y, weights)
+        fitted = _regression(strength).fit(rows, y)
     weight = fitted.coef_
     bias = fitted.intercept_
     if len(weight) == 1:  # with two classes scikit-learn keeps the row of the second: each class gets its half
@@ -82,25 +79,21 @@ def _reduced(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
     return left * sizes, length, basis
 
 
-def standardized_probe(
-    features: Tensor, y: Tensor, classes: int, seed: int = 0, weights: Tensor | None = None
-) -> Probe:
+def standardized_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
     """A probe on features that are standardized first, as a linear function of the features themselves."""
     mean = features.mean(0)
     std = features.std(0, correction=0)
     # A feature that hardly varies among a few labels may vary on other images: it must not outweigh the others.
     std = std.clamp(min=max(0.1 * float(std.square().mean().sqrt()), 1e-6))
-    probe = fit_probe((features - mean) / std, y, classes, seed, weights)
+    probe = fit_probe((features - mean) / std, y, classes, seed)
     weight = probe.weight / std
     return probe._replace(weight=weight, bias=probe.bias - weight @ mean)
 
 
-def probe_on(
-    backbone: nn.Module, features: Tensor, y: Tensor, classes: int, seed: int = 0, weights: Tensor | None = None
-) -> Probe:
+def probe_on(backbone: nn.Module, features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe:
     """A probe on the features of a backbone. Vectors that pass through `Identity` are standardized already."""
     fit = fit_probe if isinstance(backbone, Identity) else standardized_probe
-    return fit(features, y, classes, seed, weights)
+    return fit(features, y, classes, seed)
 
 
 class Validated(NamedTuple):
@@ -119,10 +112,10 @@ def cross_validate(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> 
     x = features.detach().cpu().double().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)
-        return _cross_validate(_reduced(x - x.mean(0))[0], y.cpu().long().numpy(), classes, seed, np.ones(len(x)))
+        return _cross_validate(_reduced(x - x.mean(0))[0], y.cpu().long().numpy(), classes, seed)
 
 
-def _cross_validate(x: np.ndarray, y: np.ndarray, classes: int, seed: int, weights: np.ndarray) -> Validated | None:
+def _cross_validate(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Validated | None:
     from sklearn.model_selection import StratifiedKFold
 
     order = np.random.default_rng(seed).permutation(len(y))
@@ -130,7 +123,6 @@ def _cross_validate(x: np.ndarray, y: np.ndarray, classes: int, seed: int, weigh
     kept = np.sort(np.concatenate([order[y[order] == label][:most] for label in np.unique(y)]))
     x = x[kept]
     y = y[kept]
-    weights = weights[kept]
     folds = min(5, int(np.bincount(y, minlength=classes).min()))
     if folds < 2:
         return None
@@ -138,9 +130,9 @@ def _cross_validate(x: np.ndarray, y: np.ndarray, classes: int, seed: int, weigh
     for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
         model = _regression(STRENGTHS[0], warm_start=True)
         for i, strength in enumerate(STRENGTHS):
-            probs[i, test] = model.set_params(C=strength).fit(x[train], y[train], weights[train]).predict_proba(x[test])
+            probs[i, test] = model.set_params(C=strength).fit(x[train], y[train]).predict_proba(x[test])
     losses = -np.log(np.clip(probs[:, np.arange(len(y)), y], 1e-12, None))
-    best = int((losses @ weights).argmin())
+    best = int(losses.mean(1).argmin())
     return Validated(STRENGTHS[best], losses[best], probs[best].argmax(1) != y)
 
 

@@ -197,5 +197,5 @@ def fit_linear_probe(trainer: Trainer) -> Classifier:
     labeled = plain_features(state, model, data.split.labeled)
     y = torch.from_numpy(np.asarray(data.labeled_y))
     seed = trainer.algorithm.seed if isinstance(trainer.algorithm, LinearProbe) else trainer.config.seed
-    probe_on(model.backbone, labeled, y, state.task.classes, seed, state.label_weights).copy_to(model.head)
+    probe_on(model.backbone, labeled, y, state.task.classes, seed).copy_to(model.head)
     return model.eval()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +12,7 @@ from torch import Tensor
 from ..data.ssl_data import SSLData
 from ..errors import UserError
 from ..pool_audit import find_doubtful_labels, find_unknown, fit_ridge, unit_rows
+from ..pool_audit.audit import DOUBT
 from ..pool_audit.shares import shares_by_em
 
 USUAL = 0.2  # p-value from which on a row counts in full
@@ -44,11 +48,30 @@ def open_set_weights(data: SSLData) -> Tensor:
     return torch.from_numpy(weights / weights.mean()).float()
 
 
-def label_weights(data: SSLData) -> Tensor:
-    """How much each label counts, (labels,): the probability that it is right, judged by the other labels."""
+def trusted_labels(data: SSLData) -> SSLData:
+    """The data without labels that are more likely wrong than right, judged by the others; their images join the pool.
+
+    A lower weight would not do: a head learns its few labels by heart, whatever they weigh. A class whose labels are
+    all in doubt keeps them.
+    """
     _, labeled = pool_features(data, "doubt weigh")
-    doubts = find_doubtful_labels(labeled, data.labeled_y, classes=len(data.dataset.classes))
-    return torch.from_numpy(1 - np.nan_to_num(doubts.p_wrong)).float()
+    y = data.labeled_y
+    wrong = np.nan_to_num(find_doubtful_labels(labeled, y, classes=len(data.dataset.classes)).p_wrong) > DOUBT
+    wrong &= np.isin(y, y[~wrong])
+    kept = data.split.labeled[~wrong]
+    first = kept[np.isin(kept, data.split.pool)]
+    rest = np.setdiff1d(np.union1d(data.split.pool, data.split.labeled[wrong]), first)
+    return SSLData(data.dataset, replace(data.split, labeled=kept, pool=np.concatenate([first, rest])))
+
+
+def about_doubt(before: SSLData, after: SSLData) -> Iterator[str]:
+    """Which labels weigh nothing, for the screen and the summary."""
+    doubted = np.setdiff1d(before.split.labeled, np.concatenate([after.split.labeled, after.split.held_out]))
+    if len(doubted):
+        names = before.dataset.train.names
+        such = "" if names is None else f", such as that of {names[doubted[0]]}"
+        labels = f"{len(doubted):,} of {len(before.split.labeled):,} labels"
+        yield f"{labels} are more likely wrong than right and weigh nothing{such}; vcc-infuse audit lists such labels"
 
 
 def late(weights: Tensor, progress: float) -> Tensor:

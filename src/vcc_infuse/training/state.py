@@ -36,7 +36,6 @@ from .config import TrainConfig
 from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
 from .optimizer import bn_momentum, freeze, make_optimizer
-from .pool_facts import label_weights
 from .summary import TrainingStats
 
 if TYPE_CHECKING:
@@ -83,7 +82,6 @@ class TrainState:
         self.selector = selector
         self.counters = Counters()
         self.handed_out: HandOut | None = None
-        self.label_weights = label_weights(data) if config.doubt == "weigh" else None
         self.probe: Classifier | None = None  # on images: the starting weights, with which a run is compared
         self.coreset_scheduler = CoresetScheduler(selector, task, config.seed)
         self.truth = torch.from_numpy(data.hidden_truth).to(self.device)
@@ -303,9 +301,9 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
     labeled = plain_features(state, model, data.split.labeled)
     if isinstance(algorithm, ClosedForm):
         pool = plain_features(state, model, data.split.pool) if algorithm.needs_pool else labeled[:0]
-        state.model = algorithm.solve(model, labeled, y, pool, state.label_weights).to(state.device)
+        state.model = algorithm.solve(model, labeled, y, pool).to(state.device)
         return error_on_test_set(state, state.model)
-    probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed, state.label_weights)
+    probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
     probe.copy_to(model.head)
     error = error_on_test_set(state, model)
     if len(data.dataset.shape) > 1:
