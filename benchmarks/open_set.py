@@ -69,4 +69,5 @@ class InlierFixMatch(FixMatch):
 
     def inside(self, features: Tensor) -> Tensor:
         """Log-probabilities of shape (batch, 2, classes)."""
-        return self.belongs(features.float()).view(len(features), 2, -1).log_softmax(1)
+        logits: Tensor = self.belongs(features.float())
+        return logits.view(len(features), 2, -1).log_softmax(1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse import AlignedINFUSE, FixMatch, Identity, SmallConv, SSLData, Trainer
+from vcc_infuse import AlignedINFUSE, FixMatch, Identity, LinearProbe, SmallConv, SSLData, Trainer
 from vcc_infuse.errors import UserError
 from vcc_infuse.training import pool_facts
 from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights, trusted_labels

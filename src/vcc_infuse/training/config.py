@@ -67,7 +67,7 @@ class TrainConfig:
             takes less than about two minutes.
         open_set: "auto" lets images of the pool that are far from all labels count less in the second half of the run,
             by their p-value, on a bank or on vectors. Nothing is left out, and "off" treats all the same.
-        doubt: "weigh" lets labels that are more likely wrong than right, judged by the other labels, weigh nothing, while
+        doubt: "weigh" lets labels that are more likely wrong than right, judged by the others, weigh nothing, while
             their images stay in the pool; on a bank or on vectors. "off" trusts all labels.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
