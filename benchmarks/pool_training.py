@@ -24,9 +24,8 @@ from vcc_infuse.data.split import Split
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.io import write_text
 
-from .features import SLOTS, FeatureSet
+from .features import SLOTS, FeatureSet, flip
 from .open_set import EnergyFixMatch, InlierFixMatch
-from .pools import flip
 
 PROG = "python -m benchmarks pool_training"
 Run = dict[str, Any]
