@@ -80,7 +80,7 @@ def suggest_labels(
     open_rows = _candidates(given, candidates)
     wanted = min(check_integer("count", count), len(open_rows))
     check_range("copy_threshold", copy_threshold, -1, 1)
-    if _strategy(given, strategy, classes, probs) == "coverage":
+    if choose_strategy(given, strategy, classes, probs) == "coverage":
         groups = _Groups(rows, given, open_rows, np.ones(len(rows)), wanted, seed)
         found = groups.choose(wanted, copy_threshold, lambda group: (groups.covered[group], -groups.worth[group]))
         return Suggestions(*_columns(found, [one.reason() for one in found], len(rows)), "coverage")
@@ -102,7 +102,8 @@ def _candidates(labels: np.ndarray, candidates: Any) -> np.ndarray:
     return open_rows
 
 
-def _strategy(labels: np.ndarray, strategy: Strategy, classes: int | None, probs: Any) -> str:
+def choose_strategy(labels: np.ndarray, strategy: Strategy, classes: int | None, probs: Any) -> str:
+    """What `suggest_labels` does: coverage or margin."""
     labeled = labels[labels >= 0]
     known = len(np.unique(labeled))
     check_choice("strategy", strategy, ("auto", "coverage", "margin"))

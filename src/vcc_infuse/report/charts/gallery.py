@@ -39,11 +39,12 @@ class Thumbnail(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """A title, the order of the images, and the images."""
+    """A title, the order of the images, and the images; `wide` leaves room for a sentence below each."""
 
     title: str
     order: str
     images: list[Thumbnail]
+    wide: bool = False
 
 
 def gallery(run: Run) -> list[Strip]:
@@ -116,10 +117,10 @@ def audit_strips(run: Run) -> list[Strip]:
         if (images := kept.get(f"{issue}_images")) is not None:
             words = zip(*(map(str, kept[f"{issue}_{name}"]) for name in ("names", "groups", "texts")), strict=True)
             shown = [
-                Thumbnail(embedded(image), f"{name}: {text}", name.rsplit("/")[-1], "", group, is_wrong=False)
+                Thumbnail(embedded(image), f"{name}: {text}", name.rsplit("/")[-1], group, text, is_wrong=False)
                 for image, (name, group, text) in zip(images, words, strict=True)
             ]
-            strips.append(Strip(title, f"{len(shown)} of {int(kept[f'{issue}_count'])}, {order}", shown))
+            strips.append(Strip(title, f"{len(shown)} of {int(kept[f'{issue}_count'])}, {order}", shown, wide=True))
     return strips
 
 
