@@ -56,6 +56,14 @@ class FeatureSet:
         return SSLData(data.dataset, balanced(self.train_y, per_class * self.classes, self.classes, seed))
 
 
+def flip(labels: np.ndarray, rate: float, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Replace a share of the labels, rounded, by any other class."""
+    given = labels.copy()
+    rows = rng.choice(len(labels), round(rate * len(labels)), replace=False)
+    given[rows] = (given[rows] + rng.integers(1, classes, len(rows))) % classes
+    return given
+
+
 def main(argv: Sequence[str]) -> None:
     """Embed the images and write the arrays."""
     options = read(argv)

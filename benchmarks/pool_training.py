@@ -1,10 +1,11 @@
-"""Training on messy pools: other class shares than the labels, and images of no class.
+"""Training on messy pools: other class shares than the labels, images of no class, and wrong labels.
 
-    OMP_NUM_THREADS=1 python -m benchmarks pool_training skew open --features FOLDER --sets stl10-224 --seeds 0 1
+    OMP_NUM_THREADS=1 python -m benchmarks pool_training skew open doubt --features FOLDER --sets stl10-224 --seeds 0 1
 
 appends one line per run to OUT/PART.jsonl, so that a killed study continues, and writes OUT/PART.md. In `skew` the pool
 falls geometrically from ten to one over the classes, or the other way, while labels are balanced. In `open` four of ten
 classes have no labels (of a hundred, twenty) and make a share of the pool; the known part of the pool stays the same.
+In `doubt` a share of the labels is of any other class.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from vcc_infuse.data.split import Split
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.io import write_text
 
-from .features import SLOTS, FeatureSet
+from .features import SLOTS, FeatureSet, flip
+from .open_set import EnergyFixMatch, InlierFixMatch
 
 PROG = "python -m benchmarks pool_training"
 Run = dict[str, Any]
@@ -51,15 +53,33 @@ ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
         "LinearProbe": {"algorithm": "LinearProbe"},
         "FixMatch": {"algorithm": "FixMatch"},
         "FixMatch, open_set auto": {"algorithm": "FixMatch", "open_set": "auto"},
+        "FixMatch + energy": {"algorithm": EnergyFixMatch()},
+        "FixMatch, inliers as IOMatch": {"algorithm": InlierFixMatch()},
         "FlexMatch + Evidence": {"algorithm": "FlexMatch", "calibrator": WEIGHED},
         "FlexMatch + Evidence, open_set auto": {
             "algorithm": "FlexMatch", "calibrator": WEIGHED, "open_set": "auto",
+        },
+    },
+    "doubt": {
+        "LinearProbe": {"algorithm": "LinearProbe"},
+        "LinearProbe, doubt weigh": {"algorithm": "LinearProbe", "doubt": "weigh"},
+        "FixMatch": {"algorithm": "FixMatch"},
+        "FixMatch, doubt weigh": {"algorithm": "FixMatch", "doubt": "weigh"},
+        "FlexMatch + Evidence": {"algorithm": "FlexMatch", "calibrator": WEIGHED},
+        "FlexMatch + Evidence, doubt weigh": {
+            "algorithm": "FlexMatch", "calibrator": WEIGHED, "doubt": "weigh",
         },
     },
 }  # fmt: skip
 POOLS: dict[str, dict[str, float]] = {
     "skew": {"equal": 1.0, "10:1": 0.1, "1:10": 10.0},
     "open": {"0 %": 0.0, "10 %": 0.1, "30 %": 0.3, "50 %": 0.5},
+    "doubt": {"0 %": 0.0, "5 %": 0.05, "10 %": 0.1, "20 %": 0.2},
+}
+REFERENCES = {
+    "skew": "FixMatch on the same pool",
+    "open": "the same row on the pool without foreign images",
+    "doubt": "the row above it, which trusts all labels",
 }
 
 
@@ -98,7 +118,16 @@ def opened(features: FeatureSet, per_class: int, seed: int, foreign: float) -> S
     return SSLData.from_arrays(features.train[chosen], shown, features.test[tested], test_y, slots=SLOTS, classes=names)
 
 
-MAKE = {"skew": skewed, "open": opened}
+def doubtful(features: FeatureSet, per_class: int, seed: int, rate: float) -> SSLData:
+    """Balanced labels of which this share, rounded, is of any other class."""
+    data = features.draw(per_class, seed)
+    y = features.train_y.copy()
+    y[data.split.labeled] = flip(y[data.split.labeled], rate, features.classes, np.random.default_rng([9, seed]))
+    wrong = SSLData.from_arrays(features.train, y, features.test, features.test_y, slots=SLOTS)
+    return SSLData(wrong.dataset, data.split)
+
+
+MAKE = {"skew": skewed, "open": opened, "doubt": doubtful}
 
 
 def measure(data: SSLData, row: Mapping[str, Any], seed: int, steps: int) -> float:
@@ -112,14 +141,13 @@ def measure(data: SSLData, row: Mapping[str, Any], seed: int, steps: int) -> flo
 def page(part: str, runs: Sequence[Run], command: str) -> str:
     """A row per method, a column per set, number of labels and pool; errors and differences from the reference."""
     columns = list(dict.fromkeys((run["set"], run["per_class"]) for run in runs))
-    reference = "FixMatch on the same pool" if part == "skew" else "the same row on the pool without foreign images"
     lines = [
         f"# Training on messy pools: {part}",
         "",
         f"    {command}",
         "",
         "Test error in per cent, mean over seeds (their number in brackets), of the method itself on frozen features;",
-        f"after it the difference from {reference}.",
+        f"after it the difference from {REFERENCES[part]}, with its standard error.",
     ]
     for name, per_class in columns:
         cell = [run for run in runs if (run["set"], run["per_class"]) == (name, per_class)]
@@ -136,20 +164,21 @@ def _cell(part: str, runs: Sequence[Run], row: str, pool: str) -> str:
     seeds = [run["seed"] for run in runs if (run["row"], run["pool"]) == (row, pool)]
     if not seeds:
         return "–"
-    other = ("FixMatch", pool) if part == "skew" else (row, "0 %")
+    other = {"skew": ("FixMatch", pool), "open": (row, "0 %"), "doubt": (row.removesuffix(", doubt weigh"), pool)}[part]
     gaps = [errors[row, pool, seed] - errors[(*other, seed)] for seed in seeds if (*other, seed) in errors]
     gap = f", {np.mean(gaps):+.1f}" if gaps and other != (row, pool) else ""
+    gap += f" ± {np.std(gaps, ddof=1) / np.sqrt(len(gaps)):.1f}" if gap and len(gaps) > 1 else ""
     return f"{np.mean([errors[row, pool, seed] for seed in seeds]):.1f}{gap} ({len(seeds)})"
 
 
 def main(argv: Sequence[str]) -> None:
     """Train what is missing and write the tables."""
-    parser = Parser(PROG, "Train on pools of other class shares, or with images of no class.")
+    parser = Parser(PROG, "Train on pools of other class shares, with images of no class, or with wrong labels.")
     parser.add_argument("parts", nargs="+", metavar="PART", help=f"what to measure: {', '.join(ROWS)}")
     parser.add_argument("--features", type=Path, default=Path("features"), help="folder of `benchmarks features`")
     parser.add_argument("--sets", nargs="+", default=["stl10-224"], help="names of its files (stl10-224)")
     parser.add_argument("--per_class", nargs="+", type=integer(2), default=[4, 25], help="labels per class (4 25)")
-    parser.add_argument("--seeds", nargs="+", type=integer(0), default=[0, 1, 2], help="seeds (0 1 2)")
+    parser.add_argument("--seeds", nargs="+", type=integer(0), default=[0, 1, 2, 3, 4], help="seeds (0 to 4)")
     parser.add_argument("--pools", nargs="+", help="pools of these names only (all)")
     parser.add_argument("--steps", type=integer(), default=600, help="steps of a run (600)")
     parser.add_argument("--out", type=Path, default=Path("results/pools"), help="folder of the results (results/pools)")

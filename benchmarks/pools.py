@@ -13,7 +13,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp, softmax
@@ -24,8 +23,11 @@ from vcc_infuse.errors import UserError
 from vcc_infuse.metrics import auroc
 from vcc_infuse.training.summary import peak_memory
 
+from .features import flip
 from .page import Part, Table, write
 from .pool_copies import measure_copies
+from .pool_features import Features, enough, load
+from .pool_suggest import measure_suggest, measure_suggest_ssl
 
 PROG = "python -m benchmarks pools"
 REMARK = "Frozen features, standardized on the whole pool and scaled to unit length. Means over seeds."
@@ -33,46 +35,13 @@ LABELS = (4, 10, 25)
 Row = list[str | float]
 
 
-class Features(NamedTuple):
-    """A pool and a test set as rows of unit length."""
-
-    name: str
-    x: np.ndarray
-    y: np.ndarray
-    test: np.ndarray
-    test_y: np.ndarray
-
-    @property
-    def classes(self) -> int:
-        """Their number."""
-        return int(self.y.max()) + 1
-
-    def draw(self, rng: np.random.Generator, count: int, among: np.ndarray | None = None) -> np.ndarray:
-        """`count` rows of each class."""
-        chosen = np.arange(self.classes) if among is None else among
-        return np.concatenate([rng.choice(np.flatnonzero(self.y == label), count, replace=False) for label in chosen])
-
-
-def load(path: Path) -> Features:
-    """Read one file of features."""
-    if not path.exists():
-        raise UserError(f"--sets: {path} does not exist; put NAME.npz into the folder that --features names")
-    with np.load(path) as arrays:
-        train = arrays["train"]
-        plain = train[:, 0] if train.ndim == 3 else train
-        test = pool_audit.unit_rows(arrays["test"], reference=plain)
-        y = arrays["train_y"].astype(np.int64)
-        test_y = arrays["test_y"].astype(np.int64)
-    return Features(path.stem, pool_audit.unit_rows(plain), y, test, test_y)
-
-
 def measure_unknown(sets: Sequence[Features], seeds: int) -> list[Table]:
     """AUROC of classes without labels, and how often known ones are called foreign."""
     rows = [unknown_row(data, count, seeds) for data in sets for count in LABELS if enough(data, count)]
-    columns = ("set", "known classes", "labels per class", "AUROC, distance", "energy", "most likely class",
-               "known with p ≤ .05", "foreign with p ≤ .05")  # fmt: skip
-    return [Table("Classes left out of the labels: the distance to three labels against scores of a ridge head",
-                  columns, rows)]  # fmt: skip
+    columns = ("set", "known classes", "labels per class", "AUROC", "three nearest labels alone", "energy",
+               "most likely class", "known with p ≤ .05", "foreign with p ≤ .05")  # fmt: skip
+    title = "Classes left out of the labels: distances to labels and class means against scores of a ridge head"
+    return [Table(title, columns, rows)]
 
 
 def unknown_row(data: Features, count: int, seeds: int) -> Row:
@@ -85,12 +54,15 @@ def unknown_row(data: Features, count: int, seeds: int) -> Row:
         labeled = data.draw(rng, count, known)
         rest = np.setdiff1d(np.arange(len(data.y)), labeled)
         foreign = ~np.isin(data.y[rest], known)
-        unknown = pool_audit.find_unknown(data.x[rest], data.x[labeled])
+        unknown = pool_audit.find_unknown(data.x[rest], data.x[labeled], data.y[labeled])
+        neighbors = pool_audit.find_unknown(data.x[rest], data.x[labeled]).score
         head = pool_audit.fit_ridge(data.x[labeled], np.searchsorted(known, data.y[labeled]), known_count)
         scores = head.scores(data.x[rest]) / head.temperature
         others = (-logsumexp(scores, axis=1), -softmax(scores, axis=1).max(1))
         rates = ((unknown.p[~foreign] <= 0.05).mean(), (unknown.p[foreign] <= 0.05).mean())
-        values.append([auroc(score, foreign) for score in (unknown.score, *others)] + [float(rate) for rate in rates])
+        values.append(
+            [auroc(score, foreign) for score in (unknown.score, neighbors, *others)] + [float(rate) for rate in rates]
+        )
     return [data.name, f"{known_count} of {data.classes}", count, *rounded(values)]
 
 
@@ -123,99 +95,9 @@ def labels_row(data: Features, count: int, rate: float, seeds: int) -> Row:
     return [data.name, count, f"{rate:.0%}", *rounded(values)]
 
 
-def flip(labels: np.ndarray, rate: float, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """Replace a share of the labels, rounded, by any other class."""
-    given = labels.copy()
-    rows = rng.choice(len(labels), round(rate * len(labels)), replace=False)
-    given[rows] = (given[rows] + rng.integers(1, classes, len(rows))) % classes
-    return given
-
-
 def first_wrong(ranking: np.ndarray, wrong: np.ndarray) -> float:
     """The share of wrong labels among the first, as many as there are."""
     return float(wrong[ranking[: wrong.sum()]].mean()) if wrong.any() else np.nan
-
-
-def measure_suggest(sets: Sequence[Features], seeds: int) -> list[Table]:
-    """The test error of a ridge head, labels chosen from none on in rounds."""
-    tables = []
-    for data in sets:
-        counts = [count for count in (1, 2, 4, 7, 10) if enough(data, 2 * count)]
-        rows = []
-        for name, choose in CHOOSERS.items():
-            errors = np.array([label_in_rounds(data, choose, counts, seed) for seed in range(seeds)]) * 100
-            spread = errors.std(0, ddof=1) / np.sqrt(seeds) if seeds > 1 else np.full(len(counts), np.nan)
-            cells = [f"{mean:.1f} ± {noise:.1f}" for mean, noise in zip(errors.mean(0), spread, strict=True)]
-            rows.append([name, *cells])
-        title = f"{data.name}: error, % (± standard error), at n labels per class on average"
-        tables.append(Table(title, ("chosen by", *map(str, counts)), rows))
-    return tables
-
-
-def label_in_rounds(data: Features, choose: Chooser, counts: Sequence[int], seed: int) -> list[float]:
-    """Errors after each round. Half of the pool is drawn anew for each seed."""
-    rng = np.random.default_rng(seed)
-    pool = np.sort(rng.permutation(len(data.y))[: max(len(data.y) // 2, 2 * counts[-1] * data.classes)])
-    x = data.x[pool]
-    truth = data.y[pool]
-    labels = np.full(len(pool), -1)
-    errors = []
-    for count in counts:
-        rows = choose(x, labels, count * data.classes - int((labels >= 0).sum()), data.classes, rng)
-        labels[rows] = truth[rows]
-        labeled = labels >= 0
-        head = pool_audit.fit_ridge(x[labeled], labels[labeled], data.classes)
-        errors.append(float((head.scores(data.test).argmax(1) != data.test_y).mean()))
-    return errors
-
-
-Chooser = Callable[[np.ndarray, np.ndarray, int, int, np.random.Generator], np.ndarray]
-
-
-def choose_random(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """Any rows."""
-    return rng.choice(np.flatnonzero(labels < 0), count, replace=False)
-
-
-def choose_margin(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """The least certain rows, one by one as they come; at random without labels."""
-    labeled = labels >= 0
-    if len(np.unique(labels[labeled])) < 2:
-        return choose_random(x, labels, count, classes, rng)
-    top = np.sort(pool_audit.fit_ridge(x[labeled], labels[labeled], classes).probs(x), axis=1)
-    margin = np.where(labeled, np.inf, top[:, -1] - top[:, -2])
-    return np.argsort(margin, kind="stable")[:count]
-
-
-def choose_far(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """K-center: again and again the row farthest from all that are labeled or chosen."""
-    chosen = [] if (labels >= 0).any() else [int(rng.integers(len(x)))]
-    start = np.concatenate([np.flatnonzero(labels >= 0), chosen]).astype(int)
-    nearest = (x @ x[start].T).max(1)
-    while len(chosen) < count:
-        chosen.append(int(nearest.argmin()))
-        nearest = np.maximum(nearest, x @ x[chosen[-1]])
-    return np.array(chosen)
-
-
-def choose_suggested(strategy: str) -> Chooser:
-    """What the library suggests."""
-
-    def choose(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
-        seed = int(rng.integers(2**31))
-        options = dict(count=count, classes=classes, strategy=strategy, seed=seed)
-        return pool_audit.suggest_labels(x, labels, **options).rows  # type: ignore[arg-type]
-
-    return choose
-
-
-CHOOSERS: dict[str, Chooser] = {
-    "random": choose_random,
-    "k-center": choose_far,
-    "margin alone": choose_margin,
-    "coverage alone": choose_suggested("coverage"),
-    "suggest_labels": choose_suggested("auto"),
-}
 
 
 def measure_shares(sets: Sequence[Features], seeds: int) -> list[Table]:
@@ -300,7 +182,7 @@ def measure_growth(sizes: Sequence[int]) -> list[Table]:
         labels = np.where(np.arange(size) < 100, y, -1)
         probs = pool_audit.fit_ridge(x[:100], y[:100], 10).probs(x)
         jobs: dict[str, Callable[[], object]] = {
-            "find_unknown": lambda x=x: pool_audit.find_unknown(x, x[:100]),  # type: ignore[misc]
+            "find_unknown": lambda x=x, y=y: pool_audit.find_unknown(x, x[:100], y[:100]),  # type: ignore[misc]
             "find_duplicates": lambda x=x: pool_audit.find_duplicates(x),  # type: ignore[misc]
             "estimate_shares": lambda p=probs, y=y: pool_audit.estimate_shares(p, p[:100], y[:100]),  # type: ignore[misc]
             "suggest_labels, none": lambda x=x: pool_audit.suggest_labels(x),  # type: ignore[misc]
@@ -318,11 +200,6 @@ def timed(job: Callable[[], object]) -> tuple[float, float]:
     return round(time.process_time() - began, 2), round(peak_memory() or 0)
 
 
-def enough(data: Features, count: int) -> bool:
-    """Whether each class has that many rows."""
-    return bool(np.bincount(data.y).min() >= count)
-
-
 def rounded(values: Sequence[Sequence[float]], digits: int = 3) -> Iterator[float]:
     """Means over the first axis."""
     return (round(float(value), digits) for value in np.mean(values, axis=0))
@@ -335,7 +212,7 @@ ON_FEATURES: dict[str, Callable[[Sequence[Features], int], list[Table]]] = {
     "shares": measure_shares,
     "curve": measure_curve,
 }
-PARTS = (*ON_FEATURES, "copies", "growth")
+PARTS = (*ON_FEATURES, "suggest_ssl", "copies", "growth")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -374,4 +251,6 @@ def tables_of(name: str, options: Namespace) -> list[Table]:
     if name == "growth":
         return measure_growth(options.rows)
     sets = [load(options.features / f"{name}.npz") for name in options.sets]
+    if name == "suggest_ssl":
+        return measure_suggest_ssl(sets, options.seeds, options.features)
     return ON_FEATURES[name](sets, options.seeds)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import pool_copies, pools
+from benchmarks import features as feature_sets
+from benchmarks import pool_copies, pool_features, pool_suggest, pools
 from benchmarks.__main__ import main
 
 
@@ -48,8 +49,28 @@ def test_labels(features):
 
 def test_suggest(features):
     (table,) = run("suggest", features)
-    assert [row[0] for row in table["rows"]] == list(pools.CHOOSERS)
+    assert [row[0] for row in table["rows"]] == list(pool_suggest.CHOOSERS)
     assert all(" ± " in cell for row in table["rows"] for cell in row[1:])
+
+
+def test_suggest_with_fixmatch(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 3
+    views = 3 * np.eye(3, 8)[y][:, None] + rng.normal(size=(40, 7, 8))
+    test_y = np.array([0, 1, 2, 2])
+    test = 3 * np.eye(3, 8)[test_y]
+    data = feature_sets.FeatureSet("x", views.astype(np.float16), y, test, test_y)
+    labels = np.where(np.arange(30) < 9, y[:30], -1)
+    assert pool_suggest.fixmatch_error(data, np.arange(30), labels) == 0
+    assert (
+        pool_suggest.fixmatch_error(data, np.arange(30), np.where(labels == 2, -1, labels)) == 0.5
+    )  # nobody knows two
+
+
+def test_differences_are_paired_by_seed():
+    errors = np.array([[10.0, 5.0], [30.0, 7.0]])
+    assert pool_suggest.cells(errors, errors - errors) == ["20.0 ± 10.0", "6.0 ± 1.0"]
+    assert pool_suggest.cells(errors, np.array([[-1.0, 2.0], [-3.0, 2.0]]))[0] == "20.0 ± 10.0, -2.0 ± 1.0"
 
 
 def test_shares_and_curve(features):
@@ -89,8 +110,8 @@ def test_rates():
 def test_flips_and_skewed_pools():
     rng = np.random.default_rng(0)
     y = np.arange(100) % 5
-    assert (pools.flip(y, 0.2, 5, rng) != y).sum() == 20
-    data = pools.Features("x", np.zeros((100, 2)), y, np.zeros((1, 2)), np.zeros(1, int))
+    assert (feature_sets.flip(y, 0.2, 5, rng) != y).sum() == 20
+    data = pool_features.Features("x", np.zeros((100, 2)), y, np.zeros((1, 2)), np.zeros(1, int))
     counts = np.bincount(y[pools.skewed(data, np.arange(100), "10:1", rng)])
     assert counts.tolist() == [20, 11, 6, 3, 2]
 

@@ -127,7 +127,8 @@ def test_the_score_is_that_of_find_unknown_and_survives_saving(run, photos, tmp_
     predictor = Predictor.load(run)
     images = vcc_infuse.audit_run(run).images
     pool = images.rows("pool")
-    expected = find_unknown(images.features[pool], images.features[images.rows("labeled")])
+    labeled = images.rows("labeled")
+    expected = find_unknown(images.features[pool], images.features[labeled], images.labels[labeled])
     x = [photos / images.names[row] for row in pool]
     answers = predictor.predict(x)
     np.testing.assert_allclose(answers.unknown, expected.score, atol=0.02)  # the bank rounds to float16

@@ -100,4 +100,6 @@ def gallery(k, rng):
             f"{part}_label": np.array([0, 1, 1]), f"{part}_truth": np.array([0, 0, -1]),
             f"{part}_{column}": np.array([0.9, 0.5, 0.1], np.float32),
         }  # fmt: skip
-    return columns
+    behind = {"images": columns["mistakes_images"], "names": np.array(FILES), "label": [0, 1, 1], "truth": [0, 0, 1],
+              "confidence": [0.4, 0.9, 0.3]}  # fmt: skip
+    return columns | {f"cells_{name}": np.asarray(column) for name, column in behind.items()}

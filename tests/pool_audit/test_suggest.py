@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from skactiveml.pool import TypiClust
+from sklearn.cluster import KMeans
 
 from vcc_infuse import UserError
 from vcc_infuse.pool_audit import fit_ridge, suggest, suggest_labels
@@ -42,17 +43,28 @@ def test_large_pools_are_clustered_on_a_part_of_their_rows(monkeypatch):
     assert sorted(y[suggest_labels(x, count=3).rows]) == [0, 1, 2]
 
 
-def test_margin_takes_the_least_certain_row_of_each_cluster():
+def test_margin_takes_typical_rows_of_groups_that_are_uncertain_and_hardly_labeled():
+    """Against a loop over the groups that k-means finds, each worth the sum of 1 − margin over 1 + its labels."""
     x, y = blobs((60, 60, 60), spread=1.2)
     labels = np.where(np.arange(180) % 60 < 6, y, -1)
-    ours = suggest_labels(x, labels, count=5, names=["ant", "bee", "cow"])
+    ours = suggest_labels(x, labels, count=5, names=["ant", "bee", "cow"], seed=2, copy_threshold=1.0)
     assert ours.strategy == "margin"
     probs = fit_ridge(x[labels >= 0], labels[labels >= 0], 3).probs(x)
-    top = np.sort(probs, axis=1)
-    margin = np.where(labels >= 0, np.inf, top[:, -1] - top[:, -2])
-    assert ours.rows[0] == margin.argmin()
-    assert set(ours.rows) <= set(np.argsort(margin)[:50])
-    assert len(set(ours.rows)) == 5
+    groups = KMeans(18 + 5, random_state=2).fit_predict(x.astype(np.float32))
+    chosen = []
+    for _ in range(5):
+        worth = np.zeros(23)
+        for row in np.flatnonzero(labels < 0):
+            best, second = sorted(probs[row])[::-1][:2]
+            worth[groups[row]] += 1 - (best - second)
+        worth /= [1 + sum(groups[row] == group and (labels[row] >= 0 or row in chosen) for row in range(180))
+                  for group in range(23)]  # fmt: skip
+        members = np.flatnonzero((labels < 0) & (groups == worth.argmax())).tolist()
+        far = np.linalg.norm(x[members][:, None] - x[members], axis=2)
+        typical = np.argsort(np.sort(far, axis=1)[:, :21].sum(1), kind="stable")
+        chosen.append(next(members[i] for i in typical if members[i] not in chosen))
+    assert ours.rows.tolist() == chosen
+    assert (np.diff(ours.scores) <= 0).all()
     for row, reason in zip(ours.rows, ours.reasons, strict=True):
         first, second = np.argsort(-probs[row])[:2]
         names = ("ant", "bee", "cow")
@@ -61,33 +73,26 @@ def test_margin_takes_the_least_certain_row_of_each_cluster():
         assert reason == race if close else reason.startswith(f"probably {names[first]} (")
 
 
-def test_a_certain_image_is_not_said_to_be_between_two_classes():
-    """Five groups of images with one uncertain image: a batch that is spread out must take certain ones, too."""
-    x = np.repeat(np.eye(5), 6, axis=0) + 0.05 * np.random.default_rng(0).normal(size=(30, 5))
-    probs = np.tile([0.999, 0.001], (30, 1))
-    probs[::6] = [[0.5, 0.5], [0.9, 0.1], [0.004, 0.996], [0.81, 0.19], [0.79, 0.21]]
-    ours = suggest_labels(
-        x, count=5, probs=probs, names=["boat", "tree"], strategy="margin", candidates=range(30), copy_threshold=1.0
-    )
-    assert dict(zip(ours.rows.tolist(), ours.reasons, strict=True)) == {
-        0: "between boat (50%) and tree (50%)",
-        6: "probably boat (90%), the least certain of 6 similar images",
-        12: "probably tree (over 99%), the least certain of 6 similar images",
-        18: "probably boat (81%), the least certain of 6 similar images",
-        24: "between boat (79%) and tree (21%)",
-    }
-
-
-def test_certain_images_that_stand_for_no_group_are_said_to_be_what_is_left():
-    """Two groups; the least certain image of the first is a copy of a labeled one, so that another takes its place."""
-    x = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0]])
-    probs = np.array([[0.9, 0.1], [0.97, 0.03], [0.95, 0.05], [0.99, 0.01]])
-    ours = suggest_labels(x, [-1, -1, -1, 0], count=2, probs=probs, strategy="margin", copy_threshold=0.999)
-    assert ours.rows.tolist() == [2, 1]
-    assert ours.reasons == (
-        "probably 0 (95%), unlike the other suggestions",
-        "probably 0 (97%), one of the least certain that are left",
-    )
+@pytest.mark.parametrize(
+    ("sizes", "probs", "reasons"),
+    [
+        (
+            (3, 6), ([0.6, 0.4], [0.15, 0.85]),
+            ("between boat (60%) and tree (40%)", "probably tree (85%), typical of 6 similar images with few labels"),
+        ),
+        (
+            (1, 20), ([0.9, 0.1], [0.004, 0.996]),
+            ("probably boat (90%), unlike all others",
+             "probably tree (over 99%), typical of 20 similar images with few labels"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_certain_image_is_not_said_to_be_between_two_classes(sizes, probs, reasons):
+    x, _ = blobs(sizes, spread=0.05)
+    options = dict(names=["boat", "tree"], strategy="margin", copy_threshold=1.0)
+    ours = suggest_labels(x, count=2, probs=np.repeat(probs, sizes, axis=0), **options)
+    assert ours.reasons == reasons
+    assert (ours.rows < sizes[0]).tolist() == [True, False]
 
 
 def test_a_batch_is_spread_out():

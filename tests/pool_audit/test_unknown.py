@@ -6,10 +6,10 @@ import pytest
 from vcc_infuse import UserError
 from vcc_infuse.pool_audit import (
     Unknown,
+    arrays,
     conformal_p,
     find_unknown,
     foreign_clusters,
-    leave_one_out_distances,
     unit_rows,
 )
 from vcc_infuse.pool_audit import unknown as module
@@ -19,24 +19,35 @@ def unit(x):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def slow_p(row, labeled, k):
-    """The row joins the labels; everybody's mean distance to its k nearest others."""
-    everyone = np.vstack([labeled, row])
-    scores = []
-    for i, one in enumerate(everyone):
-        far = sorted(np.linalg.norm(one - other) for j, other in enumerate(everyone) if j != i)
-        scores.append(np.mean(far[:k]))
-    return scores[-1], np.mean(np.array(scores) >= scores[-1] - 1e-6)
+def slow_score(row, others, classes, k):
+    """Half the mean distance to the k nearest others, half that to the nearest mean; without classes the first."""
+    far = np.mean(sorted(np.linalg.norm(row - other) for other in others)[:k])
+    if classes is None:
+        return far
+    means = [unit(others[classes == label].sum(0)[None])[0] for label in sorted(set(classes.tolist()))]
+    return (far + min(np.linalg.norm(row - mean) for mean in means)) / 2
 
 
+def slow(row, labeled, classes, k):
+    """Score and p-value: the share of row and labels, each judged by the other labels, that are as far."""
+    score = slow_score(row, labeled, classes, min(k, len(labeled)))
+    own = [np.inf]
+    for i in range(len(labeled)) if len(labeled) > 1 else ():
+        rest = np.arange(len(labeled)) != i
+        left = None if classes is None else classes[rest]
+        own.append(slow_score(labeled[i], labeled[rest], left, min(k, len(labeled) - 1)))
+    return score, np.mean(np.array(own + [np.inf] * (len(labeled) + 1 - len(own))) >= score - 1e-6)
+
+
+@pytest.mark.parametrize("classes", [None, 1, 3])
 @pytest.mark.parametrize(("labels", "neighbors"), [(1, 3), (2, 3), (3, 3), (4, 3), (12, 3), (12, 1)])
-def test_score_and_p_are_those_of_a_slow_loop(labels, neighbors):
+def test_score_and_p_are_those_of_a_slow_loop(labels, neighbors, classes):
     rng = np.random.default_rng(labels)
     labeled = rng.normal(size=(labels, 5))
+    of = None if classes is None else rng.permutation(np.arange(labels) % classes)
     rows = rng.normal(size=(7, 5)) + rng.normal(size=(7, 1))
-    result = find_unknown(rows, labeled, neighbors=neighbors)
-    k = min(neighbors, labels)
-    expected = [slow_p(unit(row[None])[0], unit(labeled), k) for row in rows]
+    result = find_unknown(rows, labeled, of, neighbors=neighbors)
+    expected = [slow(unit(row[None])[0], unit(labeled), of, neighbors) for row in rows]
     np.testing.assert_allclose(result.score, [score for score, _ in expected], atol=2e-4)
     np.testing.assert_allclose(result.p, [p for _, p in expected])
 
@@ -45,9 +56,11 @@ def test_blocks_do_not_change_the_result(monkeypatch):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(50, 6))
     labeled = rng.normal(size=(20, 6))
-    whole = find_unknown(rows, labeled)
+    classes = np.arange(20) % 3
+    whole = find_unknown(rows, labeled, classes)
     monkeypatch.setattr(module, "block_for", lambda columns: 7)
-    parts = find_unknown(rows, labeled)
+    monkeypatch.setattr(module, "blocks", lambda rows, size=7: arrays.blocks(rows, 7))
+    parts = find_unknown(rows, labeled, classes)
     np.testing.assert_allclose(parts.score, whole.score, atol=1e-6)
     np.testing.assert_array_equal(parts.p, whole.p)
 
@@ -59,22 +72,18 @@ def test_p_is_valid_for_known_classes_and_small_for_foreign_ones():
     for _ in range(40):
         y = rng.integers(0, 4, 240)
         x = centers[y] + rng.normal(size=(240, 20))
-        small.append((find_unknown(x[40:], x[:40]).p <= 0.1).mean())
+        small.append((find_unknown(x[40:], x[:40], y[:40]).p <= 0.1).mean())
     assert 0.06 < np.mean(small) < 0.11
     foreign = centers[4] + rng.normal(size=(50, 20))
-    assert (find_unknown(foreign, x[:40]).p <= 0.1).mean() > 0.9
+    assert (find_unknown(foreign, x[:40], y[:40]).p <= 0.1).mean() > 0.9
 
 
-def test_leave_one_out_distances_and_conformal_p_against_loops():
+def test_conformal_p_against_a_loop():
     rng = np.random.default_rng(2)
-    labeled = unit(rng.normal(size=(9, 4)))
-    far = np.linalg.norm(labeled[:, None] - labeled, axis=2)
-    expected = [np.mean(sorted(np.delete(far[i], i))[:3]) for i in range(9)]
-    np.testing.assert_allclose(leave_one_out_distances(labeled), expected, atol=2e-4)
     scores = rng.normal(size=30)
     calibration = rng.normal(size=11).round(1)
-    slow = [(1 + sum(c >= s for c in calibration)) / 12 for s in scores]
-    np.testing.assert_allclose(conformal_p(scores, calibration), slow)
+    by_loop = [(1 + sum(c >= s for c in calibration)) / 12 for s in scores]
+    np.testing.assert_allclose(conformal_p(scores, calibration), by_loop)
 
 
 def test_clusters_of_foreign_rows():

@@ -111,6 +111,19 @@ def test_hovering_shows_the_whole_class_name(page):
     assert any(NASTY[1] in text for text in page.locator("#thresholds .hoverlayer text").all_text_contents())
 
 
+def test_a_click_on_a_cell_opens_its_images(page):
+    matrix = page.locator("#confusion .js-plotly-plot").first
+    matrix.scroll_into_view_if_needed()
+    for place in ("0-1", "1-1"):
+        row, column = map(int, place.split("-"))
+        box = matrix.locator(".nsewdrag").first.bounding_box()
+        page.mouse.click(box["x"] + box["width"] * (column + 0.5) / 2, box["y"] + box["height"] * (row + 0.5) / 2)
+        until(page, f"document.getElementById('cell-0-{place}').open")
+        opened = page.locator(".cell[open]").evaluate_all("all => all.map(cell => cell.id)")
+        assert opened == [f"cell-0-{place}"]
+        assert page.locator(f"#cell-0-{place} img").first.is_visible()
+
+
 @on_single
 def test_dark_mode(page):
     def colors():
@@ -150,9 +163,9 @@ def test_the_axis_switches_between_steps_and_time(page):
 
 
 def test_a_folded_run_is_drawn_when_opened(page):
-    part = page.locator("#confusion details").nth(1)
+    part = page.locator("#confusion details[data-run]").nth(1)
     assert part.locator(".main-svg").count() == 0
-    part.locator("summary").click()
+    part.locator("summary").first.click()
     part.locator(".main-svg").first.wait_for()
     assert part.locator(".main-svg").first.bounding_box()["width"] > 300
 

@@ -4,6 +4,7 @@ import html
 import json
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from jinja2 import UndefinedError
 
@@ -44,7 +45,7 @@ def test_every_chart_and_image_has_words(folder, tmp_path):
     assert len(figures) == 18
     assert all(a["role"] == "img" and len(a["aria-label"]) > 30 for a in figures)
     images = [a["alt"] for tag, a in page.tags if tag == "img"]
-    assert len(images) == 9
+    assert len(images) == 12
     assert "Most helpful, number 1: a.png: pseudo label 0, true class 0, +0.9" in images
 
 
@@ -142,6 +143,18 @@ def test_class_names_in_the_gallery_are_whole(tmp_path):
     assert page.text.count(name) >= 3
     titles = [attributes.get("title", "") for tag, attributes in page.tags if tag == "figure"]
     assert any(f"pseudo label {name}, true class {name}" in title for title in titles)
+
+
+@pytest.mark.parametrize("names", [["one"], ["one", "two"]], ids=len)
+def test_the_images_behind_a_cell_of_the_confusion(tmp_path, names):
+    folders = [make_run(tmp_path / name, classes=["cat", "dog"]) for name in names]
+    page = read(folders, tmp_path / "p.html")
+    places = [attributes["id"] for tag, attributes in page.tags if attributes.get("class") == "cell"]
+    assert places == [f"cell-{run}-{place}" for run in range(len(names)) for place in ("0-1", "0-0", "1-1")]
+    assert "cat predicted as dog " in page.text
+    with np.load(folders[0] / "predictions.npz") as answers:
+        both = int(((answers["truth"] == 0) & (answers["predicted"] == 1)).sum())
+    assert f"1 of {both}, the most confident first" in page.text
 
 
 def test_a_comparison_marks_the_best(tmp_path):

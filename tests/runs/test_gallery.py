@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vcc_infuse.runs.gallery import ends, last_scores, mistakes, ranked, thumbnail
+from vcc_infuse.runs.gallery import IN_CELL, cells, ends, last_scores, mistakes, ranked, thumbnail
 
 
 def test_mistakes_come_by_confidence():
@@ -13,6 +13,23 @@ def test_mistakes_come_by_confidence():
     assert kept["mistakes_names"].tolist() == ["c", "d"]
     assert kept["mistakes_images"][:, 0, 0].tolist() == [2, 3]
     assert kept["mistakes_label"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("count", [7, 30, 1000])
+def test_every_cell_of_the_confusion_has_images_before_any_has_many(count):
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.choice(4, (2, 300), p=[0.7, 0.2, 0.08, 0.02])
+    answers = dict(truth=truth, predicted=predicted, calibrated=rng.random(300))
+    x = np.zeros((300, 2, 2, 1), np.uint8)
+    kept = cells(x, [str(i) for i in range(300)], answers, count)
+    queues = {}
+    for i in sorted(range(300), key=lambda i: answers["calibrated"][i] * (1 if truth[i] == predicted[i] else -1)):
+        queues.setdefault((truth[i], predicted[i]), []).append(i)
+    turns = [(turn, queue[turn]) for turn in range(IN_CELL) for _, queue in sorted(queues.items()) if turn < len(queue)]
+    assert sorted(map(int, kept["cells_names"])) == sorted(i for _, i in turns[:count])
+    for pair, queue in queues.items():
+        of_pair = (kept["cells_truth"] == pair[0]) & (kept["cells_label"] == pair[1])
+        assert kept["cells_names"][of_pair].tolist() == [str(i) for i in queue[: of_pair.sum()]]
 
 
 def test_the_ends_of_a_ranking():

@@ -1,12 +1,16 @@
 """What is known of a pool before the first step: class shares, and weights of foreign rows that act softly and late."""
 
+from collections import namedtuple
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from vcc_infuse import AlignedINFUSE, FixMatch, Identity, SmallConv, SSLData, Trainer
+from vcc_infuse import AlignedINFUSE, FixMatch, Identity, LinearProbe, SmallConv, SSLData, Trainer
 from vcc_infuse.errors import UserError
-from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights
+from vcc_infuse.training import pool_facts
+from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights, trusted_labels
 from vcc_infuse.types import Step
 
 FAST = dict(steps=8, eval_every=8, batch_size=8, unlabeled_ratio=2, progress=False, precision="fp32", device="cpu")
@@ -81,3 +85,63 @@ def test_images_without_a_bank_are_refused_in_one_line():
     data = SSLData.from_arrays(images, [0, 1] * 3 + [-1] * 6)
     with pytest.raises(UserError, match="open_set auto needs features of a frozen network"):
         Trainer(SmallConv(), FixMatch(), open_set="auto", **FAST).fit(data)
+
+
+def flipped():
+    """Data in which every tenth label is that of the next class, and the truth."""
+    data, truth = clustered([60, 60, 60], labels=20, width=30)
+    y = data.dataset.train.y.copy()
+    y[:60:10] = (y[:60:10] + 1) % 3
+    return SSLData(replace(data.dataset, train=replace(data.dataset.train, y=y)), data.split), truth
+
+
+def test_wrong_labels_are_left_to_the_pool_and_right_ones_stay():
+    data, truth = flipped()
+    after = trusted_labels(data)
+    doubted = np.setdiff1d(data.split.labeled, after.split.labeled)
+    assert len(doubted) >= 4
+    assert (data.dataset.train.y[doubted] != truth[doubted]).mean() > 0.6
+    assert set(after.split.pool) == set(data.split.pool) | set(doubted)
+    inside = np.isin(after.split.pool, after.split.labeled)
+    assert inside[: inside.sum()].all()  # labeled rows first, as everywhere
+    assert (np.diff(after.split.pool[inside.sum() :]) > 0).all()
+    clean = clustered([60, 60, 60], labels=20, width=30)[0]
+    assert len(trusted_labels(clean).split.labeled) == 60
+
+
+def test_a_class_whose_labels_are_all_in_doubt_keeps_them(monkeypatch):
+    data, _ = flipped()
+    y = data.labeled_y
+    doubts = namedtuple("Doubts", "p_wrong")(np.where(y == 1, 0.9, np.nan))
+    monkeypatch.setattr(pool_facts, "find_doubtful_labels", lambda *_, **__: doubts)
+    assert len(trusted_labels(data).split.labeled) == 60
+
+
+@pytest.mark.parametrize("algorithm", [LinearProbe(), FixMatch()], ids=["LinearProbe", "FixMatch"])
+def test_doubt_lowers_the_loss_on_the_truth(algorithm):
+    data, truth = flipped()
+    losses = []
+    for doubt in ("off", "weigh"):
+        trainer = Trainer(Identity(), algorithm, doubt=doubt, head_init="probe", cross_fit=False, **FAST)
+        trainer.fit(data)
+        logits = trainer.state_.classifier()(torch.from_numpy(standardized(data))).logits.detach()
+        losses.append(float(torch.nn.functional.cross_entropy(logits, torch.from_numpy(truth))))
+    assert losses[1] < 0.9 * losses[0]
+
+
+def standardized(data):
+    x = data.dataset.train.x
+    return ((x - x.mean(0)) / x.std(0)).astype(np.float32)
+
+
+def test_the_summary_says_which_labels_weigh_nothing():
+    data, _ = flipped()
+    with pytest.warns(UserWarning, match=r"\d of 60 labels are more likely wrong than right and weigh nothing"):
+        Trainer(Identity(), FixMatch(), doubt="weigh", cross_fit=False, **FAST).fit(data)
+
+
+def test_doubt_without_a_bank_is_refused_in_one_line():
+    images = np.random.default_rng(0).integers(0, 255, (12, 8, 8, 1)).astype(np.uint8)
+    data = SSLData.from_arrays(images, [0, 1] * 3 + [-1] * 6)
+    with pytest.raises(UserError, match="doubt weigh needs features of a frozen network"):
+        Trainer(SmallConv(), FixMatch(), doubt="weigh", **FAST).fit(data)

@@ -21,6 +21,7 @@ from ..errors import UserError, check_choice
 from ..models.backbone import Embedded
 from ..pool_audit import KnownRows
 from ..pool_audit.arrays import LEAST
+from ..pool_audit.unknown import TIE
 from ..types import Outputs
 from ..utils.device import unit_features
 from ..utils.io import write_atomic
@@ -36,23 +37,27 @@ class KnownImages(nn.Module):
     """`KnownRows.judge` as a graph: how far features (batch, width) are from the labeled images, and its p-value."""
 
     rows: Tensor
-    reach: Tensor
-    nearer: Tensor
+    means: Tensor
+    own: Tensor
 
     def __init__(self, known: KnownRows, device: torch.device) -> None:
         super().__init__()
         self.neighbors = known.neighbors
-        for name in ("rows", "reach", "nearer"):
+        for name in ("rows", "means", "own"):
             self.register_buffer(name, torch.from_numpy(getattr(known, name)).float().to(device))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean distance to the nearest labeled images, and how often a known image is as far."""
-        squared = 2 - 2 * (features @ self.rows.T)
-        far = torch.where(squared < LEAST**2, 0, squared).sqrt()
-        score = far.topk(self.neighbors, largest=False).values.mean(1)
-        joined = (self.nearer + torch.minimum(far, self.reach)) / self.neighbors
-        as_far = (joined >= score[:, None] - 1e-6).float().sum(1)
+        """The distance to the labeled images, and how often one of them is as far from the others."""
+        nearest = self.distances(features, self.rows).topk(self.neighbors, largest=False).values.mean(1)
+        score = (nearest + self.distances(features, self.means).amin(1)) / 2
+        as_far = (self.own >= score[:, None] - TIE).float().sum(1)
         return score, (1 + as_far) / (self.rows.shape[0] + 1)
+
+    @staticmethod
+    def distances(features: Tensor, others: Tensor) -> Tensor:
+        """Between rows of unit length."""
+        squared = 2 - 2 * (features @ others.T)
+        return torch.where(squared < LEAST**2, 0, squared).sqrt()
 
 
 class ExportedClassifier(nn.Module):

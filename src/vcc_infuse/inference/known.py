@@ -23,9 +23,9 @@ BATCH = 64
 MOST = 5000  # labeled images that are kept, so that a model stays small
 
 
-def keep_known(features: Tensor) -> KnownRows:
-    """From features of unit length, of shape (labels, width), rounded as they are saved."""
-    return KnownRows.of(features.half().float().cpu().numpy())
+def keep_known(features: Tensor, labels: np.ndarray) -> KnownRows:
+    """From features of unit length, of shape (labels, width), rounded as they are saved, and their classes."""
+    return KnownRows.of(features.half().float().cpu().numpy(), labels)
 
 
 def sample_by_class(labels: np.ndarray, most: int = MOST, seed: int = 0) -> np.ndarray:
@@ -40,17 +40,17 @@ def sample_by_class(labels: np.ndarray, most: int = MOST, seed: int = 0) -> np.n
 
 def known_tensors(known: KnownRows) -> dict[str, Tensor]:
     """What model.safetensors holds of them."""
-    numbers = {"known.reach": known.reach, "known.nearer": known.nearer}
+    numbers = {"known.means": known.means, "known.own": known.own}
     return {"known.rows": torch.from_numpy(known.rows).half()} | {k: torch.from_numpy(v) for k, v in numbers.items()}
 
 
 def read_known(model: Classifier, tensors: dict[str, Tensor]) -> KnownRows:
     """The opposite of `known_tensors`."""
-    rows, reach, nearer = (tensors[f"known.{name}"].float().numpy() for name in ("rows", "reach", "nearer"))
+    rows, means, own = (tensors[f"known.{name}"].float().numpy() for name in ("rows", "means", "own"))
     width = tuple(model.backbone.mean.shape) if isinstance(model.backbone, Embedded) else ()
-    if rows.shape[1:] != width or not len(rows) or not rows.shape[:1] == reach.shape == nearer.shape:
+    if not rows.shape[1:] == means.shape[1:] == width or not len(rows) or not len(means) or rows.shape[:1] != own.shape:
         raise ValueError(f"known.rows of shape {rows.shape} does not fit the network")
-    return KnownRows(rows, reach, nearer, min(NEIGHBORS, len(rows)))
+    return KnownRows(rows, means, own, min(NEIGHBORS, len(rows)))
 
 
 @contextmanager

@@ -143,7 +143,7 @@ class Learner:
         if len(labeled) == 0:
             return
         known = self._unit[labeled].astype(np.float32)
-        self._look_for_foreign(answer, known, np.flatnonzero(labels < 0))
+        self._look_for_foreign(answer, KnownRows.of(known, labels[labeled]), np.flatnonzero(labels < 0))
         if len(np.unique(labels[labeled])) < 2:
             return
         left_out = leave_one_out(known, labels[labeled], len(job.classes)).probs()
@@ -159,10 +159,10 @@ class Learner:
                 image = int(self.rows.images[labeled[place]])
                 answer.doubtful.append((image, job.classes[given], job.classes[better], float(doubts.p_wrong[place])))
 
-    def _look_for_foreign(self, answer: Answer, known: np.ndarray, others: np.ndarray) -> None:
+    def _look_for_foreign(self, answer: Answer, known: KnownRows, others: np.ndarray) -> None:
         if len(others) == 0:
             return
-        found = KnownRows.of(known).judge(self._unit[others])
+        found = known.judge(self._unit[others])
         p = np.full(len(self._unit), np.nan)
         p[others] = found.p
         scores = np.full(len(self._unit), np.nan)

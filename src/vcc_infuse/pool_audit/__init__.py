@@ -19,12 +19,11 @@ from .unknown import (
     conformal_p,
     find_unknown,
     foreign_clusters,
-    leave_one_out_distances,
 )
 
 __all__ = ["Audit", "AuditedImages", "ClassShares", "DoubtfulLabels", "Duplicates", "ForeignCluster", "Interval"]
 __all__ += ["Issue", "KnownRows", "LearningCurve", "LeaveOneOut", "NextLabel", "RidgeHead", "Suggestions", "Unknown"]
 __all__ += ["across_parts", "audit_images", "conflicting_labels", "conformal_p", "estimate_shares"]
 __all__ += ["find_doubtful_labels", "find_duplicates", "find_unknown", "fit_ridge", "foreign_clusters", "judge_labels"]
-__all__ += ["learning_curve", "leave_one_out", "leave_one_out_distances", "next_labels", "out_of_fold_probs"]
+__all__ += ["learning_curve", "leave_one_out", "next_labels", "out_of_fold_probs"]
 __all__ += ["perceptual_hashes", "shares_by_confusion", "shares_by_em", "suggest_labels", "unit_rows"]

@@ -102,9 +102,12 @@ def unit_rows(features: Any, reference: Any = None) -> np.ndarray:
 
 def main_directions(rows: np.ndarray, count: int) -> np.ndarray:
     """An orthonormal basis of the directions in which rows of unit length differ most, of shape (width, count)."""
+    from scipy.linalg import eigh  # here, because it takes a while to import
+
     sample = unit(rows[:: -(-len(rows) // SAMPLE)])
-    _, basis = np.linalg.eigh(sample.T @ sample)
-    return np.asarray(basis[:, -count:])
+    width = sample.shape[1]
+    _, basis = eigh(sample.T @ sample, subset_by_index=[max(width - count, 0), width - 1])
+    return np.asarray(basis)
 
 
 def distances(rows: np.ndarray, others: np.ndarray) -> np.ndarray:

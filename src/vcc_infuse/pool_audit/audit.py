@@ -16,7 +16,7 @@ from .doubtful import find_doubtful_labels
 from .duplicates import conflicting_labels, find_duplicates
 from .ridge import fit_ridge, leave_one_out
 from .shares import ClassShares, estimate_shares
-from .suggest import suggest_labels
+from .suggest import choose_strategy, suggest_labels
 from .unknown import ALPHA, KnownRows, Unknown, block_for, foreign_clusters
 
 DOUBT = 0.5  # probability of a wrong label from which on it is listed
@@ -186,7 +186,7 @@ def audit_images(images: AuditedImages, *, alpha: float = ALPHA, count: int = 20
     known, labels = images.labeled()
     pool = images.rows("pool")
     others = images.rows("pool", "test", "validation")
-    unknown = KnownRows.of(known).judge(images.features[others])
+    unknown = KnownRows.of(known, labels).judge(images.features[others])
     found = [*_unknown(images, others, unknown, alpha), *_duplicates(images), *_doubtful(images)]
     if len(pool) and count:
         foreign = others[unknown.p <= alpha]
@@ -207,13 +207,14 @@ def next_labels(images: AuditedImages, count: int, foreign: Any = None) -> list[
     labels = np.where(images.parts[train] == "labeled", images.labels[train], -1)
     probs = None if images.probs is None else images.probs[train]
     options: dict[str, Any] = {"count": count, "probs": probs, "classes": len(images.classes), "names": images.classes}
-    chosen = suggest_labels(rows, labels, **options)
-    if chosen.strategy == "margin":
+    candidates = np.flatnonzero(labels < 0)
+    if choose_strategy(labels, "auto", len(images.classes), probs) == "margin":
         if foreign is None:
             pool = images.rows("pool")
-            foreign = pool[KnownRows.of(images.labeled()[0]).judge(images.features[pool]).p <= ALPHA]
-        candidates = np.flatnonzero((labels < 0) & ~np.isin(train, foreign))
-        chosen = suggest_labels(rows, labels, candidates=candidates, **options) if len(candidates) else chosen
+            foreign = pool[KnownRows.of(*images.labeled()).judge(images.features[pool]).p <= ALPHA]
+        known = candidates[~np.isin(train[candidates], foreign)]
+        candidates = known if len(known) else candidates
+    chosen = suggest_labels(rows, labels, candidates=candidates, **options)
     places = train[chosen.rows]
     names = [images.names[row] for row in places.tolist()]
     columns = zip(names, chosen.reasons, chosen.scores.tolist(), images.nearest_classes(places), strict=True)

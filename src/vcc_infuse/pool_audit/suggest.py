@@ -1,11 +1,11 @@
-"""What to label next: images that stand for many others at first, images between classes later."""
+"""What to label next: images that stand for many others, and later for many of which a classifier is unsure."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,13 +16,12 @@ from .ridge import fit_ridge
 from .unknown import block_for
 
 Strategy = Literal["auto", "coverage", "margin"]
-ENOUGH = 4  # labels per class from which on a classifier knows better than coverage what it lacks
+ENOUGH = 4  # labels per class from which on a classifier says which groups it is unsure of
 NEIGHBORS = 20
 MOST_CLUSTERS = 500
 MOST_MEMBERS = 2000  # of a cluster, to judge how typical a row is
 FIT_ROWS = 20_000  # rows that clusters are fitted on
 DIRECTIONS = 128  # in which clusters are fitted: ten times faster than in all
-SHORTLIST = 10  # least certain rows per suggestion that a batch is spread over
 CLOSE = 4  # times as likely as the next class: from there on it is no close race
 
 
@@ -33,8 +32,8 @@ class Suggestions:
     Attributes:
         rows: their row numbers.
         reasons: one sentence for each.
-        scores: with `coverage` the share of all images that it stands for, with `margin` how close to even the two
-            likeliest classes are (1 is a tie).
+        scores: the share of all images that it stands for; with `margin` each of these counts by how close to even its
+            two likeliest classes are, and less the more labels there are among them.
         strategy: `coverage` or `margin`.
     """
 
@@ -67,8 +66,8 @@ def suggest_labels(
         classes: how many classes there are, by default those among the labels.
         names: of the classes, for the reasons.
         candidates: row numbers to choose among, by default all that are unlabeled. Leave out what is foreign here.
-        strategy: `coverage` takes the most typical row of the largest groups without a label, `margin` rows between
-            two classes, spread out; `auto` is coverage up to four labels per class.
+        strategy: `coverage` takes the most typical row of the largest groups without a label, `margin` that of groups
+            with many rows between two classes and few labels; `auto` is coverage up to four labels per class.
         copy_threshold: no two suggestions, and no suggestion and a label, have a cosine above it.
         seed: of k-means.
 
@@ -81,15 +80,17 @@ def suggest_labels(
     open_rows = _candidates(given, candidates)
     wanted = min(check_integer("count", count), len(open_rows))
     check_range("copy_threshold", copy_threshold, -1, 1)
-    if _strategy(given, strategy, classes, probs) == "coverage":
-        chosen, reasons, sizes = _by_coverage(rows, given, open_rows, wanted, copy_threshold, seed)
-        return Suggestions(chosen, reasons, sizes / len(rows), "coverage")
+    if choose_strategy(given, strategy, classes, probs) == "coverage":
+        groups = _Groups(rows, given, open_rows, np.ones(len(rows)), wanted, seed)
+        found = groups.choose(wanted, copy_threshold, lambda group: (groups.covered[group], -groups.worth[group]))
+        return Suggestions(*_columns(found, [one.reason() for one in found], len(rows)), "coverage")
     predicted = _predict(rows, given) if probs is None else check_probs("probs", probs)
     if len(predicted) != len(rows):
         raise UserError(f"probs must have one row per row of features, {len(rows)}, got {len(predicted)}")
-    chosen, similar = _by_margin(rows, given, predicted, open_rows, wanted, copy_threshold, seed)
-    reasons = tuple(_reason(predicted[row], names, similar.get(int(row))) for row in chosen)
-    return Suggestions(chosen, reasons, 1 - _margin(predicted[chosen]), "margin")
+    groups = _Groups(rows, given, open_rows, 1 - _margin(predicted), wanted, seed)
+    found = groups.choose(wanted, copy_threshold, lambda group: -groups.worth[group] / (1 + groups.covered[group]))
+    reasons = [_reason(predicted[one.row], names, one.size) for one in found]
+    return Suggestions(*_columns(found, reasons, len(rows)), "margin")
 
 
 def _candidates(labels: np.ndarray, candidates: Any) -> np.ndarray:
@@ -101,7 +102,8 @@ def _candidates(labels: np.ndarray, candidates: Any) -> np.ndarray:
     return open_rows
 
 
-def _strategy(labels: np.ndarray, strategy: Strategy, classes: int | None, probs: Any) -> str:
+def choose_strategy(labels: np.ndarray, strategy: Strategy, classes: int | None, probs: Any) -> str:
+    """What `suggest_labels` does: coverage or margin."""
     labeled = labels[labels >= 0]
     known = len(np.unique(labeled))
     check_choice("strategy", strategy, ("auto", "coverage", "margin"))
@@ -118,33 +120,64 @@ def _predict(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return fit_ridge(rows[labeled], labels[labeled], int(labels.max()) + 1).probs(rows)
 
 
-def _by_coverage(
-    rows: np.ndarray, labels: np.ndarray, open_rows: np.ndarray, count: int, copy_threshold: float, seed: int
-) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
-    """Rows of the largest groups with the fewest labels, as TypiClust does (Hacohen et al., 2022), with their sizes."""
-    labeled = np.flatnonzero(labels >= 0)
-    clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
-    assigned = _assign(rows, clusters, seed)
-    sizes = np.bincount(assigned, minlength=clusters)
-    covered = np.bincount(assigned[labeled], minlength=clusters)
-    waiting = {number: _typical_first(rows, open_rows[assigned[open_rows] == number]) for number in range(clusters)}
-    taken = unit(rows[labeled])
-    chosen: list[int] = []
-    reasons: list[str] = []
-    stood_for: list[int] = []
-    while len(chosen) < count and waiting:
-        number = min(waiting, key=lambda key: (covered[key], -sizes[key]))
-        row = _next_new(rows, waiting[number], taken, copy_threshold)
-        if row is None:
-            del waiting[number]
-            continue
-        labels_there = "none of them labeled" if not covered[number] else f"{covered[number]} of them labeled or chosen"
-        chosen.append(row)
-        reasons.append(f"most typical of {sizes[number]} similar images, {labels_there}")
-        stood_for.append(int(sizes[number]))
-        taken = np.vstack([taken, unit(rows[row : row + 1])])
-        covered[number] += 1
-    return np.array(chosen, np.int64), tuple(reasons), np.array(stood_for, float)
+class _Found(NamedTuple):
+    """A suggestion, the size of its group, how many of that were labeled or chosen, and what it is worth."""
+
+    row: int
+    size: int
+    covered: int
+    worth: float
+
+    def reason(self) -> str:
+        """Why it was chosen for coverage."""
+        labels = "none of them labeled" if not self.covered else f"{self.covered} of them labeled or chosen"
+        return f"most typical of {self.size} similar images, {labels}"
+
+
+def _columns(found: list[_Found], reasons: list[str], rows: int) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
+    scores = np.array([one.worth for one in found], float) / rows
+    return np.array([one.row for one in found], np.int64), tuple(reasons), scores
+
+
+class _Groups:
+    """As many groups of similar rows as there will be labels, as TypiClust makes them (Hacohen et al., 2022).
+
+    Attributes:
+        sizes: rows of each group.
+        worth: what its rows are worth together, of shape (groups,).
+        covered: how many of them are labeled or chosen.
+    """
+
+    def __init__(
+        self, rows: np.ndarray, labels: np.ndarray, open_rows: np.ndarray, worth: np.ndarray, count: int, seed: int
+    ) -> None:
+        labeled = np.flatnonzero(labels >= 0)
+        number = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
+        assigned = _assign(rows, number, seed)
+        self.rows = rows
+        self.taken = unit(rows[labeled])
+        self.sizes = np.bincount(assigned, minlength=number)
+        self.worth = np.bincount(assigned, weights=worth * (labels < 0), minlength=number)
+        self.covered = np.bincount(assigned[labeled], minlength=number)
+        self.members = {group: open_rows[assigned[open_rows] == group] for group in range(number)}
+
+    def choose(self, count: int, copy_threshold: float, first: Callable[[int], Any]) -> list[_Found]:
+        """Again and again the most typical row of the group that comes first, unless it is a copy."""
+        found: list[_Found] = []
+        waiting: dict[int, list[int]] = {}
+        while len(found) < count and self.members:
+            group = min(self.members, key=first)
+            if group not in waiting:
+                waiting[group] = _typical_first(self.rows, self.members[group])
+            row = _next_new(self.rows, waiting[group], self.taken, copy_threshold)
+            if row is None:
+                del self.members[group]
+                continue
+            covered = int(self.covered[group])
+            found.append(_Found(row, int(self.sizes[group]), covered, float(self.worth[group]) / (1 + covered)))
+            self.taken = np.vstack([self.taken, unit(self.rows[row : row + 1])])
+            self.covered[group] += 1
+        return found
 
 
 def _assign(rows: np.ndarray, clusters: int, seed: int) -> np.ndarray:
@@ -187,64 +220,21 @@ def _next_new(rows: np.ndarray, waiting: list[int], taken: np.ndarray, copy_thre
     return None
 
 
-def _by_margin(
-    rows: np.ndarray,
-    labels: np.ndarray,
-    probs: np.ndarray,
-    open_rows: np.ndarray,
-    count: int,
-    copy_threshold: float,
-    seed: int,
-) -> tuple[np.ndarray, dict[int, int]]:
-    """Uncertain rows, one from each cluster of a shortlist (Zhdanov, 2019), then the rest of it by margin.
-
-    Also the sizes of the clusters, by the rows that stand for them.
-    """
-    margin = _margin(probs[open_rows])
-    order = np.argsort(margin, kind="stable")[: SHORTLIST * count]
-    shortlist = open_rows[order]
-    assigned = _spread(unit(rows[shortlist]), 1 - margin[order], count, seed)
-    # Rows are in order of margin: the first of a cluster is the least certain.
-    _, leaders, sizes = np.unique(assigned, return_index=True, return_counts=True)
-    similar = dict(zip(shortlist[leaders].tolist(), sizes.tolist(), strict=True))
-    leaders.sort()
-    others = np.setdiff1d(np.arange(len(shortlist)), leaders)
-    waiting = [int(row) for row in shortlist[np.concatenate([leaders, others])]]
-    taken = unit(rows[labels >= 0])
-    chosen: list[int] = []
-    while len(chosen) < count and (row := _next_new(rows, waiting, taken, copy_threshold)) is not None:
-        chosen.append(row)
-        taken = np.vstack([taken, unit(rows[row : row + 1])])
-    return np.array(chosen, np.int64), similar
-
-
 def _margin(probs: np.ndarray) -> np.ndarray:
     """Probability of the likeliest class minus that of the next."""
     top = np.partition(probs, -2, axis=1)[:, -2:]
     return np.asarray(top[:, 1] - top[:, 0])
 
 
-def _spread(vectors: np.ndarray, weights: np.ndarray, clusters: int, seed: int) -> np.ndarray:
-    from sklearn.cluster import KMeans  # here, because it takes a second to import
-    from sklearn.exceptions import ConvergenceWarning
+def _reason(probs: np.ndarray, names: Sequence[str] | None, similar: int) -> str:
+    """Why a row was chosen by margin; `similar` is the size of its group, of which it is typical.
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = KMeans(min(clusters, len(vectors)), random_state=seed)
-        return np.asarray(fitted.fit_predict(vectors, sample_weight=np.maximum(weights, 1e-6)))
-
-
-def _reason(probs: np.ndarray, names: Sequence[str] | None, similar: int | None) -> str:
-    """Why a row was chosen by margin; `similar` is the size of the cluster that it stands for, None if it is no leader.
-
-    A batch is spread out, so that it may hold rows of which the model is sure: these are not between two classes.
+    It may be a row of which the model is sure: that is not between two classes, but others in its group may be.
     """
     first, second = np.argsort(-probs, kind="stable")[:2]
     words = [str(number) if names is None else names[number] for number in (first, second)]
     if probs[first] < CLOSE * probs[second]:
         return f"between {words[0]} ({probs[first]:.0%}) and {words[1]} ({probs[second]:.0%})"
     sure = "over 99%" if probs[first] >= 0.995 else f"{probs[first]:.0%}"
-    why = "one of the least certain that are left"
-    if similar is not None:
-        why = f"the least certain of {similar} similar images" if similar > 1 else "unlike the other suggestions"
+    why = f"typical of {similar} similar images with few labels" if similar > 1 else "unlike all others"
     return f"probably {words[0]} ({sure}), {why}"

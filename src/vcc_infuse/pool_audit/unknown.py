@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError, check_integer, check_range
-from .arrays import BLOCK, blocks, check_features, distances, unit
+from .arrays import BLOCK, LEAST, blocks, check_features, check_labels, distances, unit
 
 NEIGHBORS = 3
 ALPHA = 0.05
+TIE = 1e-6  # a difference between distances that rounding may make
 MOST = 2000  # foreign rows that are clustered: the most foreign ones
 
 
@@ -23,8 +24,8 @@ class Unknown:
     """How foreign each row is.
 
     Attributes:
-        score: mean distance to the nearest labeled rows, of shape (rows,); 0 is a copy, √2 is unrelated.
-        p: how often a row of a known class is at least that far, of shape (rows,). It is never below
+        score: distance to the labeled rows, of shape (rows,); 0 is a copy, √2 is unrelated.
+        p: how often a labeled row is at least that far from the others, of shape (rows,). It is never below
             1 / (labels + 1), so fewer than 19 labels cannot reach 0.05.
     """
 
@@ -54,25 +55,26 @@ class ForeignCluster:
 
 @dataclass(frozen=True)
 class KnownRows:
-    """Labeled rows and how far each is from its nearest others: all that is needed to judge further rows.
+    """Labeled rows and how far each is from the others: all that is needed to judge further rows.
 
     Attributes:
         rows: of unit length, of shape (labels, width).
-        reach: distance to the last of the nearest others, of shape (labels,); infinite if there are too few.
-        nearer: sum of the distances to those before it, of shape (labels,).
+        means: of the classes, of unit length and of shape (classes, width); no rows if classes are not told apart.
+        own: score of each label by the others, of shape (labels,); infinite if there are none.
         neighbors: how many of the nearest rows count.
     """
 
     rows: np.ndarray
-    reach: np.ndarray
-    nearer: np.ndarray
+    means: np.ndarray
+    own: np.ndarray
     neighbors: int
 
     @classmethod
-    def of(cls, labeled: np.ndarray, *, neighbors: int = NEIGHBORS) -> KnownRows:
-        """From features of the labeled images, of unit length and of shape (labels, width), float32."""
+    def of(cls, labeled: np.ndarray, labels: np.ndarray | None = None, *, neighbors: int = NEIGHBORS) -> KnownRows:
+        """From features of the labeled images, of unit length and of shape (labels, width), float32, and classes."""
         count = min(check_integer("neighbors", neighbors), len(labeled))
-        return cls(labeled, *_nearest_others(labeled, count), count)
+        sums = _class_sums(labeled, labels)
+        return cls(labeled, unit(sums), _scores_left_out(labeled, sums, labels, count), count)
 
     @property
     def least_p(self) -> float:
@@ -81,49 +83,38 @@ class KnownRows:
 
     def judge(self, rows: np.ndarray) -> Unknown:
         """How foreign other rows are, of shape (rows, width); see `find_unknown`."""
-        count = self.neighbors
         score = np.empty(len(rows), np.float32)
-        p = np.empty(len(rows))
         for part in blocks(len(rows), block_for(len(self.rows))):
-            far = distances(unit(rows[part]), self.rows)
-            score[part] = np.partition(far, count - 1, axis=1)[:, :count].mean(1)
-            # With the row among the others, a label's farthest neighbor may be replaced by it.
-            joined = (self.nearer + np.minimum(far, self.reach)) / count
-            p[part] = (1 + (joined >= score[part, None] - 1e-6).sum(1)) / (len(self.rows) + 1)
-        return Unknown(score, p)
+            some = unit(rows[part])
+            nearest = np.partition(distances(some, self.rows), self.neighbors - 1, axis=1)[:, : self.neighbors].mean(1)
+            score[part] = nearest if not len(self.means) else (nearest + distances(some, self.means).min(1)) / 2
+        return Unknown(score, conformal_p(score - TIE, self.own))
 
 
-def find_unknown(features: Any, labeled: Any, *, neighbors: int = NEIGHBORS) -> Unknown:
-    """How far each row is from its nearest labeled rows, and how unusual that is for a known class.
+def find_unknown(features: Any, labeled: Any, labels: Any = None, *, neighbors: int = NEIGHBORS) -> Unknown:
+    """How far each row is from the labeled rows, and how unusual that is for a known class.
 
-    The p-value is conformal: the row joins the labels, each of them gets its distance to its nearest others, and p
-    is the share of labels and row that are at least as far as the row. If labels are drawn at random from the known
-    classes, a row of a known class has p ≤ a with probability at most a, for any number of labels per class.
+    The score is the mean distance to the nearest labeled rows; with `labels`, half of that and half of the distance to
+    the nearest mean of a class, which tells foreign rows better. The p-value is the share of labels, and the row
+    itself, that are at least as far, each label judged by the others. If labels are drawn at random from the known
+    classes, about a fraction a of the rows of known classes has p ≤ a; with few labels per class it is fewer, because
+    a label that is left out has one neighbor less.
 
     Args:
         features: of shape (rows, width), as `unit_rows` makes them. Leave out the labeled rows themselves: they are
             their own nearest neighbors.
         labeled: features of the labeled images, of shape (labels, width), made with the same reference.
+        labels: classes of the labeled images, of shape (labels,).
         neighbors: how many of the nearest labeled rows count.
 
     >>> labeled = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [1.0, 0.3]]
-    >>> find_unknown([[1.0, 0.15], [-1.0, 1.0]], labeled).p.tolist()
+    >>> find_unknown([[1.0, 0.15], [-1.0, 1.0]], labeled, [0, 0, 0, 0]).p.tolist()
     [1.0, 0.2]
     """
     rows = check_features("features", features)
-    return KnownRows.of(_check_labeled(labeled, rows.shape[1]), neighbors=neighbors).judge(rows)
-
-
-def leave_one_out_distances(labeled: Any, *, neighbors: int = NEIGHBORS) -> np.ndarray:
-    """The mean distance of each labeled row to the nearest other labeled rows, of shape (labels,)."""
-    array = check_features("labeled", labeled)
-    base = _check_labeled(array, array.shape[1])
-    if len(base) < 2:
-        raise UserError("labeled must hold at least two rows to have distances to others, got 1")
-    count = min(check_integer("neighbors", neighbors), len(base) - 1)
-    reach, total = _nearest_others(base, count)
-    mean: np.ndarray = (total + reach) / count
-    return mean
+    base = _check_labeled(labeled, rows.shape[1])
+    given = None if labels is None else check_labels("labels", labels, len(base))
+    return KnownRows.of(base, given, neighbors=neighbors).judge(rows)
 
 
 def conformal_p(scores: Any, calibration: Any) -> np.ndarray:
@@ -178,17 +169,40 @@ def _check_labeled(labeled: Any, width: int) -> np.ndarray:
     return unit(base)
 
 
-def _nearest_others(base: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each label the distance to its count-th nearest other (inf if there is none), and the sum of the nearer."""
-    reach = np.empty(len(base), np.float32)
-    total = np.empty(len(base), np.float32)
-    for part in blocks(len(base), block_for(len(base))):
-        far = distances(base[part], base)
+def _class_sums(labeled: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+    """The sum of the rows of each class that has any, of shape (classes, width); empty without classes."""
+    if labels is None:
+        return np.empty((0, labeled.shape[1]), np.float32)
+    return np.stack([labeled[labels == label].sum(0) for label in np.unique(labels)])
+
+
+def _scores_left_out(labeled: np.ndarray, sums: np.ndarray, labels: np.ndarray | None, neighbors: int) -> np.ndarray:
+    """The score of each label by the other labels; infinite where there is no other."""
+    count = min(neighbors, len(labeled) - 1)
+    if not count:
+        return np.full(len(labeled), np.inf, np.float32)
+    scores = np.empty(len(labeled), np.float32)
+    for part in blocks(len(labeled), block_for(len(labeled))):
+        far = distances(labeled[part], labeled)
         far[np.arange(len(far)), np.arange(part.start, part.stop)] = np.inf
-        nearest = np.sort(np.partition(far, count - 1, axis=1)[:, :count], axis=1)
-        reach[part] = nearest[:, -1]
-        total[part] = nearest[:, :-1].sum(1)
-    return reach, total
+        scores[part] = np.partition(far, count - 1, axis=1)[:, :count].mean(1)
+    return scores if labels is None else (scores + _to_means_left_out(labeled, sums, labels)) / 2
+
+
+def _to_means_left_out(labeled: np.ndarray, sums: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The distance of each label to the nearest mean of a class, its own without it; infinite where none is left."""
+    numbers = np.unique(labels, return_inverse=True)[1]
+    nearest = np.empty(len(labeled), np.float32)
+    for part in blocks(len(labeled)):
+        rows = labeled[part]
+        own = numbers[part]
+        far = distances(rows, unit(sums))
+        others = sums[own] - rows
+        alone = np.linalg.norm(others, axis=1) < LEAST
+        to_own = np.sqrt(np.maximum(2 - 2 * np.einsum("ij,ij->i", unit(others), rows), 0))
+        far[np.arange(len(rows)), own] = np.where(alone, np.inf, to_own)
+        nearest[part] = far.min(1)
+    return nearest
 
 
 def _cluster(vectors: np.ndarray, most: int, seed: int) -> np.ndarray:

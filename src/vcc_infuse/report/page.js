@@ -36,7 +36,23 @@
     if (touch.matches) look.dragmode = false; // a finger on a chart scrolls the page
     const bar = touch.matches || narrow.matches ? false : "hover"; // on a phone it would cover the legend
     const options = { responsive: true, displaylogo: false, displayModeBar: bar, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
-    return Plotly.react(figure.querySelector(".plot"), data, look, options);
+    return Plotly.react(figure.querySelector(".plot"), data, look, options).then(listen);
+  }
+
+  // A click on a cell of a confusion matrix opens the images behind it, and closes those of other cells.
+  function openCell({ points: [point] }) {
+    const cell = document.getElementById(`cell-${point.data.meta.run}-${point.pointIndex.join("-")}`);
+    if (!cell) return;
+    const group = cell.parentNode;
+    for (const other of all(".cell", group)) other.open = other === cell;
+    group.open = true;
+    cell.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
+  function listen(plot) {
+    if (!plot.closest("#confusion") || plot.dataset.listens) return;
+    plot.dataset.listens = "yes";
+    plot.on("plotly_click", openCell);
   }
 
   const drawAll = (root = document) => Promise.all(all("[data-chart]", root).filter(seen).map(draw));

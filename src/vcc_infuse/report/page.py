@@ -23,7 +23,7 @@ from ..errors import OptionError
 from ..utils.io import MALFORMED, nan_to_none, reading, write_text
 from .charts import calibration, training
 from .charts.calibration import COLORS, Chart
-from .charts.gallery import Strip, audit_strips, gallery
+from .charts.gallery import Cell, Strip, audit_strips, confusion_cells, gallery
 from .read import UNKNOWN, Run, count, decimal, elapsed, known, percent, read_runs
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
@@ -219,13 +219,15 @@ class Part:
     run: Run
     charts: list[Chart] = field(default_factory=list)
     text: str = ""
+    facts: list[str] = field(default_factory=list)
     strips: list[Strip] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
     classes: list[ClassRow] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.charts or self.text or self.strips or self.classes)
+        return not (self.charts or self.text or self.facts or self.strips or self.classes)
 
 
 @dataclass
@@ -258,10 +260,10 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     histograms = [
         Part(run, drawn(calibration.confidence_histogram(run), calibration.abstain_curve(run))) for run in runs
     ]
-    matrices = [Part(run, drawn(calibration.confusion_matrix(run))) for run in runs]
+    matrices = [Part(run, drawn(calibration.confusion_matrix(run)), cells=confusion_cells(run)) for run in runs]
     scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
     images = [Part(run, strips=gallery(run)) for run in runs]
-    audits = [Part(run, text=audit_sentences(run), strips=audit_strips(run)) for run in runs]
+    audits = [Part(run, facts=audit_facts(run), strips=audit_strips(run)) for run in runs]
     no_evaluation = "No evaluation was recorded yet."
     no_predictions = "No predictions were kept: the run is unfinished, or older than this section."
     no_images = "No images were kept: none was mistaken, the data are not images, or the run is unfinished."
@@ -279,9 +281,9 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     return [section for section in candidates if section.absent or not section.is_empty]
 
 
-def audit_sentences(run: Run) -> str:
-    """What the audit found in numbers; empty without one."""
-    return ". ".join(str(line)[:1].upper() + str(line)[1:] for line in (run.audit or {}).get("summary", ()))
+def audit_facts(run: Run) -> list[str]:
+    """What the audit found in numbers, line by line; empty without one."""
+    return [str(line)[:1].upper() + str(line)[1:] for line in (run.audit or {}).get("summary", ())]
 
 
 def per_class(key: str, title: str, runs: Sequence[Run], metrics: Sequence[str]) -> Section:

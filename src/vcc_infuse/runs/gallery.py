@@ -1,4 +1,4 @@
-"""The thumbnails a run keeps for its report: both ends of the selector's ranking, and the most confident mistakes."""
+"""The thumbnails a run keeps for its report: both ends of the selector's ranking, mistakes, and what they confuse."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from PIL import Image
 from ..utils.io import Columns, load_npz
 
 COUNT = 24
+BEHIND = 240  # images behind all cells of the confusion matrix: a report stays below a megabyte with them
+IN_CELL = 12
 SIDE = 64
 
 Names = Sequence[str] | None
@@ -22,6 +24,21 @@ def mistakes(x: np.ndarray, names: Names, predictions: Columns, count: int = COU
     rows = wrong[np.argsort(-predictions["calibrated"][wrong], kind="stable")][:count]
     columns = {"truth": "truth", "label": "predicted", "confidence": "calibrated"}
     return thumbnails("mistakes", x, names, rows, {name: predictions[key][rows] for name, key in columns.items()})
+
+
+def cells(x: np.ndarray, names: Names, predictions: Columns, count: int = BEHIND) -> Columns:
+    """Test images behind each cell of the confusion matrix: mistakes by confidence, right answers by the lack of it.
+
+    The first of every cell come before the second of any, so that no cell stays empty while there is room.
+    """
+    truth, predicted, confidence = (predictions[name] for name in ("truth", "predicted", "calibrated"))
+    order = np.lexsort((np.where(truth == predicted, confidence, -confidence), predicted, truth))
+    _, starts, sizes = np.unique(np.stack([truth, predicted])[:, order], axis=1, return_index=True, return_counts=True)
+    place = np.arange(len(order)) - np.repeat(starts, sizes)
+    first = np.flatnonzero(place < IN_CELL)
+    rows = order[np.sort(first[np.argsort(place[first], kind="stable")][:count])]
+    columns = {"truth": truth[rows], "label": predicted[rows], "confidence": confidence[rows]}
+    return thumbnails("cells", x, names, rows, columns)
 
 
 def ranked(

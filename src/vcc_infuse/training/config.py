@@ -66,7 +66,9 @@ class TrainConfig:
             images the repetition is one shorter run, for which `head_init` must be "probe". "auto" does so where it
             takes less than about two minutes.
         open_set: "auto" lets images of the pool that are far from all labels count less in the second half of the run,
-            by their p-value, on a bank or on vectors. Nothing is left out, and "off" treats all alike.
+            by their p-value, on a bank or on vectors. Nothing is left out, and "off" treats all the same.
+        doubt: "weigh" lets labels that are more likely wrong than right, judged by the others, weigh nothing, while
+            their images stay in the pool; on a bank or on vectors. "off" trusts all labels.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.
         memory: memory that a step may use, such as "4GB": `micro_batch` is chosen to fit, unless it is given.
         joint_bn: one forward for all views, with shared BatchNorm statistics (slower).
@@ -111,6 +113,7 @@ class TrainConfig:
     head_scale: float = 1.0
     cross_fit: bool | Literal["auto"] = False
     open_set: Literal["off", "auto"] = "off"
+    doubt: Literal["off", "weigh"] = "off"
     micro_batch: int | None = None
     memory: str | None = None
     joint_bn: bool = False
@@ -165,6 +168,7 @@ class TrainConfig:
         check_range("minutes", self.minutes, open_low=True)
         check_integer("seed", self.seed, 0, 2**32 - 1)
         check_choice("open_set", self.open_set, ("off", "auto"))
+        check_choice("doubt", self.doubt, ("off", "weigh"))
         check_choice("schedule", self.schedule, ("cosine", "constant"))
         check_choice("precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
         check_choice("engine", self.engine, ENGINES)
@@ -207,6 +211,7 @@ class TrainOptions(TypedDict, total=False):
     head_scale: float
     cross_fit: bool | Literal["auto"]
     open_set: Literal["off", "auto"]
+    doubt: Literal["off", "weigh"]
     micro_batch: int | None
     memory: str | None
     joint_bn: bool

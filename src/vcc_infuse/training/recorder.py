@@ -19,7 +19,7 @@ from ..report import write_report
 from ..runs import checkpoint
 from ..runs.fingerprint import Fingerprint, compare, content_digest, options_of, refuse, used_rows
 from ..runs.folder import RunFolder
-from ..runs.gallery import last_scores, mistakes, ranked
+from ..runs.gallery import cells, last_scores, mistakes, ranked
 from ..selectors.pool import Pool
 from ..selectors.ranking import Selection
 from ..utils.io import Columns, append_jsonl, npz_bytes, read_jsonl, reading, save_npz, table_cell
@@ -204,7 +204,8 @@ def example_files(folder: Path, state: TrainState) -> dict[str, bytes]:
         answers: Columns = {"truth": np.asarray(test.y, np.int32), "predicted": labels.astype(np.int32)}
         answers |= {"confidence": confidence.astype(np.float32), "calibrated": calibrated.astype(np.float32)}
         files["predictions.npz"] = npz_bytes(answers)
-        images = mistakes((pictures.test or test).x, test.names, answers)
+        shown = (pictures.test or test).x
+        images = mistakes(shown, test.names, answers) | cells(shown, test.names, answers)
     scored = last_scores(folder / "coresets")
     if scored:
         train = pictures.train

@@ -167,8 +167,10 @@ class TrainState:
 
     def _known(self) -> KnownRows:
         """The labeled images of a bank, by which unknown ones are told later."""
-        rows = self.data.split.labeled[sample_by_class(self.data.labeled_y)]
-        return keep_known(torch.cat(list(chunks(self.data.dataset.train.x, self.views, self.device, CHUNK, rows))))
+        kept = sample_by_class(self.data.labeled_y)
+        rows = self.data.split.labeled[kept]
+        features = torch.cat(list(chunks(self.data.dataset.train.x, self.views, self.device, CHUNK, rows)))
+        return keep_known(features, self.data.labeled_y[kept])
 
     def row_predictor(self) -> Predictor:
         """The averaged model as a classifier of the rows it was trained on."""

@@ -36,7 +36,7 @@ from .interrupt import Interrupted, StopRequest
 from .micro_batch import PROBE, fit_micro_batch
 from .nonfinite import Recovery, finite_gradient, refused_if_exploded
 from .optimizer import clip, learning_rate, set_learning_rate, warm_up_bn_momentum
-from .pool_facts import estimated_shares, late, open_set_weights
+from .pool_facts import about_doubt, estimated_shares, late, open_set_weights, trusted_labels
 from .recorder import RunRecorder
 from .state import TrainState, make_task
 from .summary import about_data, collect_metrics, summarize
@@ -122,6 +122,8 @@ class Trainer:
                 text = config or (self._config_yaml() if out else "")
                 start = self.recorder_.open(text, resume=resume, force=force)
                 self.state_.warn(*about_data(self.state_.data, out))
+                if self.config.doubt == "weigh":
+                    self.state_.warn(*about_doubt(data, self.state_.data))
                 self._notify("on_start", start)
                 self._run(start)
                 self._hand_out(data)
@@ -135,6 +137,7 @@ class Trainer:
         if resume and config.out and RunFolder(config.out).has_checkpoint():
             config = config.updated(init=None)  # the checkpoint holds the weights, and that run may be gone
         data = data.with_all_labels() if self.algorithm.all_labels else data
+        data = trusted_labels(data) if config.doubt == "weigh" else data
         data = data.hold_out(self.calibrator.held_out) if self.calibrator.held_out else data
         if self.algorithm.views and not len(data.split.pool):
             name = type(self.algorithm).__name__

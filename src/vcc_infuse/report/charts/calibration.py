@@ -241,4 +241,5 @@ def confusion_matrix(run: Run) -> Chart | None:
     most = f" Most confused: {', '.join(confused)}." if confused else ""
     right = f"{np.trace(counts)} of {counts.sum()} predictions are correct"
     alt = f"Confusion matrix of {run.name} on {run.measured_on} images: {right}.{most}"
-    return Chart("Confusion matrix", alt, [trace], shape, height=440)
+    note = "A click on a cell shows images behind it." if "cells_images" in (run.gallery or {}) else ""
+    return Chart("Confusion matrix", alt, [trace], shape, note, height=440)

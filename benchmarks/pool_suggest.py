@@ -1,0 +1,150 @@
+"""What to label next: the error of a head whose labels were chosen in rounds, from none on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vcc_infuse import SSLData, pool_audit
+
+from .features import SLOTS, FeatureSet
+from .page import Table
+from .pool_features import Features, enough
+from .pool_training import measure
+
+PER_CLASS = (1, 2, 4, 7, 10, 15, 25)
+STEPS = 200
+Row = list[str | float]
+ErrorOf = Callable[[np.ndarray, np.ndarray], float]  # of rows of the pool and their labels, −1 where there is none
+
+
+Chooser = Callable[[np.ndarray, np.ndarray, int, int, np.random.Generator], np.ndarray]
+
+
+def choose_random(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Any rows."""
+    return rng.choice(np.flatnonzero(labels < 0), count, replace=False)
+
+
+def choose_margin(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """The least certain rows, one by one as they come; at random without labels."""
+    labeled = labels >= 0
+    if len(np.unique(labels[labeled])) < 2:
+        return choose_random(x, labels, count, classes, rng)
+    top = np.sort(pool_audit.fit_ridge(x[labeled], labels[labeled], classes).probs(x), axis=1)
+    margin = np.where(labeled, np.inf, top[:, -1] - top[:, -2])
+    return np.argsort(margin, kind="stable")[:count]
+
+
+def choose_far(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """K-center: again and again the row farthest from all that are labeled or chosen."""
+    chosen = [] if (labels >= 0).any() else [int(rng.integers(len(x)))]
+    start = np.concatenate([np.flatnonzero(labels >= 0), chosen]).astype(int)
+    nearest = (x @ x[start].T).max(1)
+    while len(chosen) < count:
+        chosen.append(int(nearest.argmin()))
+        nearest = np.maximum(nearest, x @ x[chosen[-1]])
+    return np.array(chosen)
+
+
+def choose_suggested(strategy: str) -> Chooser:
+    """What the library suggests."""
+
+    def choose(x: np.ndarray, labels: np.ndarray, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+        seed = int(rng.integers(2**31))
+        options = dict(count=count, classes=classes, strategy=strategy, seed=seed)
+        return pool_audit.suggest_labels(x, labels, **options).rows  # type: ignore[arg-type]
+
+    return choose
+
+
+CHOOSERS: dict[str, Chooser] = {
+    "random": choose_random,
+    "k-center": choose_far,
+    "margin alone": choose_margin,
+    "coverage alone": choose_suggested("coverage"),
+    "suggest_labels": choose_suggested("auto"),
+}
+
+
+def measure_suggest(sets: Sequence[Features], seeds: int) -> list[Table]:
+    """The test error of a ridge head."""
+    tables = []
+    for data in sets:
+
+        def error_of(pool: np.ndarray, labels: np.ndarray, data: Features = data) -> float:
+            chosen = labels >= 0
+            head = pool_audit.fit_ridge(data.x[pool[chosen]], labels[chosen], data.classes)
+            return float((head.scores(data.test).argmax(1) != data.test_y).mean())
+
+        tables.append(table(f"{data.name}, ridge head", data, error_of, CHOOSERS, seeds))
+    return tables
+
+
+def measure_suggest_ssl(sets: Sequence[Features], seeds: int, folder: Path) -> list[Table]:
+    """The test error of FixMatch on the views of the pool."""
+    tables = []
+    for data in sets:
+        views = FeatureSet.load(folder, data.name)
+
+        def error_of(pool: np.ndarray, labels: np.ndarray, views: FeatureSet = views) -> float:
+            return fixmatch_error(views, pool, labels)
+
+        names = ("random", "coverage alone", "suggest_labels")
+        tables.append(table(f"{data.name}, FixMatch", data, error_of, {name: CHOOSERS[name] for name in names}, seeds))
+    return tables
+
+
+def fixmatch_error(views: FeatureSet, pool: np.ndarray, labels: np.ndarray) -> float:
+    """Test images of classes that nobody labeled yet count as mistakes."""
+    present = np.unique(labels[labels >= 0])
+    shown = np.where(labels >= 0, np.searchsorted(present, labels), -1)
+    tested = np.isin(views.test_y, present)
+    truth = np.searchsorted(present, views.test_y[tested])
+    names = [str(label) for label in present]
+    data = SSLData.from_arrays(views.train[pool], shown, views.test[tested], truth, slots=SLOTS, classes=names)
+    error = measure(data, {"algorithm": "FixMatch"}, 0, STEPS)
+    return 1 - (1 - error) * float(tested.mean())
+
+
+def table(title: str, data: Features, error_of: ErrorOf, choosers: Mapping[str, Chooser], seeds: int) -> Table:
+    """A row per way to choose; after the mean its standard error, then the difference from random, paired by seed."""
+    counts = [count for count in PER_CLASS if enough(data, 2 * count)]
+    errors = {
+        name: 100 * np.array([label_in_rounds(data, choose, error_of, counts, seed) for seed in range(seeds)])
+        for name, choose in choosers.items()
+    }
+    rows = [[name, *cells(values, values - errors["random"])] for name, values in errors.items()]
+    words = "error, % ± standard error, and difference from random ± standard error, at n labels per class on average"
+    return Table(f"{title}: {words}, {seeds} seeds", ("chosen by", *map(str, counts)), rows)
+
+
+def cells(errors: np.ndarray, gaps: np.ndarray) -> list[str]:
+    """One text per column of errors, of shape (seeds, counts)."""
+    texts = [f"{mean:.1f} ± {noise:.1f}" for mean, noise in zip(errors.mean(0), spread(errors), strict=True)]
+    if not gaps.any():
+        return texts
+    pairs = zip(texts, gaps.mean(0), spread(gaps), strict=True)
+    return [f"{text}, {gap:+.1f} ± {noise:.1f}" for text, gap, noise in pairs]
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Standard errors of the means over the first axis."""
+    return values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.full(values.shape[1], np.nan)
+
+
+def label_in_rounds(
+    data: Features, choose: Chooser, error_of: ErrorOf, counts: Sequence[int], seed: int
+) -> list[float]:
+    """Errors after each round. Half of the pool is drawn anew for each seed."""
+    rng = np.random.default_rng(seed)
+    pool = np.sort(rng.permutation(len(data.y))[: max(len(data.y) // 2, 2 * counts[-1] * data.classes)])
+    labels = np.full(len(pool), -1)
+    errors = []
+    for count in counts:
+        rows = choose(data.x[pool], labels, count * data.classes - int((labels >= 0).sum()), data.classes, rng)
+        labels[rows] = data.y[pool[rows]]
+        errors.append(error_of(pool, labels))
+    return errors
