@@ -50,7 +50,7 @@ def test_the_model_learns_and_suggests(opened):
     numbers = teach(server, client, 40)
     state = client.get("/api/state").json()
     assert state["phase"] == "ready"
-    assert state["model"]["labels"] == 40 == state["labeled"]
+    assert state["labeled"] == 40 == state["model"]["labels"] + state["audited"]
     assert state["error"]["n"] == state["audited"] >= 3
     assert state["error"]["low"] <= state["error"]["value"] == 0 < state["error"]["high"]
     items = client.get("/api/next?count=40").json()["items"]

@@ -98,6 +98,8 @@ class Session:
                 self.state.check(action)
                 if action["action"] == "grid":
                     action["promised"] = self._promised(action)
+                if action["action"] == "label":  # what was not drawn for the audit measures nothing
+                    action["audit"] = bool(action.get("audit")) and bool(self.reserved[action["image"]])
                 self._keep(action)
                 self.ask()
             done = {"ok": True, "version": self.state.version, "state": self.state_json()}
