@@ -145,7 +145,7 @@ def hidden_scores(graph: PoolGraph, labels: np.ndarray, classes: int, fold: np.n
         graph: of the pool.
         labels: of shape (rows,), −1 where there is none.
         classes: their number.
-        fold: in which each label is hidden, of shape (labels,); −1 for labels that are always shown, whose scores are 0.
+        fold: in which each label is hidden, of shape (labels,); −1 for those always shown, whose scores are 0.
     """
     labeled = np.flatnonzero(labels >= 0)
     scores = np.zeros((len(labeled), classes))
@@ -175,7 +175,7 @@ def _temperature(graph: PoolGraph, labels: np.ndarray, classes: int) -> float:
 
 
 def _affinity(rows: np.ndarray) -> tuple[csr_matrix, np.ndarray]:
-    """Cubed cosines to the nearest neighbors, in both directions, normalized by the degrees of both ends; the degrees."""
+    """Cubed cosines to the nearest neighbors, in both directions, normalized by the degrees; and these degrees."""
     from scipy.sparse import csr_matrix, diags
 
     near, weight = _nearest(rows)

@@ -79,3 +79,15 @@ class Answer:
     copies: list[list[int]] | None = None
     scores: np.ndarray | None = None  # how foreign, of shape (images,)
     out_of_fold: tuple[np.ndarray, np.ndarray] | None = None  # labeled images, and what heads without them say
+
+    def without(self, gone: tuple[int, ...], size: int) -> tuple[np.ndarray | None, np.ndarray]:
+        """The probabilities with some columns set to 0, and the class that each of `size` images is put in, or −1."""
+        probs = self.probs
+        if probs is None:
+            return None, np.full(size, -1)
+        known = np.isfinite(probs[:, 0])
+        if gone:
+            probs = probs.copy()
+            probs[:, list(gone)] = np.where(known[:, None], 0, np.nan)
+        values = np.where(known[:, None], probs, 0).astype(np.float32)
+        return probs, np.where(known, np.array(self.classes)[values.argmax(1)], -1)

@@ -25,7 +25,6 @@ from ..pool_audit import (
     Unknown,
     find_doubtful_labels,
     find_duplicates,
-    fit_ridge,
     foreign_clusters,
     learning_curve,
     leave_one_out,
