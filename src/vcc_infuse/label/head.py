@@ -17,12 +17,12 @@ from ..pool_audit.arrays import blocks, check_features, check_labels, main_direc
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-DIRECTIONS = 256  # of most variance: the others change nothing and cost time
+DIRECTIONS = 512  # of most variance: the others change nothing and cost time
 NEIGHBORS = 15
 SPREAD = 0.7  # what a row takes from its neighbors at each of the steps
 STEPS = 20
 SPREAD_WEIGHT = 0.3  # of a row whose label was spread, times its confidence
-PENALTY = 2.0
+PENALTY = 1.0
 TEMPERATURE = 0.12  # of scores where there are too few labels to fit it
 FOLDS = 3
 LEAST = 1e-12
