@@ -207,8 +207,15 @@ class OurSession(Session):
     def singles(self, count: int = 10) -> bool:
         """A few single images, audits among them; False if none are left."""
         known = max(len(self.person.known), 1)
-        chosen = next_batch(self.pool.compact, self.taught, self.probs, count=count, classes=known, exclude=self.reserve,
-                            seed=self.seed)  # fmt: skip
+        chosen = next_batch(
+            self.pool.compact,
+            self.taught,
+            self.probs,
+            count=count,
+            classes=known,
+            exclude=self.reserve,
+            seed=self.seed,
+        )
         for start in range(0, len(chosen.rows), 5):
             for row in chosen.rows[start : start + 5]:
                 self.audit_if(is_audit(self.position, self.seed))

@@ -92,9 +92,18 @@ class Recording:
         else:
             self.press("Enter" if guess == name else self.keys[name])
 
+    def tiles(self) -> list[int]:
+        """The tiles of a grid; of the next class where everything has been judged."""
+        for _ in range(2 * len(self.keys)):
+            self.page.wait_for_timeout(700)
+            if found := self.page.evaluate(TILES):
+                return list(found)
+            self.press("PageDown")
+        raise TimeoutError("no class has tiles")
+
     def grid(self) -> None:
         """Mark what is wrong, confirm the rest."""
-        tiles = self.until(TILES)
+        tiles = self.tiles()
         name = self.page.evaluate(CLASS).rsplit(" (", 1)[0]
         self.keep(1000)
         self.press("ArrowRight")
@@ -131,27 +140,23 @@ def record(page: Any, truth: list[str], out: Path) -> None:
     recording.until("document.querySelector('.guess') !== null")
     recording.picture("label.png")
     recording.press("Shift+G")
+    recording.tiles()
+    recording.picture("label-grid.png")
+    page.set_viewport_size(PHONE)
+    recording.tiles()
+    recording.picture("label-phone.png")
+    page.set_viewport_size(SCREEN)
     for number in range(GRIDS):
-        if number == 1:
-            recording.until(TILES)
-            recording.picture("label-grid.png")
         if number == 2:
             page.locator("[data-purpose=confirm]").click()
-            page.wait_for_timeout(500)
         recording.grid()
         recording.press("PageDown")
-        page.wait_for_timeout(500)
     recording.press("Shift+C")
     page.wait_for_timeout(1500)
     recording.keep(2000)
     recording.press("Shift+I")
     recording.until(SHOWN)
     recording.keep(2500)
-    page.set_viewport_size(PHONE)
-    recording.press("Shift+G")
-    recording.until(TILES)
-    page.wait_for_timeout(500)
-    recording.picture("label-phone.png")
     recording.save()
 
 
