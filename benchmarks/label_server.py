@@ -107,7 +107,9 @@ def measure(folder: Path, images: int, clicks: int) -> list[str]:
             client.ask("/api/act", {"action": "new_class", "name": f"class {cls}", "key": str(cls) if cls else ""})
         act, following, learning = label(client, clicks)
         memory = {"the server": pss(server.pid), "the process that trains": max(map(pss, children(server.pid)))}
-        model = client.json("/api/state")["model"] or {}
+        waited = time.perf_counter()
+        while (model := client.json("/api/state")["model"]) is None and time.perf_counter() - waited < PATIENCE:
+            time.sleep(1)
         seen = in_chromium(client.port, client.headers["cookie"], folder) if shutil.which("chromium") else {}
     finally:
         server.send_signal(signal.SIGINT)
@@ -116,7 +118,7 @@ def measure(folder: Path, images: int, clicks: int) -> list[str]:
         "first image after": f"{first:.1f} s",
         f"a label over HTTP, median (90 %) of {clicks}, the model learning in {learning:.0%} of them": _ms(act),
         "the next image over HTTP, median (90 %)": _ms(following),
-        "a head on all labels": f"{model.get('seconds', 'more than 300')} s",
+        "a head on all labels": f"{model['seconds']} s" if model else "more than 300 s",
         **{f"memory of {name} (PSS)": f"{size:,.0f} MB" for name, size in memory.items()},
         **{name: _ms(value) if isinstance(value, list) else value for name, value in seen.items()},
     }
@@ -179,7 +181,8 @@ def label(client: Client, clicks: int) -> tuple[list[float], list[float], float]
         body = {"action": "label", "image": item["id"], "class": _class(names[item["id"]]), "audit": item["audit"]}
         answer, seconds = client.ask("/api/act", {**body, "seconds": 2})
         act.append(seconds)
-        learning += bool((json.loads(answer)["state"]["model"] or {}).get("training"))
+        model = json.loads(answer)["state"]["model"]
+        learning += model is None or bool(model["training"])
         time.sleep(0.3)
     return act, following, learning / clicks
 
