@@ -10,8 +10,8 @@ from vcc_infuse.cli.main import main
 
 SKIES = ((118, 178, 230), (246, 176, 110), (58, 52, 110), (176, 186, 200))
 GROUNDS = ((88, 146, 70), (196, 168, 108), (222, 228, 236), (60, 116, 160))
-WIDTH = 240
-HEIGHT = 180
+WIDTH = 480
+HEIGHT = 360
 
 
 def tree(draw: ImageDraw.ImageDraw, x: int, y: int, r: int, color: tuple[int, ...]) -> None:
@@ -24,7 +24,7 @@ def tree(draw: ImageDraw.ImageDraw, x: int, y: int, r: int, color: tuple[int, ..
 
 def boat(draw: ImageDraw.ImageDraw, x: int, y: int, r: int, color: tuple[int, ...]) -> None:
     draw.polygon([(x, y - r), (x, y + r // 3), (x + r, y + r // 3)], fill=(246, 244, 236))
-    draw.polygon([(x - 3, y - 2 * r // 3), (x - 3, y + r // 3), (x - 2 * r // 3, y + r // 3)], fill=color)
+    draw.polygon([(x - 5, y - 2 * r // 3), (x - 5, y + r // 3), (x - 2 * r // 3, y + r // 3)], fill=color)
     draw.polygon([(x - r, y + r // 2), (x + r, y + r // 2), (x + 2 * r // 3, y + r), (x - 2 * r // 3, y + r)],
                  fill=(122, 64, 44))  # fmt: skip
 
@@ -33,7 +33,9 @@ def balloon(draw: ImageDraw.ImageDraw, x: int, y: int, r: int, color: tuple[int,
     y -= r // 2
     draw.ellipse((x - r, y - r, x + r, y + r), fill=color)
     draw.ellipse((x - r // 2, y - r, x + r // 2, y + r), fill=(246, 240, 226))
-    draw.line((x - r // 2, y + r, x - r // 5, y + 3 * r // 2, x + r // 5, y + 3 * r // 2, x + r // 2, y + r), fill=0)
+    draw.line(
+        (x - r // 2, y + r, x - r // 5, y + 3 * r // 2, x + r // 5, y + 3 * r // 2, x + r // 2, y + r), fill=0, width=2
+    )
     draw.rectangle((x - r // 5, y + 3 * r // 2, x + r // 5, y + 7 * r // 4), fill=(112, 76, 50))
 
 
@@ -45,7 +47,7 @@ def house(draw: ImageDraw.ImageDraw, x: int, y: int, r: int, color: tuple[int, .
 
 
 def flower(draw: ImageDraw.ImageDraw, x: int, y: int, r: int, color: tuple[int, ...]) -> None:
-    draw.line((x, y, x, y + 3 * r // 2), fill=(58, 110, 58), width=4)
+    draw.line((x, y, x, y + 3 * r // 2), fill=(58, 110, 58), width=8)
     for angle in np.arange(8) * np.pi / 4:
         left = x + int(0.55 * r * np.cos(angle))
         top = y + int(0.55 * r * np.sin(angle))
@@ -63,13 +65,13 @@ def draw_photos(folder: Path, count: int = 300) -> list[str]:
     names = []
     for number in range(count):
         sky, ground = (np.array(colors[rng.integers(len(colors))]) for colors in (SKIES, GROUNDS))
-        horizon = int(rng.integers(90, 140))
+        horizon = int(rng.integers(180, 280))
         shade = np.linspace(0.85, 1.15, HEIGHT)[:, None]
         rows = np.where(np.arange(HEIGHT)[:, None] < horizon, sky * shade, ground * shade)
         pixels = np.clip(rows[:, None] + rng.normal(0, 4, (HEIGHT, WIDTH, 3)), 0, 255).astype(np.uint8)
         image = Image.fromarray(pixels)
         thing = THINGS[rng.integers(len(THINGS))]
-        x, y, radius = (int(value) for value in rng.integers((70, 75, 22), (170, 105, 46)))
+        x, y, radius = (int(value) for value in rng.integers((140, 150, 44), (340, 210, 92)))
         thing(ImageDraw.Draw(image), x, y, radius, tuple(int(value) for value in rng.integers(60, 230, 3)))
         image.save(folder / f"{number:03d}.jpg", quality=90)
         names.append(thing.__name__)
