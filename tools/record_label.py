@@ -59,7 +59,7 @@ class Recording:
             shot = shot.resize((1000, 625), Image.Resampling.LANCZOS)
         shot.quantize(256, dither=Image.Dither.NONE).save(self.out / name, optimize=True)
 
-    def until(self, script: str, seconds: float = 120.0) -> Any:
+    def until(self, script: str, seconds: float = 900.0) -> Any:
         """Wait for something to become true."""
         end = time.monotonic() + seconds
         while not (value := self.page.evaluate(script)):
