@@ -53,6 +53,7 @@ STUDIES = {
     "finetune": "fine-tuning where frozen features are weak",
     "hand_out": "whether a cross-validated run is ever behind its probe, and its confidence",
     "human_minutes": "minutes of simulated people to a classifier, and whether promises on bulk labels hold",
+    "label_heads": "the quick head and the default method of the labeling page",
     "label_server": "memory and latency of the labeling page with many photos",
     "lazy": "what lazy strong views save",
     "methods": "which method and calibrator is best on frozen features",

@@ -117,13 +117,18 @@ class Session:
 
     def retrain(self) -> None:
         """Fit the head to the labels so far and note the error."""
-        if len(self.person.known) < 2:
+        if len(np.unique(self.taught)) < 3:  # −1 and two classes
             return
         fit = fit_ours if self.ours else fit_regression
-        fitted = fit(self.pool, self.person.labels)
+        fitted = fit(self.pool, self.taught)
         assert fitted is not None
         self.probs, self.error = fitted
         self.curve.append(self.person.record(self.error))
+
+    @property
+    def taught(self) -> np.ndarray:
+        """The labels that the head learns from."""
+        return self.person.labels
 
     def ask(self, rows: Sequence[int], *, suggest: bool = True) -> None:
         """Single images, with retraining in between."""
@@ -190,6 +195,11 @@ class OurSession(Session):
         self.claims: list[Cell] = []
 
     @property
+    def taught(self) -> np.ndarray:
+        """All labels but those of audit images, which measure the error."""
+        return np.where(self.reserve, -1, self.person.labels)
+
+    @property
     def judged(self) -> np.ndarray:
         """Rows that grids must not show."""
         return np.asarray((self.person.labels >= 0) | self.reserve)
@@ -197,9 +207,15 @@ class OurSession(Session):
     def singles(self, count: int = 10) -> bool:
         """A few single images, audits among them; False if none are left."""
         known = max(len(self.person.known), 1)
-        labels = self.person.labels
-        chosen = next_batch(self.pool.compact, labels, self.probs, count=count, classes=known, exclude=self.reserve,
-                            seed=self.seed)  # fmt: skip
+        chosen = next_batch(
+            self.pool.compact,
+            self.taught,
+            self.probs,
+            count=count,
+            classes=known,
+            exclude=self.reserve,
+            seed=self.seed,
+        )
         for start in range(0, len(chosen.rows), 5):
             for row in chosen.rows[start : start + 5]:
                 self.audit_if(is_audit(self.position, self.seed))
@@ -261,7 +277,7 @@ def ours(pool: Pool, seed: int, *, grids: bool, audit: bool = False) -> Cell:
 
 def confirm_everything_sure(session: OurSession) -> Cell:
     """Bulk confirmation on the side: grids of each class until the bound is good enough or patience ends."""
-    fitted = fit_ours(session.pool, session.person.labels, calibrate=True)
+    fitted = fit_ours(session.pool, session.taught, calibrate=True)
     assert fitted is not None
     helper = Person(session.pool.y, session.seed + 7919)
     helper.known |= session.person.known

@@ -38,8 +38,9 @@ its default of 1 on random labels of all four sets). Every head is fitted again 
 and head were chosen on CIFAR-10 and STL-10 with people 0 and 1; the people below are others, but the test images of
 these two sets are the same, which favors ours there. Nothing of ours was chosen on Fashion-MNIST and CIFAR-100, of
 which the first twenty classes are taken. Ours keeps a tenth of the pool for audit
-images and asks one after about every fifth single image, from the twentieth on; `an audit image per grid` goes on with
-that beside the grids. An error of 15 % was added because two sets cannot reach 10 % on these features with all labels.
+images, which no head learns from, and asks one after about every fifth single image, from the twentieth on; `an audit
+image per grid` goes on with that beside the grids. An error of 15 % was added because two sets cannot reach 10 % on
+these features with all labels.
 """
 WHY = f"""The goal is missed where a ratio is above 0.5. What is known of the reasons:
 - 10 % is out of reach on three sets and 5 % is at the very limit of STL-10, for both heads with every label of the pool

@@ -7,7 +7,15 @@ import pytest
 
 from benchmarks import human_minutes
 from benchmarks.__main__ import main
-from benchmarks.human_minutes import by_margin, by_typiclust, fit_regression, one_at_a_time, ours, read_pool
+from benchmarks.human_minutes import (
+    OurSession,
+    by_margin,
+    by_typiclust,
+    fit_regression,
+    one_at_a_time,
+    ours,
+    read_pool,
+)
 from benchmarks.minutes_page import minutes_to, quartiles, shown
 from benchmarks.people import Person, Spent
 
@@ -89,6 +97,16 @@ def test_ways_of_labeling_label(features, monkeypatch):
     assert with_grids["curve"][-1]["grids"] > 0
     assert with_grids["claims"]
     assert ours(pool, 0, grids=False)["curve"][-1]["grids"] == 0
+
+
+def test_audit_images_cost_time_and_teach_nothing(features):
+    session = OurSession(read_pool(features / "drawn-224.npz"), 0)
+    session.singles(40)
+    audited = np.flatnonzero((session.person.labels >= 0) & session.reserve)
+    assert len(audited) > 2
+    assert (session.taught[audited] == -1).all()
+    assert (session.taught[~session.reserve] == session.person.labels[~session.reserve]).all()
+    assert session.person.spent.right + session.person.spent.wrong == session.labeled
 
 
 def test_the_study_writes_a_page_and_goes_on_where_it_stopped(features, tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.neighbors import NearestNeighbors
 
 from vcc_infuse.label import head
-from vcc_infuse.label.head import fit_head, pool_graph, spread_labels
+from vcc_infuse.label.head import fit_head, hidden_scores, joined, pool_graph, spread_labels
 from vcc_infuse.pool_audit import unit_rows
 
 
@@ -38,6 +38,37 @@ def test_the_graph_links_nearest_neighbors(pool):
     weight = weight + weight.T
     degree = weight.sum(1)
     np.testing.assert_allclose(affinity, weight / np.sqrt(np.outer(degree, degree)), atol=1e-5)
+
+
+def test_rows_that_join_are_linked_to_their_nearest(pool):
+    """One row more changes the degrees of its neighbors only a little, so that the whole graph is nearly the same."""
+    x, _ = pool
+    graph = pool_graph(x[:-1])
+    last = joined(graph, x[-1:] @ graph.basis)
+    whole = pool_graph(x).affinity.toarray()[-1]
+    np.testing.assert_array_equal(last.affinity.toarray()[-1] > 0, last.affinity.toarray()[:, -1] > 0)
+    cosine = np.maximum(x[:-1] @ x[-1], 0) ** 3
+    near = np.argsort(-cosine)[: head.NEIGHBORS]
+    expected = np.zeros(len(x))
+    expected[near] = cosine[near] / np.sqrt(cosine[near].sum() * graph.degree[near])
+    np.testing.assert_allclose(last.affinity.toarray()[-1], expected, atol=1e-4)
+    assert np.corrcoef(whole[near], expected[near])[0, 1] > 0.7
+    np.testing.assert_array_equal(last.affinity.toarray()[:-1, :-1], graph.affinity.toarray())
+
+
+def test_hidden_labels_are_not_seen(pool):
+    x, y = pool
+    labels = some_labels(y, 6)
+    graph = pool_graph(x)
+    answers = labels[labels >= 0]
+    fold = np.arange(len(answers)) % 4 - 1
+    scores = hidden_scores(graph, labels, 3, fold)
+    changed = labels.copy()
+    place = np.flatnonzero(labels >= 0)[fold == 2]
+    changed[place] = (changed[place] + 1) % 3
+    np.testing.assert_array_equal(hidden_scores(graph, changed, 3, fold)[fold == 2], scores[fold == 2])
+    assert (scores[fold < 0] == 0).all()
+    assert (scores[fold >= 0].argmax(1) == answers[fold >= 0]).mean() > 0.8
 
 
 def test_spreading_is_the_sum_of_all_walks(pool):

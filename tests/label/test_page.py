@@ -316,7 +316,8 @@ def test_news_of_the_model_move_nothing(page, serving):
     for number in waiting[-20:]:
         serving.label(number)
     serving.background.learn()
-    until(page, "document.getElementById('model').textContent.startsWith('Model of 44 labels')")
+    taught = 44 - int(serving.session.state.audit.sum())
+    until(page, f"document.getElementById('model').textContent.startsWith('Model of {taught} labels')")
     assert image_on(page) == image
     assert page.locator("#answer").inner_html() == answer
     assert page.evaluate(PLACES) == places
@@ -368,6 +369,31 @@ def test_two_classes_are_merged_and_parted_again(page, serving):
     saved(page)
     until(page, "document.querySelectorAll('#classes li').length === 3")
     assert serving.labels() == before
+
+
+@prepared(6)
+def test_two_browsers_agree(page, serving, browser):
+    """Both show what either has done, an image that both answer has the newer answer, and undo is shared."""
+    before = serving.labels()
+    context = browser.new_context(viewport={"width": 900, "height": 600}, reduced_motion="reduce")
+    other = context.new_page()
+    other.goto(serving.address.split("?")[0] + f"?token={serving.server.keys.token}")
+    ready(other)
+    same = image_on(page)
+    assert image_on(other) == same
+    page.keyboard.press("1")
+    saved(page)
+    other.keyboard.press("2")
+    saved(other)
+    done = label(other, serving, 3)
+    saved(other)
+    assert serving.labels() == before | done | {same: list(COLORS)[1]}
+    total = len(serving.labels())
+    until(page, f"document.querySelector('#facts b').textContent === '{total}'")
+    page.keyboard.press("u")
+    saved(page)
+    until(other, f"document.querySelector('#facts b').textContent === '{total - 1}'")
+    context.close()
 
 
 @prepared(24)

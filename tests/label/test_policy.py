@@ -10,7 +10,6 @@ from vcc_infuse.label.policy import (
     SURE,
     audit_reserve,
     audit_rows,
-    fit_quickly,
     grid_rows,
     is_audit,
     next_batch,
@@ -122,17 +121,6 @@ def test_classes_take_turns_and_the_least_certain_begins(probs):
     assert next_class(probs, nobody, np.array([2, 1, 2])) == 1
     assert next_class(probs, probs.argmax(1) == 1, np.array([2, 1, 3])) == 0
     assert next_class(probs, np.ones(600, bool), np.zeros(3)) is None
-
-
-def test_the_quick_head_answers_for_the_pool():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 100)
-    features = unit_rows(rng.normal(size=(100, 6)) + 3 * y[:, None])
-    labels = np.where(np.arange(100) < 10, y, -1)
-    probs = fit_quickly(features, labels, 2)
-    assert (probs.argmax(1) == y).mean() > 0.95
-    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
-    assert fit_quickly(features, np.full(100, -1), 2) is None
 
 
 def test_mistakes_are_named(probs):

@@ -11,6 +11,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from tests.label.fakes import BASE, Idle, act, draw, open_server
+from vcc_infuse.label import launch
 from vcc_infuse.label.server import LARGEST_BODY, Keys
 
 GETS = ["/api/state", "/api/next", "/api/grid?class=0", "/api/clean?kind=doubtful", "/api/class/0", "/thumb/0",
@@ -231,3 +232,8 @@ def test_html_in_names_stays_text(tmp_path):
     assert response.headers["content-type"] == "application/json"
     server.close()
     assert NASTY in (tmp_path / "out" / "labels.csv").read_text(errors="surrogateescape")
+
+
+def test_the_server_listens_on_the_loopback_address_only(tmp_path):
+    with launch._listen(0, tmp_path) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"

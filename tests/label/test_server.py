@@ -50,7 +50,7 @@ def test_the_model_learns_and_suggests(opened):
     numbers = teach(server, client, 40)
     state = client.get("/api/state").json()
     assert state["phase"] == "ready"
-    assert state["model"]["labels"] == 40 == state["labeled"]
+    assert state["labeled"] == 40 == state["model"]["labels"] + state["audited"]
     assert state["error"]["n"] == state["audited"] >= 3
     assert state["error"]["low"] <= state["error"]["value"] == 0 < state["error"]["high"]
     items = client.get("/api/next?count=40").json()["items"]
@@ -333,3 +333,27 @@ def test_the_promise_shown_counts_batches_that_were_given_up(opened):
     assert both == pooled_bound(expected)
     assert (both["labels"], both["wrong"]) == (70, 20)
     assert session.bound(1) is None
+
+
+def test_a_merged_class_is_no_longer_suggested_and_comes_back(opened):
+    """What is kept of an answer from click to click must follow the classes."""
+    server, client = opened
+    numbers = teach(server, client, 24)
+    before = server.session.guess().copy()
+    assert (before == numbers["green"]).any()
+    server.background.busy = True
+    act(client, "merge", **{"class": numbers["green"]}, into=numbers["red"])
+    assert not (server.session.guess() == numbers["green"]).any()
+    assert not any(item["name"] == "green" for item in client.get("/api/state").json()["classes"])
+    act(client, "undo")
+    np.testing.assert_array_equal(server.session.guess(), before)
+
+
+def test_only_images_that_were_drawn_for_the_audit_measure_the_error(opened):
+    server, client = opened
+    act(client, "new_class", name="red")
+    drawn = int(server.session.reserve[0])
+    other = next(image for image in range(len(server.session.pool)) if not server.session.reserved[image])
+    for image in (drawn, other):
+        act(client, "label", image=image, **{"class": 0}, audit=True)
+    assert np.flatnonzero(server.session.state.audit).tolist() == [drawn]

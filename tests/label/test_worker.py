@@ -1,5 +1,7 @@
 """Training beside the server: the newest labels win, and answers stand where their images are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,58 @@ def test_answers_stand_where_their_images_are(tmp_path):
     assert set(suggested) <= set(order[15:60].tolist())
     write(tmp_path, order[60:], seed=1)
     assert np.isfinite(learner.quick(job(order[:15])).probs).all()
+
+
+def spoiled(request, images):
+    """The same job with another class for some images."""
+    label = request.label.copy()
+    label[list(images)] = np.where(label[list(images)] == 5, 2, 5)
+    return replace(request, label=label)
+
+
+@pytest.mark.parametrize("kind", ["quick", "full"])
+def test_the_model_never_learns_from_audit_images_and_is_measured_on_them(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("vcc_infuse.label.worker.STEPS", 5)
+    write(tmp_path, range(IMAGES))
+    audit = range(20, 30)
+    request = job(range(30), audit=audit, full=True)
+    wrong = spoiled(request, range(20, 24))
+    learner = Learner(tmp_path, KEYS)
+    answers = [answer_of(learner, kind, each) for each in (request, wrong)]
+    np.testing.assert_array_equal(*(answer.probs for answer in answers))
+    assert [answer.wrong for answer in answers] == [(0, 10), (4, 10)]
+    assert [answer.labels for answer in answers] == [20, 20]
+    shown = [image for image, _ in answers[0].following]
+    assert not set(shown) & set(audit)
+    taught = answer_of(learner, kind, spoiled(request, range(20)))
+    assert taught.wrong[0] > 4  # other labels do change the model
+
+
+def answer_of(learner, kind, request):
+    quick = learner.quick(request)
+    return quick if kind == "quick" else learner.full(request, lambda: None)
+
+
+@pytest.mark.parametrize(("error", "takes_over"), [(0.0, False), (-1.0, True)])
+def test_the_default_method_takes_over_where_it_answers_hidden_labels_better(tmp_path, monkeypatch, error, takes_over):
+    write(tmp_path, range(IMAGES))
+    learner = Learner(tmp_path, KEYS)
+    request = job(range(12), full=True)
+    said = np.eye(3, dtype=np.float32)[np.zeros(IMAGES, int)]
+    monkeypatch.setattr("vcc_infuse.label.worker.train_default", lambda *_: (said, error))
+    quick = learner.quick(request)
+    full = learner.full(request, lambda: None)
+    assert full.kind == "full"
+    assert (full.probs == (said if takes_over else quick.probs)).all()
+
+
+def test_labels_outside_of_the_graph_are_joined_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("vcc_infuse.label.worker.MOST_COMPARED", 40)
+    write(tmp_path, range(IMAGES))
+    learner = Learner(tmp_path, KEYS)
+    answer = learner.quick(job(range(6)))
+    assert answer.probs.argmax(1).tolist() == [truth(image) for image in range(IMAGES)]
+    assert len(learner._linked) == 40
 
 
 def test_before_two_classes_there_is_no_model_but_a_next_image(tmp_path):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -202,6 +203,12 @@ def _gain(point: float, missed: float, ratio: float) -> float:
     if missed == 0:
         return caught
     return float(brentq(lambda g: g + missed * math.expm1(min(g / ratio, 500.0)) - caught, 0.0, caught))
+
+
+@lru_cache(256)
+def promise(batches: tuple[Batch, ...]) -> Bound:
+    """The promise on one batch or on several, kept: a page asks for it after every click, and few clicks change it."""
+    return pooled_bound(batches) if len(batches) > 1 else bulk_bound(batches[0])
 
 
 def _check_counts(wrong: int, n: int) -> None:

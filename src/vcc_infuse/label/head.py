@@ -17,14 +17,15 @@ from ..pool_audit.arrays import blocks, check_features, check_labels, main_direc
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-DIRECTIONS = 256  # of most variance: the others change nothing and cost time
+DIRECTIONS = 512  # of most variance: the others change nothing and cost time
 NEIGHBORS = 15
 SPREAD = 0.7  # what a row takes from its neighbors at each of the steps
 STEPS = 20
 SPREAD_WEIGHT = 0.3  # of a row whose label was spread, times its confidence
-PENALTY = 2.0
+PENALTY = 1.0
 TEMPERATURE = 0.12  # of scores where there are too few labels to fit it
 FOLDS = 3
+LEAST = 1e-12
 
 
 class PoolGraph(NamedTuple):
@@ -34,11 +35,13 @@ class PoolGraph(NamedTuple):
         basis: main directions, of shape (width, directions).
         rows: the pool in these directions, of shape (rows, directions).
         affinity: normalized similarity to the nearest neighbors, sparse, of shape (rows, rows).
+        degree: what the similarities of each row sum up to before that, of shape (rows,).
     """
 
     basis: np.ndarray
     rows: np.ndarray
     affinity: csr_matrix
+    degree: np.ndarray
 
 
 class QuickHead(NamedTuple):
@@ -67,7 +70,25 @@ def pool_graph(features: np.ndarray) -> PoolGraph:
     given = check_features("features", features)
     basis = main_directions(given, min(DIRECTIONS, given.shape[1])).astype(np.float32)
     rows = np.asarray(given @ basis, np.float32)
-    return PoolGraph(basis, rows, _affinity(rows))
+    return PoolGraph(basis, rows, *_affinity(rows))
+
+
+def joined(graph: PoolGraph, rows: np.ndarray) -> PoolGraph:
+    """The graph with more rows at its end, linked to their nearest neighbors among those that it has.
+
+    Args:
+        graph: of some images.
+        rows: others in its main directions, of shape (more, directions).
+    """
+    from scipy.sparse import bmat, csr_matrix
+
+    near, weight = _nearest(rows, graph.rows)
+    degree = np.maximum(weight.sum(1), LEAST)
+    values = weight / np.sqrt(degree[:, None] * graph.degree[near])
+    places = (np.repeat(np.arange(len(rows)), near.shape[1]), near.ravel())
+    links = csr_matrix((values.ravel(), places), shape=(len(rows), len(graph.rows)))
+    affinity = csr_matrix(bmat([[graph.affinity, links.T], [links, None]]))
+    return PoolGraph(graph.basis, np.concatenate([graph.rows, rows]), affinity, np.append(graph.degree, degree))
 
 
 def fit_head(graph: PoolGraph, labels: np.ndarray, classes: int, *, calibrate: bool = True) -> QuickHead | None:
@@ -117,22 +138,35 @@ def _fit(graph: PoolGraph, labels: np.ndarray, classes: int) -> tuple[np.ndarray
     return weight, share - mean @ weight
 
 
-def _temperature(graph: PoolGraph, labels: np.ndarray, classes: int) -> float:
-    """The temperature under which labels that a head did not see are most likely."""
-    from scipy.optimize import minimize_scalar
+def hidden_scores(graph: PoolGraph, labels: np.ndarray, classes: int, fold: np.ndarray) -> np.ndarray:
+    """Scores of the labeled rows by heads that did not see their labels, of shape (labels, classes).
 
+    Args:
+        graph: of the pool.
+        labels: of shape (rows,), −1 where there is none.
+        classes: their number.
+        fold: in which each label is hidden, of shape (labels,); −1 for those always shown, whose scores are 0.
+    """
     labeled = np.flatnonzero(labels >= 0)
-    if len(labeled) < 2 * classes:
-        return TEMPERATURE
-    fold = np.random.default_rng(0).permutation(len(labeled)) % FOLDS
-    scores = np.empty((len(labeled), classes))
-    for number in range(FOLDS):
+    scores = np.zeros((len(labeled), classes))
+    for number in range(int(fold.max()) + 1):
         seen = labels.copy()
         hidden = labeled[fold == number]
         seen[hidden] = -1
         weight, bias = _fit(graph, seen, classes)
         scores[fold == number] = graph.rows[hidden] @ weight + bias
-    answers = labels[labeled]
+    return scores
+
+
+def _temperature(graph: PoolGraph, labels: np.ndarray, classes: int) -> float:
+    """The temperature under which labels that a head did not see are most likely."""
+    from scipy.optimize import minimize_scalar
+
+    answers = labels[labels >= 0]
+    if len(answers) < 2 * classes:
+        return TEMPERATURE
+    fold = np.random.default_rng(0).permutation(len(answers)) % FOLDS
+    scores = hidden_scores(graph, labels, classes, fold)
 
     def loss(log_temperature: float) -> float:
         return -float(log_softmax(scores / np.exp(log_temperature), axis=1)[np.arange(len(answers)), answers].mean())
@@ -140,20 +174,29 @@ def _temperature(graph: PoolGraph, labels: np.ndarray, classes: int) -> float:
     return float(np.exp(minimize_scalar(loss, bounds=(-5.0, 1.0), method="bounded", options={"xatol": 0.02}).x))
 
 
-def _affinity(rows: np.ndarray) -> csr_matrix:
-    """Cubed cosines to the nearest neighbors, in both directions, normalized by the degrees of both ends."""
+def _affinity(rows: np.ndarray) -> tuple[csr_matrix, np.ndarray]:
+    """Cubed cosines to the nearest neighbors, in both directions, normalized by the degrees; and these degrees."""
     from scipy.sparse import csr_matrix, diags
 
-    count = min(NEIGHBORS, len(rows) - 1)
+    near, weight = _nearest(rows)
+    from_rows = np.repeat(np.arange(len(rows)), near.shape[1])
+    links = csr_matrix((weight.ravel(), (from_rows, near.ravel())), shape=(len(rows), len(rows)))
+    links = links + links.T
+    degree = np.maximum(np.asarray(links.sum(1)).ravel(), LEAST)
+    scale = diags(1 / np.sqrt(degree))
+    return csr_matrix(scale @ links @ scale), degree
+
+
+def _nearest(rows: np.ndarray, others: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest of the other rows, by default of the same rows but for each itself, and cubed cosines to them."""
+    among = rows if others is None else others
+    count = min(NEIGHBORS, len(among) - (others is None))
     near = np.empty((len(rows), count), np.int64)
     cosine = np.empty((len(rows), count), np.float32)
     for part in blocks(len(rows), 1024):
-        similar = rows[part] @ rows.T
-        similar[np.arange(len(similar)), np.arange(part.start, part.stop)] = -np.inf
+        similar = rows[part] @ among.T
+        if others is None:
+            similar[np.arange(len(similar)), np.arange(part.start, part.stop)] = -np.inf
         near[part] = np.argpartition(-similar, count - 1, axis=1)[:, :count] if count else near[part]
         cosine[part] = np.take_along_axis(similar, near[part], axis=1)
-    from_rows = np.repeat(np.arange(len(rows)), count)
-    links = csr_matrix((np.maximum(cosine, 0).ravel() ** 3, (from_rows, near.ravel())), shape=(len(rows), len(rows)))
-    links = links + links.T
-    scale = diags(1 / np.sqrt(np.maximum(np.asarray(links.sum(1)).ravel(), 1e-12)))
-    return csr_matrix(scale @ links @ scale)
+    return near, np.maximum(cosine, 0) ** 3

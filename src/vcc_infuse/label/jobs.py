@@ -50,13 +50,13 @@ class Answer:
         version: of the state that it is about.
         kind: none (too few labels), quick or full.
         seconds: that it took.
-        labels: how many it was trained on.
+        labels: how many it was trained on, without those of audit images.
         classes: numbers of the classes of the columns.
         embedded: how many images have features.
         probs: calibrated probabilities, float16 of shape (images, classes), NaN where there are no features.
         unknown_p: of shape (images,), NaN where nothing can be said.
         following: (image, reason), the most useful first.
-        wrong: audit images that a head which did not see their label gets wrong, and how many there are.
+        wrong: audit images that the model, which never learns from them, gets wrong, and how many there are.
         doubtful: (image, class given, class suggested, probability that the label is wrong).
         clusters: images of what may be a new class each, the most typical first.
         gain: the error to expect after ten more minutes with its interval.
@@ -79,3 +79,15 @@ class Answer:
     copies: list[list[int]] | None = None
     scores: np.ndarray | None = None  # how foreign, of shape (images,)
     out_of_fold: tuple[np.ndarray, np.ndarray] | None = None  # labeled images, and what heads without them say
+
+    def without(self, gone: tuple[int, ...], size: int) -> tuple[np.ndarray | None, np.ndarray]:
+        """The probabilities with some columns set to 0, and the class that each of `size` images is put in, or −1."""
+        probs = self.probs
+        if probs is None:
+            return None, np.full(size, -1)
+        known = np.isfinite(probs[:, 0])
+        if gone:
+            probs = probs.copy()
+            probs[:, list(gone)] = np.where(known[:, None], 0, np.nan)
+        values = np.where(known[:, None], probs, 0).astype(np.float32)
+        return probs, np.where(known, np.array(self.classes)[values.argmax(1)], -1)

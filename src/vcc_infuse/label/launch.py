@@ -24,6 +24,7 @@ from .server import HOSTS, Keys, make_app
 from .session import MOST_WRONG, Session
 
 SECRET = ".session"
+HAND_OVER = 0.001  # seconds after which a thread that writes files gives way to one that answers a click
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,7 @@ def serve(source: PoolSource, options: LabelOptions, *, port: int = 0, browser: 
     if browser:
         threading.Timer(0.5, webbrowser.open, [url]).start()
     server.start()
+    sys.setswitchinterval(HAND_OVER)
     config = uvicorn.Config(
         server.app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False
     )

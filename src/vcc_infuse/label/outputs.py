@@ -119,17 +119,16 @@ class Outputs:
             yield Row(name, names[cls], word, f"{said:.4f}" if np.isfinite(said) else "", split)
 
     def _audit(self) -> Iterator[tuple[str, ...]]:
-        """The images of the audit, and what a head that has not seen their label says."""
+        """The images of the audit, and what the model says, which does not learn from them."""
         with self.session.lock:
             state = self.session.state
             audited = np.flatnonzero(state.audit & (state.label >= 0))
-            answers = self.session.answer.out_of_fold
+            probs = self.session.probs()
             classes = self.session.answer.classes
             names = {number: item.name for number, item in state.classes.items()}
             labels = state.label[audited].tolist()
-        place = {} if answers is None else {int(image): row for row, image in enumerate(answers[0])}
         for image, label in zip(audited.tolist(), labels, strict=True):
-            row = answers[1][place[image]] if answers is not None and image in place else None
+            row = None if probs is None or not np.isfinite(probs[image, 0]) else probs[image]
             said = ("", "") if row is None else (names[classes[int(row.argmax())]], f"{row.max():.4f}")
             yield self.session.pool.names[image], names[label], *said
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..errors import UserError, check_choice, check_integer
 from ..pool_audit import Suggestions, suggest_labels
-from .head import PoolGraph, fit_head, pool_graph
 
 AUDIT_EVERY = 5  # single images, one of which is an audit image
 AUDIT_FROM = 20  # before there is a model, nothing can be audited
@@ -150,19 +149,3 @@ def next_class(probs: np.ndarray, judged: np.ndarray, shown: np.ndarray) -> int 
     doubt = 1 - probs.max(1)
     mean = {cls: float(doubt[predicted == cls].mean()) for cls in np.unique(predicted[predicted >= 0]).tolist()}
     return min(mean, key=lambda cls: (shown[cls], -mean[cls]), default=None)
-
-
-def fit_quickly(
-    features: np.ndarray, labels: np.ndarray, classes: int, *, graph: PoolGraph | None = None
-) -> np.ndarray | None:
-    """Calibrated probabilities of shape (rows, classes) by a head that fits in a second; None before two classes.
-
-    Args:
-        features: of the whole pool, of shape (rows, width), as `unit_rows` makes them.
-        labels: of shape (rows,), −1 where there is none.
-        classes: their number, those without a label included.
-        graph: `pool_graph(features)`, to be kept from call to call: it takes longer than the fit.
-    """
-    graph = pool_graph(features) if graph is None else graph
-    head = fit_head(graph, labels, classes)
-    return None if head is None else head.probs_of(graph.rows)

@@ -107,7 +107,8 @@ def settle() -> None:
     """A process that yields to the server and leaves Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError, AttributeError):
-        os.nice(5)
+        os.nice(10)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _embed(connection: Connection, source: PoolSource, network: Any, out: Path, seed: int) -> None:

@@ -263,7 +263,7 @@ class Routes:
 
     async def state(self, request: Request) -> Response:
         """What there is."""
-        return answer(self.session.state_json())
+        return await self._threaded(self.session.state_json)
 
     async def events(self, request: Request) -> Response:
         """The state whenever it has changed."""
@@ -272,13 +272,16 @@ class Routes:
         return StreamingResponse(self._changes(request), media_type="text/event-stream")
 
     async def _changes(self, request: Request) -> AsyncIterator[str]:
+        from starlette.concurrency import run_in_threadpool
+
         seen = -1
         said = time.monotonic()
         while not await request.is_disconnected():
             if self.session.changed != seen:
                 seen = self.session.changed
                 said = time.monotonic()
-                yield f"event: state\ndata: {json.dumps(self.session.state_json())}\n\n"
+                state = await run_in_threadpool(self.session.state_json)
+                yield f"event: state\ndata: {json.dumps(state)}\n\n"
             elif time.monotonic() - said > KEEP_ALIVE:
                 said = time.monotonic()
                 yield ": still here\n\n"

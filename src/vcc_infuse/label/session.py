@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .bounds import Bound, bulk_bound, clopper_pearson, pooled_bound
+from .bounds import Bound, bulk_bound, clopper_pearson, promise
 from .cleaning import Cleaning
 from .embedding import THUMBNAILS, Progress
 from .grids import Grids
@@ -71,6 +71,7 @@ class Session:
         self.training = False
         self._submit = submit
         self._order = np.random.default_rng(seed).permutation(len(pool))
+        self._kept: tuple[Answer, tuple[int, ...], np.ndarray | None, np.ndarray] | None = None
         self._asked_with = 0  # images that were embedded when an answer was last asked for
         self.state = LabelState(len(pool))
         self.journal = Journal(out / "journal.jsonl")
@@ -98,6 +99,8 @@ class Session:
                 self.state.check(action)
                 if action["action"] == "grid":
                     action["promised"] = self._promised(action)
+                if action["action"] == "label":  # what was not drawn for the audit measures nothing
+                    action["audit"] = bool(action.get("audit")) and bool(self.reserved[action["image"]])
                 self._keep(action)
                 self.ask()
             done = {"ok": True, "version": self.state.version, "state": self.state_json()}
@@ -222,6 +225,7 @@ class Session:
             if answer.gain is None and answer.labels == self.answer.labels:
                 answer.gain = self.answer.gain
             self.answer = answer
+            self._said()  # now, and not at the next click
             self.training = answer.version < self.state.version or (answer.kind == "quick" and self._full())
 
     def ask(self) -> None:
@@ -295,23 +299,18 @@ class Session:
 
     def guess(self) -> np.ndarray:
         """The class that the model puts each image in, of shape (images,); −1 where it says nothing."""
-        probs = self.probs()
-        if probs is None:
-            return np.full(len(self.pool), -1)
-        classes = np.array(self.answer.classes)
-        known = np.isfinite(probs[:, 0])
-        return np.where(known, classes[np.where(known[:, None], probs, 0).argmax(1)], -1)
+        return self._said()[1]
 
     def probs(self) -> np.ndarray | None:
         """What the model says, of shape (images, classes); columns of classes that were merged since are 0."""
-        probs = self.answer.probs
-        if probs is None:
-            return None
-        gone = [place for place, number in enumerate(self.answer.classes) if not self.is_open(number)]
-        if gone:
-            probs = probs.copy()
-            probs[:, gone] = np.where(np.isfinite(probs[:, gone]), 0, np.nan)
-        return probs
+        return self._said()[0]
+
+    def _said(self) -> tuple[np.ndarray | None, np.ndarray]:
+        """Probabilities and likeliest classes of the newest answer, kept because every click needs them."""
+        gone = tuple(place for place, number in enumerate(self.answer.classes) if not self.is_open(number))
+        if self._kept is None or self._kept[0] is not self.answer or self._kept[1] != gone:
+            self._kept = (self.answer, gone, *self.answer.without(gone, len(self.pool)))
+        return self._kept[2:]
 
     def is_open(self, number: int) -> bool:
         """Whether a class exists and was not merged."""
@@ -330,8 +329,7 @@ class Session:
         begun = [batch for batch in self.state.batches.values() if cls is None or self._final(batch.cls) == cls]
         if not any(batch.promised for batch in begun):
             return None
-        counts = [batch.counts() for batch in begun]  # also those given up: leaving them out is choosing by the outcome
-        return pooled_bound(counts) if len(counts) > 1 else bulk_bound(counts[0])
+        return promise(tuple(batch.counts() for batch in begun))  # also of those given up, see `bounds`
 
     def _final(self, cls: int) -> int:
         """The class that a class was merged into at last."""

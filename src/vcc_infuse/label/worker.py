@@ -1,7 +1,9 @@
 """Training while a person labels: what the model says now, what comes next, and what to look at again.
 
 A quick head answers within a second. The library's default method follows when the hand rests or when enough has
-changed; a run that newer labels have overtaken is given up.
+changed, and takes over where it answers hidden labels better; a run that newer labels have overtaken is given up.
+
+Audit images are never learned from, so that the error that is shown is the error of the model that answers.
 """
 
 from __future__ import annotations
@@ -23,21 +25,22 @@ from ..pool_audit import (
     Unknown,
     find_doubtful_labels,
     find_duplicates,
-    fit_ridge,
     foreign_clusters,
     learning_curve,
     leave_one_out,
     unit_rows,
 )
+from ..pool_audit.arrays import blocks
 from ..training.callbacks import Callback
+from ..training.cross_fit import label_folds
 from .embedding import FEATURES, FeatureRows
-from .head import PoolGraph, pool_graph
+from .head import PoolGraph, fit_head, hidden_scores, joined, pool_graph
 from .jobs import Answer, Job
-from .policy import fit_quickly, next_batch
+from .policy import next_batch
 
 NEXT = 60  # images that are suggested at a time
-STEPS = 200  # of the default method
-MOST_TRAINED = 10_000  # unlabeled rows that it trains on
+STEPS = 100  # of the default method
+MOST_TRAINED = 4_000  # unlabeled rows that it trains on
 MOST_COMPARED = 20_000  # images of which all pairs are compared, for neighbors and copies
 CURVE_LABELS = 1000
 ALPHA = 0.05
@@ -57,6 +60,8 @@ class Learner:
         self.seed = seed
         self._unit = np.zeros((0, 1), np.float16)
         self._graph: PoolGraph | None = None
+        self._linked = np.zeros(0, np.int64)  # rows of the graph
+        self._main = np.zeros((0, 1), np.float32)  # all rows in its main directions
         self._compared = 0
 
     def refresh(self) -> None:
@@ -74,47 +79,74 @@ class Learner:
         if len(images) == 0:
             return answer
         labels = self._columns(job)
-        probs = self._fit(labels, len(job.classes))
+        taught = np.where(job.audit[images], -1, labels)
+        probs = self._fit(taught, len(job.classes))
         if probs is not None:
             answer.kind = "quick"
-            answer.probs = self._spread(probs)
-        self._look(answer, job, labels)
-        self._suggest(answer, job, labels, probs)
+        self._look(answer, job, labels, probs)
+        self._suggest(answer, job, taught, probs)
         answer.seconds = time.perf_counter() - began
         return answer
 
     def _fit(self, labels: np.ndarray, classes: int) -> np.ndarray | None:
         """Probabilities by a head that takes a second; None before two classes have labels."""
-        labeled = np.flatnonzero(labels >= 0)
-        if len(np.unique(labels[labeled])) < 2:
+        if len(np.unique(labels[labels >= 0])) < 2:
             return None
-        if len(labels) > MOST_COMPARED:  # all pairs would take too long
-            return fit_ridge(self._unit[labeled], labels[labeled], classes).probs(self._unit)
-        rows = self._unit.astype(np.float32)
-        self._graph = self._graph or pool_graph(rows)
-        return fit_quickly(rows, labels, classes, graph=self._graph)
+        graph, rows = self._graph_with(labels)
+        head = fit_head(graph, labels[rows], classes)
+        return None if head is None else head.probs_of(self._main)
+
+    def _graph_with(self, labels: np.ndarray) -> tuple[PoolGraph, np.ndarray]:
+        """The graph of some rows and of all that have a label, and which rows these are."""
+        if self._graph is None:
+            drawn = np.random.default_rng(self.seed).permutation(len(labels))[:MOST_COMPARED]
+            self._linked = np.sort(drawn)
+            self._graph = pool_graph(self._unit[self._linked].astype(np.float32))
+            self._main = in_directions(self._unit, self._graph.basis)
+        more = np.setdiff1d(np.flatnonzero(labels >= 0), self._linked)
+        if len(more) == 0:
+            return self._graph, self._linked
+        return joined(self._graph, self._main[more]), np.concatenate([self._linked, more])
 
     def full(self, job: Job, watch: Callable[[], None]) -> Answer | None:
-        """What the default method says; None if it cannot be trained yet. `watch` may raise Overtaken."""
+        """What the default method says where it is better than the quick head; None if it cannot be told.
+
+        `watch` may raise Overtaken.
+        """
         began = time.perf_counter()
         labels = self._columns(job)
-        counts = np.bincount(labels[labels >= 0], minlength=len(job.classes))
+        taught = np.where(job.audit[self.rows.images], -1, labels)
+        counts = np.bincount(taught[taught >= 0], minlength=len(job.classes))
         kept = np.flatnonzero(counts)
-        if len(kept) < 2:
+        if len(kept) < 2 or counts.max() < 2:
             return None
         column = np.full(len(job.classes), -1)
         column[kept] = np.arange(len(kept))
         watch()
-        inside = train_default(self._unit, np.where(labels >= 0, column[labels], -1), self.seed, watch)
+        columns = np.where(taught >= 0, column[taught], -1)
+        inside, error = train_default(self._unit, columns, self.seed, watch)
+        answer = Answer(job.version, "full", classes=job.classes, embedded=len(labels))
         probs = np.zeros((len(labels), len(job.classes)), np.float32)
         probs[:, kept] = inside
-        answer = Answer(job.version, "full", classes=job.classes, embedded=len(labels), probs=self._spread(probs))
-        self._look(answer, job, labels)
+        if error >= self._hidden_error(columns):
+            quick = self._fit(taught, len(job.classes))
+            assert quick is not None
+            probs = quick
+        self._look(answer, job, labels, probs)
         watch()
-        self._suggest(answer, job, labels, probs)
+        self._suggest(answer, job, taught, probs)
         answer.gain = self._gain(job, labels)
         answer.seconds = time.perf_counter() - began
         return answer
+
+    def _hidden_error(self, labels: np.ndarray) -> float:
+        """The error of the quick head on labels that it did not see, in the folds of cross-validated runs."""
+        graph, rows = self._graph_with(labels)
+        given = labels[rows]
+        answers = given[given >= 0]
+        fold = label_folds(answers, self.seed)
+        wrong = hidden_scores(graph, given, int(labels.max()) + 1, fold).argmax(1) != answers
+        return float(wrong[fold >= 0].mean())
 
     def copies(self) -> list[list[int]] | None:
         """Groups of near copies, once all images are embedded; None if there is nothing new to say."""
@@ -136,10 +168,16 @@ class Learner:
         spread[self.rows.images] = values
         return spread
 
-    def _look(self, answer: Answer, job: Job, labels: np.ndarray) -> None:
-        """What labels and images a person should look at, and how many audit images are wrong."""
+    def _look(self, answer: Answer, job: Job, labels: np.ndarray, probs: np.ndarray | None) -> None:
+        """What the model says, how many audit images it gets wrong, and what a person should look at."""
+        images = self.rows.images
         labeled = np.flatnonzero(labels >= 0)
-        answer.labels = len(labeled)
+        audited = np.flatnonzero((labels >= 0) & job.audit[images])
+        answer.labels = len(labeled) - len(audited)
+        if probs is not None:
+            answer.probs = self._spread(probs)
+            wrong = answer.probs[images[audited]].argmax(1) != labels[audited]
+            answer.wrong = (int(wrong.sum()), len(audited))
         if len(labeled) == 0:
             return
         known = self._unit[labeled].astype(np.float32)
@@ -147,16 +185,13 @@ class Learner:
         if len(np.unique(labels[labeled])) < 2:
             return
         left_out = leave_one_out(known, labels[labeled], len(job.classes)).probs()
-        audited = np.flatnonzero(job.audit[self.rows.images[labeled]])
-        wrong = left_out[audited].argmax(1) != labels[labeled][audited]
-        answer.wrong = (int(wrong.sum()), len(audited))
-        answer.out_of_fold = (self.rows.images[labeled], left_out.astype(np.float32))
+        answer.out_of_fold = (images[labeled], left_out.astype(np.float32))
         doubts = find_doubtful_labels(known, labels[labeled], classes=len(job.classes))
         for place in doubts.ranking().tolist():
             given = int(labels[labeled[place]])
             better = int(doubts.suggested[place])
             if doubts.p_wrong[place] >= DOUBT and better != given:
-                image = int(self.rows.images[labeled[place]])
+                image = int(images[labeled[place]])
                 answer.doubtful.append((image, job.classes[given], job.classes[better], float(doubts.p_wrong[place])))
 
     def _look_for_foreign(self, answer: Answer, known: KnownRows, others: np.ndarray) -> None:
@@ -176,7 +211,7 @@ class Learner:
             answer.clusters = [self.rows.images[foreign[group.rows]].tolist() for group in groups]
 
     def _suggest(self, answer: Answer, job: Job, labels: np.ndarray, probs: np.ndarray | None) -> None:
-        hidden = job.hidden[self.rows.images]
+        hidden = job.hidden[self.rows.images] | job.audit[self.rows.images]
         if not ((labels < 0) & ~hidden).any():
             return
         chosen = next_batch(
@@ -221,12 +256,24 @@ class _Watch(Callback):
             self.watch()
 
 
-def train_default(features: np.ndarray, labels: np.ndarray, seed: int, watch: Callable[[], None]) -> np.ndarray:
-    """Calibrated probabilities of shape (rows, classes) by the library's default method on features.
+def in_directions(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Rows of float16 in the directions of a basis, float32, a part at a time."""
+    result = np.empty((len(rows), basis.shape[1]), np.float32)
+    for part in blocks(len(rows)):
+        result[part] = rows[part].astype(np.float32) @ basis
+    return result
+
+
+def train_default(
+    features: np.ndarray, labels: np.ndarray, seed: int, watch: Callable[[], None]
+) -> tuple[np.ndarray, float]:
+    """The library's default method on features: calibrated probabilities of shape (rows, classes), and its error.
+
+    The error is that on labels which runs in folds did not see.
 
     Args:
         features: of unit length, of shape (rows, width).
-        labels: of shape (rows,), −1 where there is none; every class has a label.
+        labels: of shape (rows,), −1 where there is none; every class has a label, and some class has two.
         seed: of the run.
         watch: called now and then; it may raise an exception to stop.
     """
@@ -244,13 +291,14 @@ def train_default(features: np.ndarray, labels: np.ndarray, seed: int, watch: Ca
         warnings.simplefilter("ignore")
         result = train(
             SSLData(data, from_given_labels(labels[rows])), preset="frozen", callbacks=[_Watch(watch)],
-            cross_fit="auto", **options,
+            cross_fit=True, **options,
         )  # fmt: skip
     probs = np.empty((len(labels), len(names)), np.float32)
-    for start in range(0, len(labels), 4096):
-        answers = result.predictor.predict(features[start : start + 4096].astype(np.float32))
-        probs[start : start + 4096] = set_top_confidence(answers.probs, answers.calibrated).numpy()
-    return probs
+    for part in blocks(len(labels)):
+        answers = result.predictor.predict(features[part].astype(np.float32))
+        probs[part] = set_top_confidence(answers.probs, answers.calibrated).numpy()
+    figures = result.summary.get("cross_validated")  # none if a run with fewer labels was not possible
+    return probs, figures["handed_out"]["error"] if figures else 1.0
 
 
 def answer_jobs(learner: Learner, receive: Callable[[bool], Job | None], send: Callable[[Answer], None]) -> None:
