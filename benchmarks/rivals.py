@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,30 +63,37 @@ def library(features: FeatureSet, per_class: int, seed: int, **options: Any) -> 
     return float(result.summary["error"])
 
 
-def ways() -> dict[str, Callable[[FeatureSet, int, int], float]]:
-    """Every row of the table."""
-    logistic = lambda: LogisticRegression(max_iter=1000)  # noqa: E731
+def models() -> dict[str, tuple[Any, bool]]:
+    """The models of scikit-learn, and whether they see unlabeled rows."""
+    logistic = LogisticRegression(max_iter=1000)
     return {
-        "scikit-learn LogisticRegression": lambda *cell: scikit_learn(*cell, logistic(), unlabeled=False),
-        "scikit-learn SelfTrainingClassifier": lambda *cell: scikit_learn(
-            *cell, SelfTrainingClassifier(logistic()), unlabeled=True
-        ),
-        "scikit-learn LabelSpreading": lambda *cell: scikit_learn(
-            *cell, LabelSpreading(kernel="knn", n_neighbors=7), unlabeled=True
-        ),
-        "ours, FixMatch": lambda *cell: library(*cell, algorithm="FixMatch", cross_fit=False),
-        "ours, defaults": library,
+        "scikit-learn LogisticRegression": (logistic, False),
+        "scikit-learn SelfTrainingClassifier": (SelfTrainingClassifier(logistic), True),
+        "scikit-learn LabelSpreading": (LabelSpreading(kernel="knn", n_neighbors=7), True),
     }
+
+
+def ours() -> dict[str, dict[str, Any]]:
+    """The options of `vcc_infuse.train`."""
+    return {"ours, FixMatch": {"algorithm": "FixMatch", "cross_fit": False}, "ours, defaults": {}}
+
+
+def error_of(name: str, features: FeatureSet, per_class: int, seed: int) -> float:
+    """The test error of one row of the table."""
+    if name in ours():
+        return library(features, per_class, seed, **ours()[name])
+    model, unlabeled = models()[name]
+    return scikit_learn(features, per_class, seed, model, unlabeled=unlabeled)
 
 
 def compare(features: FeatureSet, per_class: int, seeds: int) -> list[Figures]:
     """Errors and CPU seconds of every way on one set, in turns."""
-    rows: dict[str, Figures] = {name: {"errors": [], "seconds": []} for name in ways()}
+    rows: dict[str, Figures] = {name: {"errors": [], "seconds": []} for name in (*models(), *ours())}
     for seed in range(seeds):
-        for name, way in ways().items():
+        for name, figures in rows.items():
             began = time.process_time()
-            rows[name]["errors"].append(way(features, per_class, seed))
-            rows[name]["seconds"].append(time.process_time() - began)
+            figures["errors"].append(error_of(name, features, per_class, seed))
+            figures["seconds"].append(time.process_time() - began)
     return [{"set": features.name, "per_class": per_class, "way": name, **figures} for name, figures in rows.items()]
 
 
@@ -106,14 +113,14 @@ def embedding(folder: Path, rounds: int) -> list[Figures]:
         with torch.inference_mode():
             return sum(len(network(x)) for x, _ in DataLoader(images, BATCH))
 
-    def ours() -> int:
+    def library_way() -> int:
         x = load(str(folder), size=SIZE, progress=False).train.x
         parts = (torch.from_numpy(np.array(x[start : start + BATCH])) for start in range(0, len(x), BATCH))
         return sum(len(features(fast, views.plain(part), ForwardOptions(BATCH))) for part in parts)
 
     figures: dict[str, list[float]] = {"plain PyTorch loop": [], "ours": []}
     for _ in range(rounds):
-        for name, way in (("plain PyTorch loop", loop), ("ours", ours)):
+        for name, way in (("plain PyTorch loop", loop), ("ours", library_way)):
             began = time.process_time()
             count = way()
             figures[name].append((time.process_time() - began) / count)
@@ -149,7 +156,7 @@ def main(argv: Sequence[str]) -> None:
     for name in options.sets:
         for per_class in options.per_class:
             runs += compare(FeatureSet.load(Path(options.features), name), per_class, options.seeds)
-            print("\n".join(page(runs, [], "").splitlines()[-len(ways()) :]), flush=True)
+            print("\n".join(page(runs, [], "").splitlines()[-len(models()) - len(ours()) :]), flush=True)
     embedded = embedding(Path(options.photos), options.rounds) if options.photos else []
     command = " ".join(["OMP_NUM_THREADS=1 python -m benchmarks rivals", *argv])
     out = Path(options.out)

@@ -55,6 +55,8 @@ def _photos_of(path: str, label_file: str | None) -> tuple[str, str | None]:
     stored = read_yaml(config)
     photos = str(stored.get("data"))
     if not Path(photos).exists():
-        raise UserError(f"{path} was trained on {photos}, which is not a folder or zip on this machine; give the photos")
+        raise UserError(
+            f"{path} was trained on {photos}, which is not a folder or zip on this machine; give the photos"
+        )
     before = stored.get("label_file")
     return photos, label_file or (str(before) if before else None)

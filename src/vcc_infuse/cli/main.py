@@ -114,7 +114,9 @@ def import_file(name: str) -> None:
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return
     if loaded is not None or not module_name.isidentifier() or importlib.util.find_spec(module_name) is not None:
-        raise UserError(f"--import {name}: {module_name} is not a valid module name, or is already taken; rename the file")
+        raise UserError(
+            f"--import {name}: {module_name} is not a valid module name, or is already taken; rename the file"
+        )
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None

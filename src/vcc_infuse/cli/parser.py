@@ -235,7 +235,7 @@ def phrase(kind: Any) -> str:
 
 
 def unknown_option(word: str, known: Iterable[str], *, owner: str = "", prog: str = "") -> UserError:
-    """The error for a word that is not an option of the command, or of the class `owner`; it suggests the nearest one."""
+    """The error for a word that is no option of the command, or of the class `owner`; it suggests the nearest one."""
     of = f" of {owner}" if owner else ""
     command = f"{prog} --help" if prog else "vcc-infuse train --help_all"
     return UserError(f"{word} is not an option{of}{did_you_mean(word, known)}; `{command}` lists all")

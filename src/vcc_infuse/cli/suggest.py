@@ -15,7 +15,7 @@ from .audit import add_source, source_of
 from .finished_run import add_output, check_output, write_output
 from .parser import Parser, add_limits, integer, limits_of
 
-ABOUT = """Suggest images to label next. With --data alone nothing has to be labeled or trained yet: a pretrained network
+ABOUT = """Suggest images to label next. With --data alone nothing has to be labeled or trained: a pretrained network
 embeds the images, and typical ones of the largest groups come first. With RUN, a run of the preset frozen, its pool is
 searched; from about four labels per class on, for images between two classes."""
 
