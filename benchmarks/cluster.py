@@ -117,7 +117,7 @@ def embedding_cost(data: str, case: Case, root: Path, rounds: int) -> dict[str, 
 
 
 def peak_memory(path: Path, root: Path, side: int) -> float:
-    """Peak memory of a process that embeds the photos, in MB: of the largest process so far, so start with small cases."""
+    """Peak memory in MB of a process that embeds the photos: of the largest so far, so start with small cases."""
     words = ["--data", str(path), "--shards", str(root / f"memory-{path.stem}"), "--model.input_size", str(side)]
     command = [sys.executable, "-m", "vcc_infuse", "embed", *words, "--engine", "onnx", "--cache", str(root / "cache")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
