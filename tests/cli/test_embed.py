@@ -143,6 +143,7 @@ def test_two_processes_share_the_work(photos, tmp_path, expected):
     assert same(arrays(tmp_path), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 def test_a_ray_cluster(photos, tmp_path, expected, monkeypatch):
     import ray

@@ -126,6 +126,19 @@ def test_selection_ranks_as_on_the_images(root, run, bank, tmp_path, network, ca
     assert scores[kept].min() >= scores[~np.array(kept)].max()
 
 
+def test_selection_takes_strong_views_where_there_are_some(root, run, bank, tmp_path, network):
+    words = ["--data", str(root / "pool-*.tar"), "--shards", str(tmp_path / "b"), "--device", "cpu", *network]
+    assert main(["embed", *words, "--bank.strong", "1"]) == 0
+    scores = []
+    for place in (bank, tmp_path / "b"):
+        out = tmp_path / "s.csv"
+        words = ["--shards", str(place), "--threshold", "0.5", "--device", "cpu", "-o", str(out), "--overwrite"]
+        assert main(["select", run, *words]) == 0
+        scores.append([(row["label"], row["confidence"], row["score"]) for row in table(out)])
+    assert [row[:2] for row in scores[0]] == [row[:2] for row in scores[1]]
+    assert [row[2] for row in scores[0]] != [row[2] for row in scores[1]]
+
+
 def slow_scores(predictor, root, threshold):
     """The influence of each image by autograd: −⟨direction, gradient of its loss with respect to the head⟩."""
     head = predictor.model.head
