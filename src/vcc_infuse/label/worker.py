@@ -39,7 +39,7 @@ from .jobs import Answer, Job
 from .policy import next_batch
 
 NEXT = 60  # images that are suggested at a time
-STEPS = 100  # of the default method
+STEPS = 60  # of the default method
 MOST_TRAINED = 4_000  # unlabeled rows that it trains on
 MOST_COMPARED = 20_000  # images of which all pairs are compared, for neighbors and copies
 CURVE_LABELS = 1000
