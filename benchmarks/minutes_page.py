@@ -37,9 +37,10 @@ its default of 1 on random labels of all four sets). Every head is fitted again 
 10, 25 and 100 (ours after every 5 and every grid), and its prediction is the suggestion. The constants of our policy
 and head were chosen on CIFAR-10 and STL-10 with people 0, 1 and 10 to 13; the people below are others, but the test
 images of these two sets are the same, which favors ours there. Nothing of ours was chosen on Fashion-MNIST and
-CIFAR-100, of which the first twenty classes are taken. Ours keeps a tenth of the pool for audit images, which no head learns from, and asks one after about every fifth single image, from the twentieth on; `an audit
-image per grid` goes on with that beside the grids. An error of 15 % was added because two sets cannot reach 10 % on
-these features with all labels.
+CIFAR-100, of which the first twenty classes are taken. Ours keeps a tenth of the pool for audit images, which no head
+learns from, and asks one after about every fifth single image, from the twentieth on; `an audit image per grid` goes on
+with that beside the grids. An error of 15 % was added because two sets cannot reach 10 % on these features with all
+labels.
 """
 WHY = f"""The goal is missed where a ratio is above 0.5. What is known of the reasons:
 - To name ten classes takes {10 * (WRONG + PRESS + NEW_CLASS) / 60:.1f} minutes, twenty
