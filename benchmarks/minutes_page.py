@@ -47,7 +47,7 @@ WHY = f"""The goal is missed where a ratio is above 0.5. What is known of the re
   {20 * (WRONG + PRESS + NEW_CLASS) / 60:.1f}: where TypiClust needs one or two images per class, hardly anything can
   halve that.
 - 10 % is out of reach on some sets and 5 % is at the very limit of STL-10, for both heads with every label of the pool
-  (next table). There it decides that a tenth of the pool is never learned from and that overlooked tiles stay wrong.
+  (next table). A tenth of the pool that is never learned from and overlooked tiles may decide there; not taken apart.
 - Tried on CIFAR-10 and STL-10 with people 0, 1 and 10 to 13, without a gain beyond their spread: 1, 2, 3 or 6 single
   images per class before the first grid, grids of 24, 36 or 72 tiles, a quarter or three quarters of a class to teach,
   the class with most doubt instead of turns, single images between grids, other weights of spread labels. A head of 512
