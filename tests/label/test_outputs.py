@@ -13,7 +13,7 @@ from vcc_infuse.data.sources.label_table import label_layout, read_label_file
 from vcc_infuse.data.ssl_data import load_ssl
 from vcc_infuse.errors import UserError
 from vcc_infuse.inference.predictor import Predictor
-from vcc_infuse.label import Network, PoolSource
+from vcc_infuse.label import Network, PoolSource, export_run
 from vcc_infuse.label.embedding import FeatureRows
 
 
@@ -172,6 +172,18 @@ def test_a_run_is_a_head_on_what_is_embedded_and_takes_images(tmp_path, monkeypa
         predictor.classes[cls] == truth(server, int(image)) for cls, image in zip(answers, stored.images, strict=True)
     ]
     assert np.mean(right) > 0.9
+
+
+def test_a_run_before_the_labeled_photos_are_read_says_so(tmp_path):
+    network = Network("test_resnet", "none", 32)
+    server, client = open_server(draw(tmp_path / "in", 6), tmp_path / "out", background=Idle(), network=network)
+    for image, name in enumerate(("red", "green")):
+        act(client, "new_class", name=name)
+        act(client, "label", image=image, **{"class": image})
+    request = export_run._request(server.session, server.options, server.out, server.out / "run")
+    with pytest.raises(UserError, match="photos of two classes are not read yet"):
+        export_run._data(request)
+    server.close()
 
 
 def test_a_run_needs_two_classes(tmp_path):

@@ -1,5 +1,6 @@
 """Training beside the server: the newest labels win, and answers stand where their images are."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -208,6 +209,31 @@ def test_a_run_that_is_overtaken_stops_at_once(tmp_path, monkeypatch):
 
     with pytest.raises(Overtaken):
         learner.full(request, watch)
+
+
+@pytest.mark.slow
+def test_ten_thousand_photos_are_learned_from_in_less_than_ten_seconds(tmp_path):
+    """CPU seconds of one core: the time of a person does not wait for other programs on the machine of a test."""
+    count = 10_000
+    rng = np.random.default_rng(0)
+    keys = [number.to_bytes(16, "big") for number in range(1, count + 1)]
+    answers = rng.integers(0, 10, count)
+    rows = (rng.normal(0, 0.3, (10, 1280))[answers] + rng.standard_normal((count, 1280))).astype(np.float16)
+    with open_features(tmp_path, b"n" * 16) as records:
+        for key, row in zip(keys, rows, strict=True):
+            records.add(key, row.tobytes())
+    learner = Learner(tmp_path, keys)
+    nobody = np.zeros(count, bool)
+    label = np.where(np.arange(count) < 400, answers, -1)
+    request = Job(1, label, nobody, nobody, nobody, tuple(range(10)), tuple("abcdefghij"), 5.0, True)
+    learner.quick(request)
+    times = []
+    for work in (learner.quick, lambda job: learner.full(job, lambda: None)):
+        began = time.process_time()
+        work(request)
+        times.append(time.process_time() - began)
+    assert times[0] < 3
+    assert times[1] < 10
 
 
 def test_features_of_another_network_are_not_mixed(tmp_path):

@@ -139,6 +139,8 @@ def _data(request: Request) -> SSLData:
     plain = stored.features[order]
     names = [pool.names[image] for image in images]
     labels = request.labels[images]
+    if len(np.unique(labels[labels >= 0])) < 2:
+        raise UserError("the photos of two classes are not read yet; try again in a moment")
     side, encoder, views = request.network.frozen()
     # Nobody looks at the pixels: the pictures are only there for the shape that the model is to take.
     pictures = np.broadcast_to(np.zeros(1, np.uint8), (len(images), side, side, 3))
