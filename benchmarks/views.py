@@ -51,8 +51,7 @@ TRIED = (
 def reduced(features: FeatureSet, views: Views, per_class: int, seed: int) -> SSLData:
     """The set with a few labels shown and only some of its views."""
     places = [0, *(range(1, 1 + views.weak) if views.weak else [0]), *range(3, 3 + views.strong)]
-    data = replace(features, train=features.train[:, places]).draw(per_class, seed)
-    return replace(data, dataset=replace(data.dataset, slots=(max(1, views.weak), views.strong)))
+    return replace(features, train=features.train[:, places]).draw(per_class, seed, (max(1, views.weak), views.strong))
 
 
 def measure(features: FeatureSet, views: Views, per_class: int, seed: int) -> Run:
