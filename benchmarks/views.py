@@ -114,6 +114,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--sets", nargs="+", required=True, help="datasets, without their size")
     parser.add_argument("--per_class", nargs="+", type=integer(), default=[4, 25], help="labels per class (4 25)")
     parser.add_argument("--seeds", nargs="+", type=integer(0), default=[0, 1, 2], help="seeds (0 1 2)")
+    parser.add_argument("--sizes", nargs="+", type=integer(), default=[96, 224], help="sizes of the views (96 224)")
     parser.add_argument("--engines", type=Path, default=Path("results/engines.json"), help="times (%(default)s)")
     parser.add_argument("--out", default="results/views", help="writes OUT.jsonl and OUT.md (results/views)")
     options = parser.read(argv)
@@ -122,7 +123,7 @@ def main(argv: Sequence[str]) -> None:
     done = {tuple(run[key] for key in KEYS) for run in runs}
     for seed in options.seeds:
         for name in options.sets:
-            for views in TRIED:
+            for views in (views for views in TRIED if views.size in options.sizes):
                 features = FeatureSet.load(options.features, f"{name}-{views.size}")
                 for per_class in options.per_class:
                     key = (name, per_class, seed, *views)

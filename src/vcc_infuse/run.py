@@ -206,7 +206,7 @@ def train(
         model: the network, as an object, class or name; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
         calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
-            neither given, FlexMatch is trained with labels weighed by Evidence.
+            neither given, Balance(FreeMatch()) is trained.
         selector: which unlabeled images are trained on; all if not given.
         bank: which views are embedded with the preset frozen.
         callbacks: observers of the run; see Callback.
