@@ -325,7 +325,7 @@ def _embedded(run: Prepared, bank: Bank, folder: RunFolder | None, *, resume: bo
         data = group_copies(data, bank)
         bank.source = data.dataset
     data = replace(data, dataset=bank.dataset())
-    if folder and bank.missing():
+    if folder and bank.missing() and not folder.has_checkpoint():  # which knows more, and was not compared yet
         auto.write_first_model(run.trainer, data, folder)
     if run.reason and progress and not resume:  # nobody would read it otherwise
         auto.advise(data, bank, run.trainer.config)
