@@ -114,7 +114,7 @@ def test_a_run_continues_where_its_data_have_moved(tmp_path, photos, monkeypatch
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", data=str(tmp_path / "there")).summary["steps"] == 4
     (tmp_path / "there" / "train" / "red" / "0.png").unlink()
-    with pytest.raises(UserError, match="is not as it was"):
+    with pytest.raises(UserError, match="has changed: data: 0 training images are new, 1 are gone"):
         resume(tmp_path / "run", data=str(tmp_path / "there"), steps=6)
 
 
