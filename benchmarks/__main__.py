@@ -61,10 +61,13 @@ STUDIES = {
     "pool_growth": "time and memory of every part that touches the pool, up to a million rows",
     "pools": "unknown images, copies, wrong labels, class shares and suggestions in messy pools",
     "pool_training": "training where the pool has other class shares, or images of no class",
+    "promises": "whether the shares of wrong labels that Evidence promises are kept",
     "profile_step": "where the time of a step goes",
     "rivals": "scikit-learn on the same features, and a plain PyTorch loop that embeds",
+    "quantized": "int8 and OpenVINO against ONNX Runtime in float32",
     "select_stream": "time and memory of ranking up to ten million rows",
     "selection_trial": "other rules of selection",
+    "views": "how many views of how many pixels pay",
     "whole": "the time from a zip of photos to a trained model",
 }
 """Modules whose `main` reads its own options, and what they measure."""

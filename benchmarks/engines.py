@@ -93,6 +93,7 @@ def page(rows: Sequence[dict[str, Any]], network: str, command: str) -> str:
         f"| {row['ratio_cpu']:.2f} | {row['ratio_wall']:.2f} |"
         for row in rows
     ]
+    lines += ["", "int8 and OpenVINO: [quantized.md](quantized.md)."]
     return "\n".join(lines) + "\n"
 
 

@@ -50,9 +50,9 @@ class FeatureSet:
         """The number of classes."""
         return int(self.train_y.max()) + 1
 
-    def draw(self, per_class: int, seed: int) -> SSLData:
+    def draw(self, per_class: int, seed: int, slots: tuple[int, int] = SLOTS) -> SSLData:
         """The set with a few labels of each class shown; the truth of the others is known for measuring."""
-        data = SSLData.from_arrays(self.train, self.train_y, self.test, self.test_y, slots=SLOTS)
+        data = SSLData.from_arrays(self.train, self.train_y, self.test, self.test_y, slots=slots)
         return SSLData(data.dataset, balanced(self.train_y, per_class * self.classes, self.classes, seed))
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import vcc_infuse
-from vcc_infuse import INFUSE, Callback, FixMatch, OptionError, SmallConv, UserError, resume, train
+from vcc_infuse import INFUSE, Callback, FixMatch, OptionError, Predictor, SmallConv, UserError, resume, train
 from vcc_infuse.bank.bank import Bank
 from vcc_infuse.cli.main import main
 from vcc_infuse.run import prepare
@@ -20,8 +20,10 @@ from vcc_infuse.training.interrupt import Interrupted
 from vcc_infuse.training.trainer import Trainer
 
 QUIET = {"device": "cpu", "progress": False, "report": False}
-# A network with random weights, which are drawn from the seed of the run.
-NETWORK = {"class_path": "Timm", "init_args": {"name": "test_resnet", "weights": "none"}}
+# A network with random weights, which are drawn from the seed of the run. Of several sizes time would choose one, and
+# two runs on a busy machine could differ.
+UNTRAINED = {"name": "test_resnet", "weights": "none"}
+NETWORK = {"class_path": "Timm", "init_args": {**UNTRAINED, "input_size": 160}}
 FROZEN = {
     **QUIET,
     **{"preset": "frozen", "steps": 4, "eval_every": 2, "batch_size": 4, "labels": 8, "seed": 3},
@@ -29,7 +31,8 @@ FROZEN = {
     "model": NETWORK,
 }
 WORDS = """--preset frozen --steps 4 --eval_every 2 --batch_size 4 --labels 8 --seed 3 --device cpu --progress false
-    --report false --model Timm --model.name test_resnet --model.weights none --cross_fit false""".split()
+    --report false --model Timm --model.name test_resnet --model.weights none --model.input_size 160
+    --cross_fit false""".split()
 
 
 @pytest.fixture(scope="module")
@@ -72,26 +75,32 @@ def test_photos_of_mixed_sizes_train_as_on_the_command_line(tmp_path, photos):
     assert weights(tmp_path / "seed4") != weights(result.folder)
 
 
-def test_a_run_interrupted_while_it_embeds_is_finished_by_resume(tmp_path, photos, monkeypatch):
+def test_a_run_interrupted_while_it_embeds_predicts_and_is_finished_by_resume(tmp_path, photos, monkeypatch, capsys):
     """The data were given as a relative path, and the run is continued from elsewhere."""
     monkeypatch.chdir(photos.parent)
     whole = train("photos", out=str(tmp_path / "whole"), cache=str(tmp_path / "one"), **FROZEN)
-    embed_all = Bank.embed_all
+    left = []
 
     def stop(bank, rows, **options):
-        embed_all(bank, rows[:1], **options)
+        left.append(bank.missing())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Bank, "embed_all", stop)
-    with pytest.raises(Interrupted, match=r"before the first step; .*--resume .*broken"):
-        train("photos", out=str(tmp_path / "broken"), cache=str(tmp_path / "two"), **FROZEN)
-    assert not (tmp_path / "broken" / "summary.json").exists()
-    monkeypatch.setattr(Bank, "embed_all", embed_all)
+    folder = tmp_path / "broken"
+    with monkeypatch.context() as patch:
+        patch.setattr(Bank, "embed_all", stop)
+        with pytest.raises(Interrupted, match=r"before the first step; .*--resume .*broken"):
+            train("photos", out=str(folder), cache=str(tmp_path / "two"), **{**FROZEN, "progress": True})
+    assert left == [20 * 6], "all views but the plain ones"
+    assert f"{folder} has a first model: a linear probe on the plain views, 0 % error" in capsys.readouterr().out
+    assert not (folder / "summary.json").exists()
+    predictor = Predictor.load(folder)
+    for label, name in enumerate(predictor.classes):
+        assert (predictor.predict(photos / "test" / name).labels == label).all()
     monkeypatch.chdir(tmp_path)
     continued = resume("broken", progress=False)
-    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+    assert weights(folder) == weights(tmp_path / "whole")
     assert continued.summary["error"] == whole.summary["error"]
-    assert continued.folder == (tmp_path / "broken").relative_to(tmp_path)
+    assert continued.folder == folder.relative_to(tmp_path)
 
 
 def test_a_run_continues_where_its_data_have_moved(tmp_path, photos, monkeypatch):
@@ -105,15 +114,15 @@ def test_a_run_continues_where_its_data_have_moved(tmp_path, photos, monkeypatch
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", data=str(tmp_path / "there")).summary["steps"] == 4
     (tmp_path / "there" / "train" / "red" / "0.png").unlink()
-    with pytest.raises(UserError, match="is not as it was"):
+    with pytest.raises(UserError, match="has changed: data: 0 training images are new, 1 are gone"):
         resume(tmp_path / "run", data=str(tmp_path / "there"), steps=6)
 
 
 def test_a_mistake_while_embedding_leaves_no_folder(tmp_path, photos, monkeypatch):
-    def fail(bank, rows, **options):
+    def fail(bank, **options):
         raise UserError("the disk is full; make room")
 
-    monkeypatch.setattr(Bank, "embed_all", fail)
+    monkeypatch.setattr(Bank, "embed_plain", fail)
     with pytest.raises(UserError, match="the disk is full"):
         train(photos, out=str(tmp_path / "run"), cache=str(tmp_path / "cache"), **FROZEN)
     assert not (tmp_path / "run").exists()
@@ -277,7 +286,7 @@ def test_fine_tuning_enlarges_small_images_unless_told_otherwise(side, given, us
     x = np.zeros((6, side, side, 3), dtype=np.uint8)
     data = vcc_infuse.SSLData.from_arrays(x, [0, 1, -1, -1, -1, -1])
     size = {} if given is None else {"input_size": given}
-    network = {"class_path": "Timm", "init_args": {**NETWORK["init_args"], **size}}
+    network = {"class_path": "Timm", "init_args": {**UNTRAINED, **size}}
     run = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": network}))
     assert run.trainer.model.input_size == used
     own = prepare(RunConfig.from_options({**QUIET, "data": data, "preset": "finetune", "model": SmallConv()}))

@@ -14,6 +14,7 @@ from vcc_infuse import (
     BankConfig,
     FixMatch,
     FlexMatch,
+    FreeMatch,
     MixMatch,
     OptionError,
     SimMatch,
@@ -246,7 +247,7 @@ def test_a_network_of_another_library_is_kept():
 @pytest.mark.parametrize(
     ("options", "preset", "parts"),
     [
-        ({}, "frozen", ("FlexMatch", "Evidence")),
+        ({}, "frozen", ("Balance", "Softmax")),
         ({}, "scratch", ("FixMatch", "Softmax")),
         ({}, "finetune", ("FixMatch", "Softmax")),
         ({"algorithm": "FixMatch"}, "frozen", ("FixMatch", "Softmax")),  # a method that is named is the published one
@@ -260,7 +261,7 @@ def test_nothing_named_on_a_bank_gets_the_best_method(options, preset, parts):
     again = resolve(RunConfig.from_yaml(resolved.to_yaml()), preset)
     for config in (resolved, again):
         assert tuple(type(config.build(name)).__name__ for name in ("algorithm", "calibrator")) == parts
-        assert getattr(config.build("calibrator"), "weigh", True)
+        assert type(getattr(config.build("algorithm"), "base", FreeMatch())) is FreeMatch
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             and for embedded images (MLP() for features with `head_init="random"`).
         algorithm: the semi-supervised method; FixMatch() if not given.
         calibrator: computes the confidence of pseudo labels and predictions; the softmax if not given. With neither, on
-            features, views and embedded images, FlexMatch is trained with labels weighed by Evidence.
+            features, views and embedded images, Balance(FreeMatch()) is trained.
         selector: chooses the unlabeled examples to train on; all of them if not given.
         backbone: a pretrained network that stays as it is and embeds images: a name in timm such as
             "tf_efficientnet_lite0", or a `Backbone`. Without it `model` learns from the pixels.

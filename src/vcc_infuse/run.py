@@ -206,7 +206,7 @@ def train(
         model: the network, as an object, class or name; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
         calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
-            neither given, FlexMatch is trained with labels weighed by Evidence.
+            neither given, Balance(FreeMatch()) is trained.
         selector: which unlabeled images are trained on; all if not given.
         bank: which views are embedded with the preset frozen.
         callbacks: observers of the run; see Callback.
@@ -304,13 +304,7 @@ def start(
     data = run.data
     if run.bank is not None:
         with _continuable(folder, run.config, resume):
-            run.bank.embed_all(data.split.labeled, progress=progress)
-            if data.dataset.groups is None and getattr(run.config.data, "group_by", "auto") == "auto":
-                data = group_copies(data, run.bank)
-                run.bank.source = data.dataset
-            data = replace(data, dataset=run.bank.dataset())
-            if run.reason and progress and not resume:  # nobody would read it otherwise
-                auto.advise(data, run.bank, run.trainer.config)
+            data = _embedded(run, run.bank, folder, resume=resume)
     created = run.bank is not None and folder is not None  # by `_continuable`
     text = run.config.to_yaml() if folder else None
     summary = run.trainer.fit(data, config=text, resume=resume or created, force=force)
@@ -320,6 +314,23 @@ def start(
         say(f"all of it took {duration(spent)} (expected {duration(expected)}){memory}", shown=progress)
     run.trainer.close()
     return Result(summary, run.trainer.predictor(), None if folder is None else folder.path)
+
+
+def _embedded(run: Prepared, bank: Bank, folder: RunFolder | None, *, resume: bool) -> SSLData:
+    """The data as rows of embedded views. The plain ones come first, and with them a model that can be used."""
+    data = run.data
+    progress = run.trainer.config.progress
+    bank.embed_plain(progress=progress)
+    if data.dataset.groups is None and getattr(run.config.data, "group_by", "auto") == "auto":
+        data = group_copies(data, bank)
+        bank.source = data.dataset
+    data = replace(data, dataset=bank.dataset())
+    if folder and bank.missing() and not folder.has_checkpoint():  # which knows more, and was not compared yet
+        auto.write_first_model(run.trainer, data, folder)
+    if run.reason and progress and not resume:  # nobody would read it otherwise
+        auto.advise(data, bank, run.trainer.config)
+    bank.embed_all(data.split.labeled, progress=progress)
+    return data
 
 
 @contextmanager
@@ -358,7 +369,9 @@ def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
             views = run.bank.missing()
             times.append(run.bank.about())
             total = views * run.bank.seconds_per_view() if views else 0.0
-            times += [f"embedding about {duration(total)}"] if total else []
+            plain = run.bank.missing(plain=True)
+            soon = f" (plain views first, {duration(total * plain / views)})" if 0 < plain < views else ""
+            times += [f"embedding about {duration(total)}{soon}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)
     times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
     if again := cross_fit_seconds(run.trainer, trial, seconds):

@@ -32,11 +32,11 @@ from .utils.suggest import did_you_mean
 
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
 DEFAULTS = {"algorithm": "FixMatch", "calibrator": "Softmax"}
-# What a user gets who names neither method nor calibrator: the best of results/methods/methods.md. From random weights
-# its confidence is no help.
+# What a user gets who names neither method nor calibrator: the best of results/methods/choose that costs at most twice
+# FixMatch. From random weights it was not compared.
 BEST_ON_BANKS: dict[str, Any] = {
-    "algorithm": "FlexMatch",
-    "calibrator": {"class_path": "Evidence", "init_args": {"weigh": True}},
+    "algorithm": {"class_path": "Balance", "init_args": {"base": {"class_path": "FreeMatch"}}},
+    "calibrator": "Softmax",
 }
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class RunConfig:
         model: the network; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
         calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
-            neither given, FlexMatch is trained with labels weighed by Evidence.
+            neither given, Balance(FreeMatch()) is trained.
         selector: which unlabeled examples are trained on; all if not given.
         train: options of TrainConfig that are set.
         bank: which views are embedded with the preset frozen.

@@ -224,6 +224,22 @@ def test_a_finished_bank_is_not_embedded_again(tmp_path):
     fill(again, run=lambda function, jobs: [pytest.fail("embedded again") for _ in jobs])
 
 
+def test_plain_views_first_leave_the_same_bank(tmp_path):
+    whole = fill(make_bank(tmp_path / "whole"))
+    bank = make_bank(tmp_path / "turns")
+    assert bank.missing(plain=True) == 20 + 5
+    fill(bank, plain=True)
+    assert (bank.missing(plain=True), bank.missing(), bank.new_images()) == (0, 20 * 3, 20)
+    plain = slow_features(bank, "train")[:, :1]
+    np.testing.assert_allclose(bank.features["train"], plain.expand(-1, 4, -1), rtol=2e-3, atol=1e-4)
+    again = make_bank(tmp_path / "turns")  # as after a kill between both turns
+    assert again.missing() == 20 * 3
+    fill(again)
+    assert again.missing() == 0
+    for part, features in whole.features.items():
+        np.testing.assert_array_equal(again.features[part], features)
+
+
 SCRIPT = """
 import sys, time, torch
 sys.path.insert(0, {tests!r})

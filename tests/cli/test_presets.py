@@ -111,7 +111,7 @@ def test_the_start_line_says_everything(tmp_path, photos, capsys):
     assert train(*words, "--cache", tmp_path / "cache", "--out", tmp_path / "r") == 0
     first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preset "))
     pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; bank of [\d.]+ MB with 64 new images, "
-               r"embedding about \d+ s, "
+               r"embedding about \d+ s \(plain views first, \d+ s\), "
                r"training 600 steps about [\d.]+ (s|min), cross-validating about [\d.]+ (s|min), "
                r"about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
     assert re.fullmatch(pattern, first)

@@ -16,6 +16,7 @@ import vcc_infuse
 from vcc_infuse import (
     MLP,
     EnsembleTS,
+    Evidence,
     FixMatch,
     Predictor,
     SmallConv,
@@ -229,7 +230,7 @@ def test_the_loaded_run_exports_the_same(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def unnamed(tmp_path_factory):
+def joined(tmp_path_factory):
     """FlexMatch with Evidence, cross-fitted, behind a network that enlarges the images."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (40, 20, 24, 3), np.uint8)
@@ -238,11 +239,13 @@ def unnamed(tmp_path_factory):
     model = Timm("test_resnet", "none", 32)
     data = SSLData.from_arrays(x, y)
     cache = str(tmp_path_factory.mktemp("cache"))
-    return vcc_infuse.train(data, preset="frozen", model=model, steps=10, progress=False, cache=cache).predictor
+    parts = {"model": model, "algorithm": "FlexMatch", "calibrator": Evidence(weigh=True)}
+    return vcc_infuse.train(data, preset="frozen", **parts, steps=10, progress=False, cache=cache).predictor
 
 
 @pytest.mark.parametrize("format", ["onnx", "torch"])
-def test_what_a_user_gets_who_names_nothing_is_exported_with_its_confidence(unnamed, format, tmp_path):
-    assert type(unnamed.calibrator).__name__ == "CrossFitted"
-    path = export_model(unnamed, tmp_path / f"model{FORMATS[format]}")
-    assert largest_difference(unnamed, path) < 1e-3
+def test_two_joined_confidences_are_exported(joined, format, tmp_path):
+    assert type(joined.calibrator).__name__ == "CrossFitted"
+    assert joined.calibrator.joins
+    path = export_model(joined, tmp_path / f"model{FORMATS[format]}")
+    assert largest_difference(joined, path) < 1e-3

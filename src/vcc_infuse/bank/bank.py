@@ -156,14 +156,22 @@ class Bank:
         bank.folder = Path(recipe) / "elsewhere"
         return bank
 
+    def embed_plain(self, *, progress: bool = True) -> None:
+        """Embed the plain views that are missing with the other processes of this run; a linear probe needs no more."""
+        self._share(plain=True, progress=progress)
+
     def embed_all(self, rows: np.ndarray, *, progress: bool = True) -> None:
         """Embed what is missing with the other processes of this run; of a lazy bank all views only of `rows`."""
+        self._share(plain=False, progress=progress)
+        self.ensure(rows)  # which counts its own seconds
+
+    def _share(self, *, plain: bool, progress: bool) -> None:
         state = PartialState(cpu=self.device.type == "cpu")
         began = time.perf_counter()
-        self.build(rank=state.process_index, world=state.num_processes, progress=progress and state.is_main_process)
+        shown = progress and state.is_main_process
+        self.build(rank=state.process_index, world=state.num_processes, progress=shown, plain=plain)
         state.wait_for_everyone()
-        self.ensure(rows)
-        self.seconds = time.perf_counter() - began
+        self.seconds += time.perf_counter() - began
 
     # --- what is still to be done, and doing it
 
@@ -172,19 +180,24 @@ class Bank:
         taken = f", {self.taken:,} taken over from an earlier one" if self.taken else ""
         return f"bank of {self.megabytes:,.1f} MB with {self.new_images():,} new images{taken}"
 
-    def jobs(self, rank: int = 0, world: int = 1) -> Iterator[Job]:
-        """What is not embedded of the chunks of process `rank`; of a lazy bank only the plain views."""
-        for part, stored in self.stored.items():
-            for number in stored.missing():
-                if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
-                    yield Job(part, number, stored.unwritten(number), self._names(part))
+    def jobs(self, rank: int = 0, world: int = 1, *, plain: bool = False) -> Iterator[Job]:
+        """What is not embedded of the chunks of process `rank`: of a lazy bank, or if `plain`, only the plain views.
 
-    def missing(self, rank: int = 0, world: int = 1) -> int:
+        Making a plain view draws no random number, so the others are the same whether or not it was made before.
+        """
+        for part, stored in self.stored.items():
+            names = ("plain",) if plain else self._names(part)
+            for number in stored.missing(len(names)):
+                if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
+                    rows = stored.lacking(number, len(names))
+                    yield Job(part, number, rows, names[1:] if stored.have_plain(rows) else names)
+
+    def missing(self, rank: int = 0, world: int = 1, *, plain: bool = False) -> int:
         """Views that process `rank` has to embed."""
-        return sum(job.views for job in self.jobs(rank, world))
+        return sum(job.views for job in self.jobs(rank, world, plain=plain))
 
     def new_images(self) -> int:
-        """Images of which nothing is embedded yet."""
+        """Images that lack a view."""
         return sum(len(job.rows) for job in self.jobs())
 
     @property
@@ -192,14 +205,18 @@ class Bank:
         """What the bank takes on the disk, once it is open."""
         return sum(stored.features.nbytes for stored in self.stored.values()) / 1e6
 
-    def build(self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map) -> Bank:
-        """Embed what is missing; process `rank` of `world` takes every world-th chunk.
+    def build(
+        self, *, rank: int = 0, world: int = 1, progress: bool = True, run: Run = map, plain: bool = False
+    ) -> Bank:
+        """Embed what is missing, or if `plain` the plain views; process `rank` of `world` takes every world-th chunk.
 
         `run(function, jobs)` yields results as they come: `map` computes here, a cluster elsewhere.
         """
-        with Progress("embedding", self.missing(rank, world), "views", progress) as shown:
-            for job, features in run(self.embed, self.jobs(rank, world)):
-                self.stored[job.part].store(job.rows, features)
+        views = "plain views" if plain else "views"
+        with Progress("embedding", self.missing(rank, world, plain=plain), views, progress) as shown:
+            for job, features in run(self.embed, self.jobs(rank, world, plain=plain)):
+                stored = self.stored[job.part]
+                (stored.store if "plain" in job.names else stored.store_augmented)(job.rows, features)
                 shown.advance(job.views)
         return self
 
@@ -214,7 +231,7 @@ class Bank:
         asked for first.
         """
         key = (self.seed, ("train", "test").index(job.part), job.number)
-        if "plain" in job.names:
+        if "plain" in job.names or not self.config.lazy:
             return self._raw(job.part, job.rows), job.names, key, None
         chunk = self.stored[job.part].chunk(job.number)
         return self._raw(job.part, chunk), job.names, key, job.rows - chunk[0]

@@ -53,14 +53,18 @@ class StoredViews:
         """The rows of a chunk."""
         return np.arange(number * CHUNK, min((number + 1) * CHUNK, len(self.features)))
 
-    def missing(self) -> list[int]:
-        """The chunks in which rows are not written yet."""
-        return list(map(int, np.unique(np.flatnonzero(self.marks.array == 0) // CHUNK)))
+    def missing(self, views: int = 1) -> list[int]:
+        """The chunks with rows of which fewer views are written."""
+        return list(map(int, np.unique(np.flatnonzero(written_slots(self.marks.array) < views) // CHUNK)))
 
-    def unwritten(self, number: int) -> np.ndarray:
-        """The rows of a chunk that are not written yet."""
+    def lacking(self, number: int, views: int = 1) -> np.ndarray:
+        """The rows of a chunk of which fewer views are written."""
         rows = self.chunk(number)
-        return np.asarray(rows[self.marks.array[rows] == 0])
+        return np.asarray(rows[written_slots(self.marks.array[rows]) < views])
+
+    def have_plain(self, rows: np.ndarray) -> bool:
+        """Whether the plain views of all these rows are written."""
+        return bool((written_slots(self.marks.array[rows]) > 0).all())
 
     def missing_rows(self, rows: np.ndarray) -> np.ndarray:
         """Those of the rows that lack views."""

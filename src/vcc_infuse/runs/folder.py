@@ -80,6 +80,10 @@ class RunFolder:
         files = {"config.yaml": encoded(config)} | ({"rows.npz": npz_bytes(rows)} if rows else {})
         manifest.publish(self.path, files | ({"skipped.tsv": encoded(skipped)} if skipped else {}))
 
+    def keep_model(self, files: dict[str, bytes], rows: Columns) -> None:
+        """Write a model before the run is finished, with the rows that it knows."""
+        manifest.publish(self.path, {**files, "rows.npz": npz_bytes(rows)})
+
     def remove_unstarted(self) -> None:
         """Remove the folder of a run that failed before its first step and holds nothing but its configuration."""
         visible = {file.name for file in self.path.iterdir() if not file.name.startswith(".")}

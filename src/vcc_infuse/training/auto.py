@@ -30,9 +30,13 @@ from ..errors import UserError
 from ..inference.evaluate import evaluate
 from ..models import Backbone, Classifier, Concat, Timm
 from ..models.linear_probe import fit_probe
+from ..runs.fingerprint import used_rows
+from ..runs.folder import RunFolder
 from ..utils.device import resolve_device, unit_features
 from ..utils.progress import duration, phase, say
 from .config import TrainConfig
+from .cross_fit import fit_linear_probe
+from .hand_out import HandOut, Mix
 from .presets import FINETUNE, FINETUNE_SIDE
 from .trainer import Trainer
 
@@ -142,6 +146,22 @@ def _features(data: SSLData, rows: np.ndarray) -> Tensor:
     dataset = data.dataset
     plain = torch.from_numpy(np.array(dataset.train.x[rows, 0]))
     return unit_features(plain, torch.tensor(dataset.mean), torch.tensor(dataset.std))
+
+
+def write_first_model(trainer: Trainer, data: SSLData, folder: RunFolder) -> None:
+    """Write the linear probe on the plain views to the run folder, and say how often it errs.
+
+    Whoever cannot wait for the other views, or stops the run, has a model; that of the finished run replaces it.
+    """
+    trainer.prepare(data)
+    state = trainer.state_
+    state.handed_out = HandOut(fit_linear_probe(trainer), Softmax(), Mix(0.0), {})  # `fit` makes a new state
+    if not state.main:
+        return
+    folder.keep_model(state.predictor().files(), used_rows(state.data))
+    error = probe_error(data)
+    rate = "" if error is None else f", {100 * error:.0f} % error on the labels, cross-validated"
+    say(f"{folder.path} has a first model: a linear probe on the plain views{rate}", shown=trainer.config.progress)
 
 
 class Comparison(NamedTuple):
