@@ -20,10 +20,10 @@ from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.pool_audit import find_duplicates, unit_rows
 from vcc_infuse.selectors.infuse.aligned import sum_over_classes
 from vcc_infuse.selectors.pool import mean_gradient
-from vcc_infuse.utils.neighbors import NearestRows, nearest_of_all
+from vcc_infuse.utils.neighbors import DIRECTIONS, NearestRows, nearest_of_all
 
 from .page import Part, Table, write
-from .pool_growth_jobs import WIDTH, features
+from .pool_growth_jobs import features
 
 PROG = "python -m benchmarks neighbors"
 COUNT = 10
@@ -66,11 +66,11 @@ def neighbors_table(sizes: Sequence[int], files: Sequence[str]) -> Table:
 
 
 def neighbors_row(x: Tensor) -> Row:
-    """Of more than 128 numbers the graph takes the main directions, and candidates are compared in full."""
+    """Of more than 256 numbers the graph takes the main directions, and candidates are compared in full."""
     few = torch.linspace(0, len(x) - 1, QUERIES).long()
     exact_seconds, truth = timed(lambda: NearestRows(x, exact_up_to=EXACT).of(x[few], COUNT))
     graph_seconds, found = timed(
-        lambda: nearest_of_all(x, COUNT) if x.shape[1] > 2 * WIDTH else NearestRows(x, exact_up_to=0).of(x, COUNT)
+        lambda: nearest_of_all(x, COUNT) if x.shape[1] > DIRECTIONS else NearestRows(x, exact_up_to=0).of(x, COUNT)
     )
     recall = (found[few][:, :, None] == truth[:, None]).any(1).float().mean()
     return [x.shape[1], round(exact_seconds * len(x) / QUERIES, 1), round(graph_seconds, 1), f"{recall:.3f}"]

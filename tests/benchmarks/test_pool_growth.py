@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 from benchmarks import pool_growth
 from benchmarks.pool_growth import Figure, exponent
@@ -29,12 +30,19 @@ def test_what_is_measured_is_kept_and_not_measured_again(tmp_path, monkeypatch):
         return Figure(name, rows, rows / 1e5, 8.0 * rows, "a remark")
 
     monkeypatch.setattr(pool_growth, "measure", measure)
+    monkeypatch.setattr(pool_growth, "plot", lambda path, series: None)
     pool_growth.main(["--rows", "1000", "4000", "--parts", "report", "thumbnails", "--out", str(tmp_path)])
     pool_growth.main(["--rows", "1000", "--out", str(tmp_path)])
     assert len(measured) == len(set(measured)) == 2 + len(pool_growth.JOBS)
     assert "| report | 10 | 10 | 8 | 8 | 1.00 | yes | a remark |" in (tmp_path / "growth.md").read_text()
     assert len(json.loads((tmp_path / "growth.json").read_text())["figures"]) == len(measured)
-    assert (tmp_path / "growth.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_the_plot(tmp_path):
+    pool_growth.plot(tmp_path / "growth.png", [[Figure("x", rows, rows / 1e5, 0.0, "") for rows in (1000, 4000)]])
+    assert Image.open(tmp_path / "growth.png").size > (400, 300)
+    assert [path.name for path in tmp_path.iterdir()] == ["growth.png"]
 
 
 def test_a_part_is_measured_in_a_process_of_its_own():
