@@ -58,6 +58,7 @@ STUDIES = {
     "lazy": "what lazy strong views save",
     "methods": "which method and calibrator is best on frozen features",
     "minutes": "error against minutes, for scikit-learn and for this library",
+    "neighbors": "what the graph of nearest rows finds of what an exact search finds",
     "pool_growth": "time and memory of every part that touches the pool, up to a million rows",
     "pools": "unknown images, copies, wrong labels, class shares and suggestions in messy pools",
     "pool_training": "training where the pool has other class shares, or images of no class",

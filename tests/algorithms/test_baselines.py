@@ -81,7 +81,7 @@ def test_separate_blobs_are_labeled_as_by_scikit_learn_exactly():
     assert np.array_equal(model(x[200:].float()).logits.argmax(1).numpy(), own.predict(x[200:].numpy()))
 
 
-@pytest.mark.parametrize("width", [8, 150])
+@pytest.mark.parametrize("width", [8, 300])
 def test_many_rows_are_spread_over_a_graph_as_over_all_pairs(width, monkeypatch):
     pytest.importorskip("faiss")
     x, y = blobs(600, width=width, noise=0.5)

@@ -18,8 +18,8 @@ BUILD_WIDTH = 40  # rows that are looked at to place one
 SEARCH_WIDTH = 64  # rows that are looked at to find the nearest of one
 LANES = 16
 ADDED = 2**16  # rows that are placed at a time
-DIRECTIONS = 128  # in which candidates are looked for
-CANDIDATES = 3  # for each row that is wanted
+DIRECTIONS = 256  # in which candidates are looked for
+CANDIDATES = 5  # for each row that is wanted
 CANDIDATE_BLOCK = 1024  # rows whose candidates are compared in full at a time
 SAMPLE = 4096  # rows that directions are taken from
 PAIRS_PER_SECOND = 3e8  # of the exact search, one thread, at width 64: for an estimate
@@ -69,7 +69,7 @@ def nearest_of_all(rows: Tensor, count: int) -> Tensor:
 
 
 def _main_coordinates(rows: Tensor) -> Tensor:
-    """Coordinates along the directions of most variance of a sample, of shape (rows, at most 128), float16."""
+    """Coordinates along the directions of most variance of a sample, of shape (rows, at most 256), float16."""
     if rows.shape[1] <= DIRECTIONS:
         return rows.half()
     sample = rows[:: -(-len(rows) // SAMPLE)].float()

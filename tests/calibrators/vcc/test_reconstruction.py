@@ -102,3 +102,22 @@ def test_confidence_and_loss_together_are_what_each_is_alone(latent_dim, output)
         found.append([confidence.detach(), loss.detach(), *(layer.grad.clone() for layer in net.parameters())])
         assert confidence.requires_grad == (way == "alone")
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("latent_dim", [0, 4])
+def test_coarse_products_change_the_confidence_and_the_gradient_by_little(latent_dim):
+    torch.manual_seed(0)
+    net = Reconstruction(5, 300, latent_dim=latent_dim)
+    for last in (net.decoder[-1], *([net.encoder[-1]] if latent_dim else [])):
+        torch.nn.init.normal_(last.weight, std=0.2)  # it starts at zero, where nothing could differ
+    probs = torch.randn(64, 5).softmax(1)
+    results = []
+    for coarse in (False, True):
+        torch.manual_seed(1)
+        confidence, loss = net.learn(probs, torch.randn(64, 300), torch.rand(64), coarse=coarse)
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(net.parameters()))])
+        assert confidence.dtype == gradient.dtype == torch.float32
+        results.append((confidence, gradient))
+    (exact, slope), (rounded, other) = results
+    assert 0 < (exact - rounded).abs().max() < 0.02
+    assert torch.nn.functional.cosine_similarity(slope, other, dim=0) > 0.99
