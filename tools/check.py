@@ -1,7 +1,8 @@
 """`make check`: linters, types, and the tests of what has changed.
 
-A file src/vcc_infuse/ROOM/NAME.py is tested by tests/ROOM/test_NAME.py; a changed test is run itself. Changed is
-what differs from the branch main of `origin`, or from the last commit where there is none.
+A file src/vcc_infuse/ROOM/NAME.py is tested by tests/ROOM/test_NAME.py; a changed test is run itself, but for those of
+tests/integration, which take minutes and are left to `make test`. Changed is what differs from the branch main of
+`origin`, or from the last commit where there is none.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ALWAYS = ["tests/contract/test_imports.py"]
+TOO_LONG = "tests/integration/"
 
 
 def lines(*command: str) -> list[str]:
@@ -39,7 +41,7 @@ def tests_of(path: str) -> list[str]:
 def selected(paths: list[str], root: Path = ROOT) -> list[str]:
     """The tests to run for changed files, each once, as far as they exist."""
     names = [*ALWAYS, *(name for path in paths for name in tests_of(path))]
-    return [name for name in dict.fromkeys(names) if (root / name).is_file()]
+    return [name for name in dict.fromkeys(names) if (root / name).is_file() and not name.startswith(TOO_LONG)]
 
 
 def main() -> int:

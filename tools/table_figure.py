@@ -22,6 +22,7 @@ TABLES = ("main", "coreset", "imbalance", "calibrators", "beyond-error", "beyond
 BLUE, GRAY = "#4a73c9", "#888"  # seen on white and on black
 WIDTH, NAMES, FIGURES, LINE = 760, 250, 150, 24
 FURTHEST = 15.0  # points; what lies beyond is drawn at the edge
+NOTES = {"VCC": " VCC started at a confidence of ½ in these runs (`residual=False`); the default is now the softmax."}
 Entry = dict[str, Any]
 
 
@@ -141,13 +142,13 @@ def inside(values: Iterable[float], reach: float) -> list[float]:
 
 def section(option: str, name: str) -> str:
     """What the page of a method shows of the tables."""
-    parts = [figure(path, rows_of(path, option, name)) for path in tables_with(option, name)]
+    parts = [figure(path, rows_of(path, option, name), NOTES.get(name, "")) for path in tables_with(option, name)]
     if not parts and option == "model":
         return ""
     return "\n".join(["## In the tables\n", *(parts or ["No table compares it with another row.\n"])])
 
 
-def figure(path: Path, cells: Sequence[Entry]) -> str:
+def figure(path: Path, cells: Sequence[Entry], note: str) -> str:
     """The row of a method in one table, with what there is to know about it."""
     first = cells[0]
     against = first["compared_with"] if first["difference"] else None
@@ -158,7 +159,7 @@ def figure(path: Path, cells: Sequence[Entry]) -> str:
     about = (
         f"**{title}**: {scale_of(first)}, {'–'.join(map(str, seeds))} seeds ([table](../results/{table})). "
         "Test error in percent; in parentheses and as a dot the paired difference, with its 95 % interval. "
-        "Gray dots are the other rows of the table."
+        f"Gray dots are the other rows of the table.{note}"
     )
     marks = marks_of(cells, entries_of(path), against)
     return f"{about}\n\n<figure>{drawing(marks, reference, title)}</figure>\n"

@@ -23,6 +23,15 @@ def test_the_test_of_a_file(path, test):
     assert check.selected([path, path]) == [*check.ALWAYS, test]
 
 
-@pytest.mark.parametrize("path", ["README.md", "results/minutes.md", "src/vcc_infuse/report/page.css", "src/new.py"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tests/integration/test_examples.py",
+        "README.md",
+        "results/minutes.md",
+        "src/vcc_infuse/report/page.css",
+        "src/new.py",
+    ],
+)
 def test_other_files_add_nothing(path):
     assert check.selected([path]) == check.ALWAYS

@@ -9,6 +9,7 @@ from vcc_infuse import Evidence, FixMatch, SSLData
 from vcc_infuse.models import Timm
 from vcc_infuse.training import cross_fit as module
 from vcc_infuse.training.copies import keep_together
+from vcc_infuse.training.hand_out import about_naive
 
 OPTIONS = dict(preset="frozen", steps=8, batch_size=8, eval_every=8, cross_fit=True, progress=False, precision="fp32")
 
@@ -72,3 +73,10 @@ def test_labels_of_a_group_share_a_fold_of_evidence(short):
     assert (fold >= 0).all()
     assert all(len(fold[labels == group].unique()) == 1 for group in labels.unique())
     assert len(fold.unique()) == 4
+
+
+@pytest.mark.parametrize(("naive", "said"), [(0.1, "would claim 10 % error instead of 30 %"), (0.302, "")])
+def test_a_split_that_claims_the_same_is_not_mentioned(naive, said):
+    text = about_naive({"naive_error": naive, "grouped_labels": 4, "probe": {"error": 0.3}})
+    assert said in text
+    assert bool(text) == bool(said)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import AutocastKwargs
 from torch import Tensor, nn
 
 from ..errors import OptionError, UserError
@@ -33,7 +34,11 @@ def make_accelerator(
     AcceleratorState._reset_state(reset_partial_state=False)
     mixed = "no" if precision == "fp32" else precision
     log_with = None if tracker == "none" else tracker
-    return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder)
+    # torch 2.10 caches a weight that it casts under no_grad, as for the weak view, without its gradient.
+    uncached = AutocastKwargs(cache_enabled=False)
+    return Accelerator(
+        cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder, kwargs_handlers=[uncached]
+    )
 
 
 class ProcessLost(UserError):  # noqa: N818 - named after what happened

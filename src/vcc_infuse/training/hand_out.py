@@ -91,12 +91,15 @@ class HandOut(NamedTuple):
         mixed = f" ({100 * self.mix.weight:.0f} % method)" if self.mix.name == "mix" else ""
         chosen = f"the {self.mix.name}{mixed} is handed out" if len(rates) > 1 else "its confidence is calibrated"
         line = f"cross-validated on {figures['labels']} labels: {', '.join(rates)} error: {chosen}"
-        return f"{line}; {about_naive(figures)}" if "naive_error" in figures else line
+        naive = about_naive(figures) if "naive_error" in figures else ""
+        return f"{line}; {naive}" if naive else line
 
 
 def about_naive(figures: Mapping[str, Any]) -> str:
-    """What a split that tears groups apart would have claimed, given the figures of cross-validation."""
+    """What a split that tears groups apart would have claimed; empty if that is no other figure."""
     naive, honest = (f"{100 * error:.0f} %" for error in (figures["naive_error"], figures["probe"]["error"]))
+    if naive == honest:
+        return ""
     together = f"{figures['grouped_labels']} labels belong to groups, such as near copies"
     return f"{together}: torn apart, the probe would claim {naive} error instead of {honest}"
 
