@@ -51,7 +51,7 @@ def test_with_a_run_its_pool_is_searched(photos, tmp_path, capsys):
     assert main(["suggest", str(tmp_path / "r"), "-n", "5"]) == 0
     said = capsys.readouterr()
     rows = list(csv.DictReader(said.out.splitlines()))
-    assert said.err.startswith(f"{len(rows)} images to label")
+    assert said.err.startswith(f"{len(rows)} image")
     labeled = {line.partition(",")[0] for line in lines}
     assert 1 <= len({row["file"] for row in rows} - labeled) == len(rows) <= 5
     assert all(row["reason"].startswith(("between ", "probably ")) for row in rows)

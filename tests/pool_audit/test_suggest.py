@@ -6,7 +6,7 @@ from skactiveml.pool import TypiClust
 from sklearn.cluster import KMeans
 
 from vcc_infuse import UserError
-from vcc_infuse.pool_audit import fit_ridge, suggest, suggest_labels
+from vcc_infuse.pool_audit import fit_ridge, ridge, suggest, suggest_labels
 
 
 def blobs(sizes, width=6, seed=0, spread=0.3):
@@ -152,3 +152,12 @@ def test_poor_pools():
 def test_mistakes_cost_one_line(options, message):
     with pytest.raises(UserError, match=message):
         suggest_labels(np.eye(3), **options)
+
+
+def test_a_head_on_one_label_per_class_is_no_guess_at_the_class_with_two():
+    """Only two labels can be judged; what they say of the penalty must not flatten the head."""
+    x, y = blobs((40,) * 9, width=40, spread=0.8)
+    rows = [40 * label for label in range(9)] + [1]
+    head = fit_ridge(x[rows], y[rows], 9)
+    assert (head.scores(x).argmax(1) == y).mean() > 0.6
+    assert ridge.leave_one_out(x[rows], y[rows], 9).penalty == ridge.FALLBACK

@@ -47,8 +47,9 @@ def run(argv: Sequence[str]) -> None:
             limits=limits_of(options),
         )  # fmt: skip
     write_output(options.output, lambda handle: write_suggestions(chosen, handle))
-    fewer = "; the others are copies" if len(chosen) < options.count else ""
-    print(f"{len(chosen)} images to label{fewer}", file=sys.stderr if options.output == "-" else sys.stdout)
+    fewer = "; no other is left that is no copy" if len(chosen) < options.count else ""
+    images = "1 image" if len(chosen) == 1 else f"{len(chosen):,} images"
+    print(f"{images} to label{fewer}", file=sys.stderr if options.output == "-" else sys.stdout)
 
 
 def write_suggestions(chosen: Sequence[NextLabel], handle: TextIO) -> None:

@@ -14,6 +14,7 @@ from scipy.special import log_softmax, softmax
 from .arrays import blocks, unit
 
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # for rows of unit length
+FALLBACK = 0.1  # where hardly any label has another of its class, nothing says which penalty is right
 NOISE_RATES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 MOST = 5000  # rows that temperature and noise are fitted on: more change nothing
 
@@ -82,9 +83,10 @@ def leave_one_out(features: np.ndarray, labels: np.ndarray, classes: int, penalt
     """
     decomposed = _decompose(features, labels, classes)
     judged = np.bincount(labels, minlength=classes)[labels] > 1
-    if not judged.any():  # nothing can be chosen where every class has a single label
-        scores = _left_out(decomposed, penalty or 1.0)
-        return LeaveOneOut(scores, penalty or 1.0, 0.2, 0.0)
+    if penalty is None and judged.sum() < classes:  # two labels that are judged wrongly would choose a useless head
+        penalty = FALLBACK
+    if not judged.any():  # nothing can be calibrated where every class has a single label
+        return LeaveOneOut(_left_out(decomposed, penalty or FALLBACK), penalty or FALLBACK, 0.2, 0.0)
     rows = np.flatnonzero(judged)
     rows = rows[:: -(-len(rows) // MOST)]
     best: tuple[float, LeaveOneOut] | None = None
