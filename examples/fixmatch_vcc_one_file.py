@@ -94,7 +94,7 @@ def mlp(inputs, outputs):
     hidden = [nn.Linear(inputs, 256), nn.LayerNorm(256), nn.ReLU(), nn.Linear(256, 64), nn.LayerNorm(64), nn.ReLU()]
     last = nn.Linear(64, outputs)
     for parameter in last.parameters():
-        nn.init.zeros_(parameter)  # the VAE starts at a confidence of 1/2
+        nn.init.zeros_(parameter)
     return nn.Sequential(*hidden, last)
 
 
@@ -108,14 +108,15 @@ class VAE(nn.Module):
     def condition(self, probs, features):
         return torch.cat([probs, F.layer_norm(features, features.shape[1:])], 1)
 
-    def decode(self, condition, z):
-        return self.decoder(torch.cat([condition, z], 1)).squeeze(1)
+    def decode(self, probs, condition, z):
+        """The logit of r. The paper does not say where the VAE starts: here, at the confidence of the softmax."""
+        return probs.amax(1).logit(1e-6) + self.decoder(torch.cat([condition, z], 1)).squeeze(1)
 
     @torch.no_grad()
     def confidence(self, probs, features):
         """The reconstructed confidence, with z at the mean of its prior."""
         z = probs.new_zeros(len(probs), self.latent_dim)
-        return self.decode(self.condition(probs, features), z).sigmoid()
+        return self.decode(probs, self.condition(probs, features), z).sigmoid()
 
     def loss(self, probs, features, target):
         """Negative ELBO: reconstruction plus KL(q(z) ‖ N(0, 1)). The paper prints a minus, which has no minimum."""
@@ -124,7 +125,7 @@ class VAE(nn.Module):
         log_var = log_var.clamp(-10, 10)
         z = mean + torch.randn_like(mean) * (log_var / 2).exp()
         divergence = 0.5 * (mean.square() + log_var.exp() - 1 - log_var).sum(1)
-        return F.binary_cross_entropy_with_logits(self.decode(condition, z), target) + divergence.mean()
+        return F.binary_cross_entropy_with_logits(self.decode(probs, condition, z), target) + divergence.mean()
 
 
 # 5. One training step: FixMatch's two losses, with VCC's confidence in the place of the softmax's.

@@ -22,7 +22,8 @@ TABLES = ("main", "coreset", "imbalance", "calibrators", "beyond-error", "beyond
 BLUE, GRAY = "#4a73c9", "#888"  # seen on white and on black
 WIDTH, NAMES, FIGURES, LINE = 760, 250, 150, 24
 FURTHEST = 15.0  # points; what lies beyond is drawn at the edge
-NOTES = {"VCC": " VCC started at a confidence of ½ in these runs (`residual=False`); the default is now the softmax."}
+STARTED_AT_HALF = " VCC started at a confidence of ½ in these runs (`residual=False`); the default is now the softmax."
+NOTES = {("VCC", folder): STARTED_AT_HALF for folder in FAMILIES[0]}
 Entry = dict[str, Any]
 
 
@@ -84,7 +85,9 @@ def marks_of(cells: Sequence[Entry], entries: Sequence[Entry], against: str | No
         beside = [entry for entry in entries if entry["column"] == cell["column"] and entry["row"] != cell["row"]]
         others = [shown["mean"] for entry in beside if (shown := difference(entry, against))]
         text = f"{cell['ours']['error']['mean']:.1f} % ({signed(found['mean'])})"
-        marks.append(Mark(cell["column"], found["mean"], found["low"], found["high"], others, text))
+        # One seed has no interval.
+        low, high = (found["mean"] if found[end] is None else found[end] for end in ("low", "high"))
+        marks.append(Mark(cell["column"], found["mean"], low, high, others, text))
     return marks
 
 
@@ -142,7 +145,10 @@ def inside(values: Iterable[float], reach: float) -> list[float]:
 
 def section(option: str, name: str) -> str:
     """What the page of a method shows of the tables."""
-    parts = [figure(path, rows_of(path, option, name), NOTES.get(name, "")) for path in tables_with(option, name)]
+    parts = [
+        figure(path, rows_of(path, option, name), NOTES.get((name, path.parent.name), ""))
+        for path in tables_with(option, name)
+    ]
     if not parts and option == "model":
         return ""
     return "\n".join(["## In the tables\n", *(parts or ["No table compares it with another row.\n"])])

@@ -51,5 +51,5 @@ def test_nothing_is_unpickled(tmp_path):
             return (exec, ("raise SystemExit('ran')",))
 
     checkpoint.save(tmp_path, 1, {"step": 1, "evil": Evil()})
-    with pytest.warns(UserWarning, match="not one of ours: UnpicklingError: Weights only"):
+    with pytest.warns(UserWarning, match="not written by this library: UnpicklingError: Weights only"):
         assert checkpoint.load(tmp_path) is None
