@@ -204,6 +204,6 @@ def test_clusters_give_the_same(backend: str, package: str, tmp_path: Path) -> N
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(grid, check=True, env=environment, cwd=CHECKOUT, timeout=300)
     there, here = (summaries(tmp_path / name / "cells") for name in (backend, "here"))
-    assert len(here) == 4
+    assert len(here) == 5
     assert there.keys() == here.keys()
     assert all(values == pytest.approx(here[name], rel=1e-4, abs=1e-6) for name, values in there.items())
