@@ -41,6 +41,11 @@ layout: .venv/installed-dev
 bench: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks all
 
+# A few steps again: fails if one got 1.5 times slower than its ratio in results/bench.
+.PHONY: bench-check
+bench-check: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks check
+
 # Every table at smoke scale: it shows that they run; the numbers mean nothing.
 paper: .venv/installed
 	$(BIN)/python -m paper all --scale smoke --seeds 1 --cells runs/cells --out runs/tables

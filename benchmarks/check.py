@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     before = committed(Path(options.committed))
     now = {key: ratio for part in measured(options.rounds) for key, ratio in ratios(part).items()}
     slower = worse(now, before)
-    for key in now.keys() & before.keys():
+    for key in sorted(now.keys() & before.keys()):
         mark = "slower" if key in slower else "ok"
         print(f"{mark:>6}  {key[0]}: {key[1]}, {now[key][1]:.2f} now, {before[key][1]:.2f} committed")
     return int(bool(slower))
