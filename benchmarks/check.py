@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python -m benchmarks check
 
 Only ratios are compared, and a ratio counts as worse if three quarters of its rounds are more than 1.5 times the
-committed median, so that a busy machine does not fail it. The exit status is 1 if one is.
+committed median, so that a busy machine does not fail it. The exit status is 1 if one is. On another kind of processor
+other things are slow, and nothing is compared.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.io import read_json
 
-from .page import Part, summary
+from .page import Part, machine, summary
 from .steps import measure_steps
 
 ALLOWED = 1.5
@@ -31,7 +32,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=integer(), default=3, help="turns of each variant (3)")
     parser.add_argument("--committed", default="results/bench/steps.json", help="what to compare with (%(default)s)")
     options = parser.read(argv)
-    before = committed(Path(options.committed))
+    path = Path(options.committed)
+    before = committed(path)
+    if kind_of_machine(path) != machine()["vector_instructions"]:
+        print(f"{path} was measured on another kind of processor ({kind_of_machine(path)}): nothing is compared")
+        return 0
     now = {key: ratio for part in measured(options.rounds) for key, ratio in ratios(part).items()}
     slower = worse(now, before)
     for key in sorted(now.keys() & before.keys()):
@@ -55,14 +60,24 @@ def ratios(part: Part) -> Ratios:
     }
 
 
-def committed(path: Path) -> Ratios:
-    """The same, read from a file of results."""
+def figures_of(path: Path) -> dict[str, Any]:
+    """A file of results."""
     figures: dict[str, Any] | None = read_json(path)
     if figures is None:
         raise UserError(f"--committed {path} does not exist; make it with: python -m benchmarks steps")
+    return figures
+
+
+def kind_of_machine(path: Path) -> str:
+    """The vector instructions of the processor on which a file of results was measured."""
+    return str(figures_of(path)["machine"]["vector_instructions"])
+
+
+def committed(path: Path) -> Ratios:
+    """The quartiles of every ratio, read from a file of results."""
     return {
         (comparison["title"], name): variant["ratio"]
-        for comparison in figures["comparisons"]
+        for comparison in figures_of(path)["comparisons"]
         for name, variant in comparison["summary"].items()
     }
 

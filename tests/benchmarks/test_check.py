@@ -36,6 +36,14 @@ def test_only_what_is_slower_in_most_rounds_fails(times, status, committed, monk
     assert ("slower" in capsys.readouterr().out) == bool(status)
 
 
+def test_another_kind_of_processor_is_not_compared(committed, monkeypatch, capsys):
+    monkeypatch.setattr(check, "measured", lambda rounds: [part(9.0, 9.0, 9.0, 9.0, 9.0)])
+    assert check.main(["--committed", str(committed)]) == 1
+    monkeypatch.setattr(check, "machine", lambda: {"vector_instructions": "another"})
+    assert check.main(["--committed", str(committed)]) == 0
+    assert "nothing is compared" in capsys.readouterr().out
+
+
 def test_missing_or_foreign_results_cost_one_line(committed, monkeypatch):
     monkeypatch.setattr(check, "measured", lambda rounds: [part(2.0, 2.0, 2.0, 2.0, 2.0)])
     with pytest.raises(UserError, match=r"nowhere\.json does not exist; make it with"):
