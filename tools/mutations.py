@@ -324,6 +324,7 @@ def import_once() -> None:
     import sklearn.datasets  # noqa: F401
     import torch
 
+    sys.path.insert(0, str(ROOT))  # `paper` is not installed
     import paper.grid  # noqa: F401
 
     torch.set_num_threads(1)
