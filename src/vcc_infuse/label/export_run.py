@@ -1,6 +1,6 @@
 """A run folder from a labeling session, at any moment: a head on the plain views that the session has embedded.
 
-Nothing is decoded or embedded again, so that it takes seconds. `vcc-infuse train` with the folder's config.yaml embeds
+Nothing is decoded or embedded again. `vcc-infuse train` with the folder's config.yaml embeds
 augmented views of every image as well, which takes minutes.
 """
 
