@@ -78,3 +78,18 @@ def test_state_survives_saving():
     other = History(5, 200, top_k=4)
     other.load_state_dict(history.state_dict())
     assert torch.equal(other.read(ids, 4).probs, history.read(ids, 4).probs)
+
+
+@pytest.mark.parametrize("top_k", [0, 4])
+def test_some_classes_are_those_of_all(top_k):
+    history, ids = History(30, 12, top_k=top_k, max_age=5), torch.randint(30, (6, 3))
+    history.write(torch.arange(0, 30, 2), rows(15, 12), 3)
+    history.write(torch.arange(1, 20, 4), rows(5, 12, 1), 9)
+    classes = torch.randint(12, (6, 4))
+    probs, known = history.read_classes(ids, classes, 10)
+    for row in range(6):
+        whole = history.read(ids[row], 10)
+        assert torch.equal(known[row], whole.known)
+        torch.testing.assert_close(probs[row], whole.probs[:, classes[row]].T)
+    assert known.any()
+    assert not known.all()

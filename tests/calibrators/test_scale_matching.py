@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse.calibrators.scale_matching import ScaleMatching, match_classwise, match_pooled
+from vcc_infuse.calibrators import scale_matching
+from vcc_infuse.calibrators.scale_matching import Queue, ScaleMatching
+
+
+def match_classwise(values, labels, *queue):
+    return scale_matching.match_classwise(values, labels, Queue.of(*queue, pooled=False))
+
+
+def match_pooled(values, labels, *queue, shares=None):
+    return scale_matching.match_pooled(values, labels, Queue.of(*queue, pooled=True), shares)
 
 
 def draws(n: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -95,9 +104,35 @@ def test_pooled_map_with_one_class_is_the_classwise_map():
     assert torch.allclose(match_pooled(*arguments), match_classwise(*arguments), atol=1e-5)
 
 
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95])
+def test_with_shares_each_class_has_as_many_as_its_share_of_all_that_are_selected(threshold):
+    values, reference, labels = draws(4000, 4)
+    shares = torch.tensor([0.55, 0.2, 0.2, 0.05])  # a class that is predicted too rarely, one too often
+    got = match_pooled(values, labels, values, reference, labels, 4, shares=shares)
+    wanted = shares * (reference >= threshold).sum()
+    for label in range(4):
+        own = labels == label
+        expected = min(wanted[label].item(), own.sum().item())
+        assert (got[own] >= threshold).sum().item() == pytest.approx(expected, abs=1.5 / shares.min().item())
+        assert (got[own][values[own].argsort()].diff() >= 0).all()
+
+
+def test_shares_as_predicted_change_nothing():
+    values, reference, labels = draws(500, 4)
+    arguments = (values, labels, values, reference, labels, 4)
+    shares = torch.bincount(labels).float() / len(labels)
+    torch.testing.assert_close(match_pooled(*arguments, shares=shares), match_pooled(*arguments))
+
+
+def test_a_class_of_no_share_gets_the_lowest_confidence():
+    values, reference, labels = draws(500, 2)
+    got = match_pooled(values, labels, values, reference, labels, 2, shares=torch.tensor([1.0, 0.0]))
+    assert (got[labels == 1] == reference.min()).all()
+
+
 def test_pooled_map_leaves_out_missing_references_and_missing_classes():
     values, reference, labels = draws(60, 2)
-    padded = torch.cat([reference, torch.full((40,), torch.nan)])
+    padded = torch.cat([reference, torch.full((40,), torch.inf)])
     queue = torch.cat([values, torch.zeros(40)])
     classes = torch.cat([labels, torch.full((40,), 3)])
     got = match_pooled(values, labels, queue, padded, classes, 4)
@@ -113,7 +148,7 @@ def test_scale_matching_maps_by_its_memory_and_leaves_rare_classes(match, size):
     labels[labels == 3] = 0
     labels[:9] = 3
     scale = ScaleMatching(match, classes=5, size=size, min_per_class=10)
-    scale.memory.push(score=score, confidence=confidence, labels=labels)
+    scale.observe(lambda rows: rows, score=score, confidence=confidence, labels=labels)
     got = scale(score, confidence, labels)
     arguments = (score, labels, score, confidence, labels, 5)
     expected = {"balanced": match_pooled, "confidence": match_classwise, "none": lambda *_: score}[match](*arguments)

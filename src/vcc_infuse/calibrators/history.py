@@ -36,13 +36,31 @@ class History(nn.Module):
 
     def read(self, ids: Tensor, now: int) -> Visit:
         """The past predictions for the examples `ids`, as of step `now`."""
-        stamp = self.stamp[ids]
-        known = (stamp >= 0) & (now - stamp <= self.max_age)
         values = self.values[ids].float()
+        known = self._known(ids, now)
         if not self.top_k:
             return Visit(values, known)
-        rest = (1 - values.sum(1, keepdim=True)).clamp_min(0) / (self.classes - self.top_k)
+        rest = self._rest(values)
         return Visit(rest.repeat(1, self.classes).scatter(1, self.classes_kept[ids].long(), values), known)
+
+    def read_classes(self, ids: Tensor, classes: Tensor, now: int) -> Visit:
+        """Of some classes, (rows, m), for examples (rows, k): probabilities (rows, m, k), and which are known."""
+        known = self._known(ids, now)
+        if not self.top_k:
+            places = ids[:, None] * self.classes + classes[..., None]
+            return Visit(self.values.flatten()[places].float(), known)
+        values = self.values[ids].float()
+        kept = self.classes_kept[ids][:, None] == classes[..., None, None]
+        found = (values[:, None] * kept).sum(3)
+        return Visit(torch.where(kept.any(3), found, self._rest(values)[:, None, :, 0]), known)
+
+    def _known(self, ids: Tensor, now: int) -> Tensor:
+        stamp = self.stamp[ids]
+        return (stamp >= 0) & (now - stamp <= self.max_age)
+
+    def _rest(self, values: Tensor) -> Tensor:
+        """The probability of each class that is not kept."""
+        return (1 - values.sum(-1, keepdim=True)).clamp_min(0) / (self.classes - self.top_k)
 
     @torch.no_grad()
     def write(self, ids: Tensor, probs: Tensor, now: int) -> None:

@@ -95,9 +95,14 @@ def _most_similar(similarity: Tensor, count: int) -> Tensor:
     return torch.cat([columns, rest], 1).gather(1, order)
 
 
+def has_graph() -> bool:
+    """Whether the extra `faiss` is installed."""
+    return find_spec("faiss") is not None
+
+
 def use_graph(rows: int, exact_up_to: int = EXACT_UP_TO) -> bool:
     """Whether so many rows are searched approximately; without the extra `faiss` it warns of what that costs."""
-    if rows <= exact_up_to or find_spec("faiss"):
+    if rows <= exact_up_to or has_graph():
         return rows > exact_up_to
     minutes = rows**2 / PAIRS_PER_SECOND / 60
     warnings.warn(

@@ -270,6 +270,22 @@ def test_a_network_that_learns_is_believed_as_far_as_strong_views_keep_its_label
     assert not Clusters(Evidence()).calibrator.learns
 
 
+def test_codes_of_a_frozen_network_are_kept_in_the_pass_before_neighbors_are_found():
+    world = Clusters(Evidence(every=2, refreshes=2))
+    one_pass = POOL // SIZE
+    assert world.calibrator.refresh_steps == {one_pass, one_pass + (STEPS - one_pass) // 2}
+    changed = []
+    for number in range(STEPS - 1):
+        before = world.calibrator.memory.codes[:POOL].clone()
+        world.run(number)
+        if not torch.equal(before, world.calibrator.memory.codes[:POOL]):
+            changed.append(number)
+    assert changed == [*range(one_pass + 1), *range(one_pass + 22, one_pass + 28)]
+    world.calibrator.learns = True
+    world.run(STEPS - 1)
+    assert not torch.equal(before, world.calibrator.memory.codes[:POOL])
+
+
 WRONG = [
     {"max_trusted_error": 1.0},
     {"max_pool_error": 0.0},

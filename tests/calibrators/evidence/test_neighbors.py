@@ -75,7 +75,7 @@ def test_among_exact_copies_an_image_still_has_other_neighbors():
 
 def test_before_anything_was_seen_no_image_has_neighbors():
     memory, history = FeatureMemory(20, labeled=0, width=4, code_size=4, neighbors=3), History(20, 2)
-    assert not mean_over(memory.look_up(torch.randn(5, 4)), history).known.any()
+    assert not mean_over(memory.look_up(torch.randn(5, 4)), torch.zeros(5, 1).long(), history).known.any()
 
 
 def test_parts_of_the_pool_are_looked_up_as_the_whole(monkeypatch):
@@ -109,18 +109,18 @@ def test_mean_prediction_is_the_mean_of_the_known_ones():
     known = torch.arange(0, POOL, 2)
     history.write(known, probs[known], 0)
     ids = torch.tensor([3, 8, 20])
-    mean, found = memory.mean_prediction(ids, history, 1)
+    classes = torch.arange(3).expand(3, 3)
+    mean, found = memory.mean_prediction(ids, classes, history, 1)
     for row, nearest in zip(mean, memory.nearest[ids].tolist(), strict=True):
         own = [probs[i] for i in nearest if i % 2 == 0]
         expected = torch.stack(own).mean(0) if own else torch.zeros(3)
         torch.testing.assert_close(row, expected, atol=1e-3, rtol=0)
     assert found.tolist() == [any(i % 2 == 0 for i in near) for near in memory.nearest[ids].tolist()]
-    assert not memory.mean_prediction(ids, History(POOL, 3), 1).known.any()
-    torch.testing.assert_close(mean_over(memory.nearest[ids].long(), history).probs, mean)
+    assert not memory.mean_prediction(ids, classes, History(POOL, 3), 1).known.any()
+    torch.testing.assert_close(mean_over(memory.nearest[ids].long(), classes, history).probs, mean)
 
 
-def test_support_is_that_of_the_classifiers_label():
-    probs = torch.tensor([[0.7, 0.3], [0.2, 0.8]])
-    near = Visit(torch.tensor([[0.4, 0.6], [0.1, 0.9]]), torch.tensor([True, False]))
-    found = support_of(probs, near)
-    torch.testing.assert_close(found, torch.tensor([[0.7, 0.4], [0.8, torch.nan]]), equal_nan=True)
+def test_support_that_is_not_known_is_not_a_number():
+    near = Visit(torch.tensor([[0.4], [0.9]]), torch.tensor([True, False]))
+    found = support_of(torch.tensor([[0.7], [0.8]]), near)
+    torch.testing.assert_close(found[:, 0], torch.tensor([[0.7, 0.4], [0.8, torch.nan]]), equal_nan=True)

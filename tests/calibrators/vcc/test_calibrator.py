@@ -75,6 +75,7 @@ def test_every_option_changes_the_selection():
     changes = [{"scores": ("view",)}, {"fusion": "printed"}, {"fusion": "minus_square"}, {"normalize_confidence": True}]
     changes += [{"reconstruct": "none"}, {"reconstruct": "mlp"}]
     changes += [{"output": "distribution"}, {"residual": False}, {"joint": True}, {"queue_size": 30}, {"weight": 0.5}]
+    changes += [{"target_fraction": 0.5}]
     for options in changes:
         assert not torch.allclose(default, trained(options), atol=1e-4), options
 

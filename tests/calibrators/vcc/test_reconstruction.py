@@ -112,9 +112,9 @@ def test_coarse_products_change_the_confidence_and_the_gradient_by_little(latent
         torch.nn.init.normal_(last.weight, std=0.2)  # it starts at zero, where nothing could differ
     probs = torch.randn(64, 5).softmax(1)
     results = []
-    for coarse in (False, True):
+    for kind in (torch.float32, torch.bfloat16):
         torch.manual_seed(1)
-        confidence, loss = net.learn(probs, torch.randn(64, 300), torch.rand(64), coarse=coarse)
+        confidence, loss = net.learn(probs, torch.randn(64, 300), torch.rand(64), kind)
         gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(net.parameters()))])
         assert confidence.dtype == gradient.dtype == torch.float32
         results.append((confidence, gradient))

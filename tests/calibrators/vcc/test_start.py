@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tests.calibrators.vcc.world import POOL, SIZE, World, make_task
+from tests.helpers.tiny import buffers, same
 from torch import nn
 
 from vcc_infuse.calibrators import VCC, RobustVCC
@@ -117,3 +118,78 @@ def test_a_loop_of_ones_own_has_the_same_stages_and_resumes_in_them():
     assert learned == [False] * 2 + [True] * 8
     assert plain[:4] == [True] * 4
     assert not any(plain[6:])
+
+
+@pytest.mark.parametrize("kind", [VCC, RobustVCC])
+def test_in_steps_between_r_selects_and_nothing_is_learned(kind):
+    options = {"warmup_fraction": 0.0, "match": "none"} if kind is RobustVCC else {}
+    world = World(kind(every=3, min_per_class=2, **options)).perturb_network().warm_up(12)
+    before = buffers(world.vcc)
+    step = world.step(13)
+    out = world.run(step)
+    assert out.loss is None
+    assert same(before, buffers(world.vcc))
+    outputs = step.forward_weak(step.batch.views["weak"])
+    r = world.vcc.reconstructed(outputs.logits.softmax(1), outputs.features)
+    free = r > 0.5  # below one half the runner-up may bound it
+    torch.testing.assert_close(out.confidence[free], r[free])
+    assert world.run(world.step(15)).loss is not None
+    assert not same(before, buffers(world.vcc))
+
+
+def test_the_target_is_computed_in_every_step_in_which_it_selects():
+    world = World(VCC(every=50, start="staged", min_per_class=2))
+    for number, learns in ((16, False), (17, True), (37, True), (51, False), (100, True)):
+        assert (world.run(world.step(number)).loss is not None) == learns
+
+
+def seen_by_the_average(world):
+    """How many weak views go through the averaged network in each forward."""
+    sizes = []
+    world.ema.register_forward_hook(lambda module, inputs, outputs: sizes.append(len(inputs[0])))
+    return sizes
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_targets_of_a_part_are_those_of_a_batch_that_is_no_larger(monkeypatch, joint):
+    """The part is scored and learned from as if the rest were not there; r selects, and remembers, all."""
+    part = World(VCC(target_fraction=0.25, min_per_class=2, scores=("view", "temporal"), joint=joint))
+    whole = World(VCC(min_per_class=2, scores=("view", "temporal"), joint=joint))
+    whole.x = part.x
+    whole.ema.load_state_dict(part.ema.state_dict())
+    whole.vcc.load_state_dict(part.vcc.state_dict())
+    sizes = seen_by_the_average(part)
+    rows = torch.tensor([1, 4, 6, 11, 17, 23])
+    monkeypatch.setattr("vcc_infuse.calibrators.vcc.vcc.sample_rows", lambda *_: rows)
+    monkeypatch.setattr("torch.randn_like", torch.zeros_like)  # z at its mean, whatever the size of the batch
+    ids = torch.arange(SIZE)
+    for number in range(3):
+        of_part = part.run(part.step(number, ids))
+        of_rows = whole.run(whole.step(number, ids[rows]))
+        torch.testing.assert_close(of_part.loss, of_rows.loss)
+        torch.testing.assert_close(of_part.confidence[rows], of_rows.confidence)
+        assert len(of_part.confidence) == SIZE
+    for name in ("scores", "confidence", "labels"):
+        torch.testing.assert_close(part.vcc.queue[name], whole.vcc.queue[name], equal_nan=True)
+    assert sizes == [6] * 3
+    gradients = []
+    for world, out in ((part, of_part), (whole, of_rows)):
+        out.loss.backward()
+        learned = [*world.vcc.network.parameters(), *([world.model.head.weight] if joint else [])]
+        gradients.append([p.grad for p in learned if p.grad is not None])
+    torch.testing.assert_close(*gradients)
+    visited = [world.vcc.history.read(ids, 3).known for world in (part, whole)]
+    assert visited[0].all()
+    assert visited[1].sum() == 6
+
+
+def test_the_target_is_that_of_all_rows_where_it_selects_itself():
+    staged = World(VCC(target_fraction=0.25, start="staged", min_per_class=2))
+    sizes = seen_by_the_average(staged)
+    for number in (10, 20, 40, 51, 90):
+        staged.run(staged.step(number))
+    assert sizes == [SIZE] * 3 + [6] * 2
+    without = World(VCC(target_fraction=0.25, reconstruct="none", min_per_class=2))
+    sizes = seen_by_the_average(without)
+    without.run(without.step(5))
+    assert sizes == [SIZE]

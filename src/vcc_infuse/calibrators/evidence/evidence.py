@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, check_choice
 from ...types import Calibrated, Outputs, Step, Task, WeakOutputs
+from ...utils.device import product_type
 from ...utils.params import integer, number
 from ...utils.ring_buffer import RingBuffer
 from ..base import Calibrator, set_top_confidence
@@ -41,6 +42,7 @@ MAX_AGE_PASSES = 4
 SCORES = ("neighbors", "visits", "witness")
 TOP_K = 8  # classes kept of a prediction if there are many
 FIT_EVERY = 5  # learning steps between two fits
+WARM_ROUNDS = 4  # Newton steps of a fit, which starts where the last one ended
 STRONG_ROWS = 512  # pool rows whose strong view tells how far a network that learns can be believed
 TINY = 1e-6
 
@@ -57,6 +59,8 @@ class Evidence(Calibrator):
             "balanced" takes the scale of the softmax confidence of all classes together (as many are selected as
             without Evidence, the same fraction of each class), "confidence" that of the class itself, "none" the
             probability itself.
+        shares: what "balanced" takes a class's fraction of: the examples "predicted" to be of it, or its share of the
+            pool, "estimated" on frozen features before the first step; "auto" does so if every class has ten labels.
         max_pool_error: trust as many labels as possible while at most this part of the whole pool is expected to be
             trusted and wrong, whatever the threshold of the method. Replaces `match` and the warm-up.
         max_trusted_error: trust as many labels as possible while at most this part of the trusted ones is expected to
@@ -79,6 +83,7 @@ class Evidence(Calibrator):
 
     scores: Sequence[str] = ("neighbors", "witness")
     match: Literal["balanced", "confidence", "none"] = "balanced"
+    shares: Literal["auto", "predicted", "estimated"] = "auto"
     max_pool_error: float | None = number(None, 0, 1, open_low=True, open_high=True)
     max_trusted_error: float | None = number(None, 0, 1, open_low=True, open_high=True)
     weigh: bool = False
@@ -86,7 +91,7 @@ class Evidence(Calibrator):
     code_size: int = integer(64)
     refreshes: int = integer(2)
     folds: int = integer(4, 2)
-    every: int = integer(2)
+    every: int = integer(4)
     min_per_class: int = integer(16)
     warmup_fraction: float = number(0.1, 0, 1)
 
@@ -110,9 +115,9 @@ class Evidence(Calibrator):
         self._warn_of_few(task)
         classes = task.classes
         columns = 1 + len(self.scores)
-        one_pass = math.ceil(task.pool / task.unlabeled_batch_size)
+        self.one_pass = math.ceil(task.pool / task.unlabeled_batch_size)
         top_k = TOP_K if classes > DENSE_CLASSES else 0
-        max_age = MAX_AGE_PASSES * one_pass
+        max_age = MAX_AGE_PASSES * self.one_pass
         self.memory = FeatureMemory(
             task.pool,
             labeled=task.labeled,
@@ -137,9 +142,12 @@ class Evidence(Calibrator):
         self.inference = LogisticModel(columns, classes, softened_softmax(columns))
         kinds = {"evidence": ((columns,), torch.float32), "labels": ((), torch.long), "right": ((), torch.bool)}
         self.strong_rows = RingBuffer(STRONG_ROWS, kinds)  # also where unused: a saved model is loaded into another one
-        self.scale = ScaleMatching(self.match, classes=classes, size=128 * classes, min_per_class=self.min_per_class)
+        shares = None if self.shares == "predicted" else task.pool_shares
+        self.scale = ScaleMatching(
+            self.match, classes=classes, size=128 * classes, min_per_class=self.min_per_class, shares=shares
+        )
         self.thresholds = nn.Buffer(torch.full((classes,), torch.inf))
-        first = min(one_pass, math.ceil(task.steps / 4))
+        first = min(self.one_pass, math.ceil(task.steps / 4))
         self.refresh_steps = {first + i * (task.steps - first) // self.refreshes for i in range(self.refreshes)}
 
     def forward(self, step: Step, images: Tensor, outputs: WeakOutputs) -> Calibrated:
@@ -147,19 +155,21 @@ class Evidence(Calibrator):
         probs = outputs.logits.detach().float().softmax(1)
         features = outputs.features.detach().float()
         confidence, labels = probs.max(1)
+        kind = product_type(probs.device)
         loss = None
         with torch.autocast(probs.device.type, enabled=False):
-            support = self.support(step, probs, features)
+            support = self.support(step, probs, features.to(kind))
             score = self.probability(support, labels)
             if self.training:
-                self.scale.observe(step.gather, score=score, confidence=confidence, labels=labels)
                 ids = step.gather(step.batch.pool_ids)
                 self.history.write(ids, step.gather(probs), step.number)
-                self.memory.write(ids, step.gather(features))
+                if self._codes_matter(step.number):
+                    self.memory.write(ids, step.gather(features))
                 if step.number in self.refresh_steps:
                     self.memory.find_neighbors()
                 if step.number % self.every == 0:
-                    loss = self._learn(step, Outputs(outputs.logits, outputs.features), support)
+                    self.scale.observe(step.gather, score=score, confidence=confidence, labels=labels)
+                    loss = self._learn(step, Outputs(outputs.logits, outputs.features), support, kind)
         if step.progress < self.warmup_fraction and not self.promise:
             return Calibrated(probs, confidence, loss)
         promised = (score > self.thresholds[labels]).float()
@@ -172,13 +182,14 @@ class Evidence(Calibrator):
         """The probability that the label of each image is right; its neighbors are looked up in the pool."""
         probs = outputs.logits.float().softmax(1)
         features = outputs.features.float()
+        own, labels = probs.max(1, keepdim=True)
         sources = {
-            "neighbors": lambda: mean_over(self.memory.look_up(features), self.history),
-            "visits": lambda: Visit(probs, torch.zeros_like(probs[:, 0], dtype=torch.bool)),  # a new image has none
-            "witness": lambda: self._witness(probs, features),
+            "neighbors": lambda: mean_over(self.memory.look_up(features), labels, self.history),
+            "visits": lambda: Visit(own, torch.zeros_like(own[:, 0], dtype=torch.bool)),  # a new image has none
+            "witness": lambda: self._witness(own, labels, features),
         }
-        support = support_of(probs, *(sources[score]() for score in self.scores))
-        confidence: Tensor = self.inference(self._log_odds_and_ranks(support), probs.argmax(1))
+        support = support_of(own, *(sources[score]() for score in self.scores))[:, 0]
+        confidence: Tensor = self.inference(self._log_odds_and_ranks(support), labels[:, 0])
         return confidence
 
     def _log_odds_and_ranks(self, support: Tensor) -> Tensor:
@@ -194,18 +205,28 @@ class Evidence(Calibrator):
     def support(self, step: Step, probs: Tensor, features: Tensor) -> Tensor:
         """The probability of the classifier's label, by itself and by each score (NaN if unknown)."""
         ids = step.batch.pool_ids
+        own, labels = probs.max(1, keepdim=True)
         sources = {
-            "neighbors": lambda: self.memory.mean_prediction(ids, self.history, step.number),
-            "visits": lambda: self.history.read(ids, step.number),
-            "witness": lambda: self._witness(probs, features),
+            "neighbors": lambda: self.memory.mean_prediction(ids, labels, self.history, step.number),
+            "visits": lambda: self._earlier(ids, labels, step.number),
+            "witness": lambda: self._witness(own, labels, features),
         }
-        return support_of(probs, *(sources[score]() for score in self.scores))
+        return support_of(own, *(sources[score]() for score in self.scores))[:, 0]
 
-    def _witness(self, probs: Tensor, features: Tensor) -> Visit:
+    def _earlier(self, ids: Tensor, labels: Tensor, now: int) -> Visit:
+        """What was said of the same images at their last visits."""
+        probs, known = self.history.read_classes(ids[:, None], labels, now)
+        return Visit(probs[..., 0], known[:, 0])
+
+    def _witness(self, own: Tensor, labels: Tensor, features: Tensor) -> Visit:
         """The mean of the heads that never see pseudo labels; unknown if there are none."""
         heads = None if self.out_of_fold is None else self.out_of_fold.witness
-        mean = probs if heads is None else heads(features).softmax(2).mean(1)
-        return Visit(mean, torch.full_like(probs[:, 0], heads is not None, dtype=torch.bool))
+        mean = own if heads is None else heads.probs(features).mean(1).gather(1, labels)
+        return Visit(mean, torch.full_like(own[:, 0], heads is not None, dtype=torch.bool))
+
+    def _codes_matter(self, number: int) -> bool:
+        """Whether features are kept: always of a network that learns; of another, in the pass before a refresh."""
+        return self.learns or any(step - self.one_pass <= number <= step for step in self.refresh_steps)
 
     def _weights(self, score: Tensor, labels: Tensor) -> Tensor:
         """Each probability relative to the mean of its class, shrunk to the overall mean if little is known."""
@@ -218,18 +239,19 @@ class Evidence(Calibrator):
         few = self.min_per_class
         return score / ((total + few * overall) / (count + few)).clamp_min(TINY)[labels]
 
-    def _learn(self, step: Step, weak: Outputs, support: Tensor) -> Tensor | None:
-        """Refit what is due and return the loss of the heads."""
+    def _learn(self, step: Step, weak: Outputs, support: Tensor, kind: torch.dtype) -> Tensor | None:
+        """Refit what is due and return the loss of the heads, whose products are computed in the type `kind`."""
         self.ranks.observe(step.gather(support))
         if self.out_of_fold is None:
             return None
-        features = weak.features.detach().float()
+        features = weak.features.detach().to(kind)
         labeled, strong = further_outputs(step, weak)
         if self.learns and "strong" in step.batch.views:
             self._compare_views(step, support, weak.logits.argmax(1), strong.logits.argmax(1))
         if not self.learns:
             self.out_of_fold.start(step, labeled, weak)
-        loss = self.out_of_fold.loss(step, labeled.features, features[: len(strong.features)], strong.features)
+        shown = labeled.features.to(kind)
+        loss = self.out_of_fold.loss(step, shown, features[: len(strong.features)], strong.features.to(kind))
         self.out_of_fold.observe(step, self.memory, features, labeled.features)
         if step.number // self.every % FIT_EVERY == FIT_EVERY - 1:
             self._refit(self.out_of_fold)
@@ -248,11 +270,12 @@ class Evidence(Calibrator):
 
     def _refit(self, out_of_fold: OutOfFoldRows) -> None:
         evidence, labels, right, folds = out_of_fold.rows()
-        self.logistic.fit(evidence, labels, right)
+        self.logistic.fit(evidence, labels, right, rounds=WARM_ROUNDS)
         valid = self.strong_rows.valid
         names = ("evidence", "labels", "right")
-        rows = (self.strong_rows[name][valid] for name in names) if self.learns else out_of_fold.inference_rows()
-        self.inference.fit(*rows)
+        strong = [self.strong_rows[name][valid] for name in names]
+        seen, said, kept = strong if self.learns else out_of_fold.inference_rows()
+        self.inference.fit(seen, said, kept, rounds=WARM_ROUNDS)
         if self.promise:
             classes = len(self.thresholds)
             scores = cross_fitted(evidence, labels, right, folds, classes=classes)

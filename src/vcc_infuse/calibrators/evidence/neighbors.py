@@ -89,23 +89,25 @@ class FeatureMemory(nn.Module):
         codes = self.codes[ids].float()
         return codes.div_(codes.norm(dim=1, keepdim=True).clamp_min_(1e-12))
 
-    def mean_prediction(self, ids: Tensor, history: History, now: int) -> Visit:
+    def mean_prediction(self, ids: Tensor, classes: Tensor, history: History, now: int) -> Visit:
         """The mean of the last predictions for the neighbors of examples; unknown where there are none."""
-        mean = mean_over(self.nearest[ids].long(), history, now)
+        mean = mean_over(self.nearest[ids].long(), classes, history, now)
         return Visit(mean.probs, mean.known & self.found[ids])
 
 
-def mean_over(nearest: Tensor, history: History, now: int = 0) -> Visit:
-    """The mean of the last predictions for some examples per row, of those that count as of step `now`."""
-    probs, known = history.read(nearest.flatten(), now)
-    weights = known.view(nearest.shape).float()
-    total = (probs.view(*nearest.shape, history.classes) * weights[..., None]).sum(1)
+def mean_over(nearest: Tensor, classes: Tensor, history: History, now: int = 0) -> Visit:
+    """The mean of the last predictions for some examples per row, (rows, k), of those that count as of step `now`.
+
+    Of the classes asked for, (rows, m): to read all of them takes most of the time of a step on a bank.
+    """
+    probs, known = history.read_classes(nearest, classes, now)
+    weights = known.float()
     count = weights.sum(1)
+    total = (probs * weights[:, None]).sum(2)
     return Visit(total / count.clamp_min(1)[:, None], count > 0)
 
 
-def support_of(probs: Tensor, *others: Visit) -> Tensor:
-    """The probability of the most likely class, by the rows themselves and by each of the others (NaN if unknown)."""
-    labels = probs.argmax(1, keepdim=True)
-    columns = (torch.where(other.known, other.probs.gather(1, labels)[:, 0], torch.nan) for other in others)
-    return torch.stack([probs.gather(1, labels)[:, 0], *columns], 1)
+def support_of(own: Tensor, *others: Visit) -> Tensor:
+    """Probabilities of labels, (rows, m), by the rows themselves and by each of the others (NaN if unknown)."""
+    columns = (torch.where(other.known[:, None], other.probs, torch.nan) for other in others)
+    return torch.stack([own, *columns], 2)

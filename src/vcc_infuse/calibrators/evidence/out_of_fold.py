@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...types import Outputs, Step
+from ...utils.device import product
 from ..history import History, Visit
 from .logistic import NormalScores, log_odds
 from .neighbors import FeatureMemory, support_of
@@ -39,8 +40,13 @@ class FoldHeads(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits (batch, folds, classes) of features (batch, width)."""
-        logits: Tensor = self.linear(features)
+        logits = product(features, self.linear.weight, self.linear.bias)
         return logits.view(features.shape[0], self.folds, self.classes)  # len() would be a constant in an export
+
+    def probs(self, features: Tensor) -> Tensor:
+        """Probabilities (batch, folds, classes); computed with the batch last, as a CPU wants a softmax."""
+        logits = F.linear(self.linear.weight.to(features.dtype), features).float() + self.linear.bias[:, None]
+        return logits.view(self.folds, self.classes, -1).softmax(1).permute(2, 0, 1)
 
     @torch.no_grad()
     def start(self, features: Tensor, y: Tensor, pool: Tensor, logits: Tensor, known: float) -> None:
@@ -90,7 +96,7 @@ class FoldHeads(nn.Module):
         shown = self.fold[ids][:, None] != torch.arange(self.folds, device=ids.device)
         supervised = cross_entropy(logits[: len(y)], y[:, None].expand(-1, self.folds)) * shown
         with torch.no_grad():
-            confidence, pseudo = self(weak).softmax(2).max(2)
+            confidence, pseudo = self.probs(weak).max(2)
         consistent = cross_entropy(logits[len(y) :], pseudo) * (confidence >= THRESHOLD)
         share = self.folds / (self.folds - 1)  # of the labels, one fold is hidden
         total: Tensor = share * supervised.sum() / max(1, len(y)) + consistent.sum() / max(1, len(pseudo))
@@ -205,34 +211,37 @@ class OutOfFoldRows(nn.Module):
         labeled = step.gather(labeled)
         places = memory.pool + ids
         memory.write(places, labeled)
-        pool_probs = self.heads(pool).softmax(2)
-        probs = self.heads(labeled).softmax(2)
-        few = self._support(pool_probs[:FEW], pool[:FEW], memory, pool_ids[:FEW], step.number)
-        self.ranks.observe(few.flatten(0, 1))
+        everything = torch.cat([pool, labeled.to(pool.dtype)])
+        everywhere = torch.cat([pool_ids, places])
+        all_probs = self.heads.probs(everything)
+        probs = all_probs[len(pool) :]
+        some = torch.cat([torch.arange(len(pool))[:FEW], len(pool) + torch.arange(len(ids))]).to(ids.device)
+        support = self._support(all_probs[some], everything[some], memory, everywhere[some], step.number)
+        self.ranks.observe(support[: -len(ids)].flatten(0, 1))
         hidden = torch.arange(len(ids), device=ids.device), self.heads.fold[ids]  # the head not shown the label
-        support = self._support(probs, labeled, memory, places, step.number)[hidden]
+        support = support[-len(ids) :][hidden]
         self.evidence[ids] = self.ranks(support)
         self.log_odds[ids] = log_odds(support[:, 0])
         self.labels[ids] = probs[hidden].argmax(1)
         self.right[ids] = self.labels[ids] == y
         self.batches.add_(1)
         self.batch[ids] = self.batches
-        joint = torch.cat([pool_probs, probs]).flatten(1) / self.heads.folds
-        self.past.write(torch.cat([pool_ids, places]), joint, step.number)
+        self.past.write(everywhere, all_probs.flatten(1) / self.heads.folds, step.number)
 
     def _support(self, probs: Tensor, features: Tensor, memory: FeatureMemory, places: Tensor, now: int) -> Tensor:
         """The probability of each head's label by itself and by the other evidence: (rows, heads, columns)."""
-        rows, folds, classes = probs.shape
+        _, folds, classes = probs.shape
+        own, labels = probs.max(2)
+        pairs = labels + classes * torch.arange(folds, device=labels.device)  # the past is of pairs of head and class
         visits = []
         for score in self.scores:
-            # A distribution over pairs of head and class for each row.
             if score == "neighbors":
-                joint = memory.mean_prediction(places, self.past, now)
+                joint = memory.mean_prediction(places, pairs, self.past, now)
             elif score == "visits" or self.witness is None:
-                joint = self.past.read(places, now)
+                past = self.past.read_classes(places[:, None], pairs, now)
+                joint = Visit(past.probs[..., 0], past.known[:, 0])
             else:
-                witness = self.witness(features).softmax(2).flatten(1) / folds
-                joint = Visit(witness, torch.ones_like(places, dtype=torch.bool))
-            known = joint.known[:, None].expand(rows, folds).flatten()
-            visits.append(Visit((joint.probs * folds).view(-1, classes), known))
-        return support_of(probs.reshape(-1, classes), *visits).view(rows, folds, -1)
+                witness = self.witness.probs(features).gather(2, labels[..., None])[..., 0]
+                joint = Visit(witness / folds, torch.ones_like(places, dtype=torch.bool))
+            visits.append(Visit(joint.probs * folds, joint.known))
+        return support_of(own, *visits)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...utils.device import product
+
 _HIDDEN = (256, 64)
 
 
@@ -30,11 +32,6 @@ def layers(inputs: int, outputs: int) -> nn.Sequential:
     return net.append(last)
 
 
-def product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear layer whose product is computed in the type of the inputs, and all the rest in float32."""
-    return F.linear(inputs, weight.to(inputs.dtype)).float() + bias
-
-
 class Reconstruction(nn.Module):
     """Maps class probabilities (batch, classes) and features (batch, width) to the confidence (batch,).
 
@@ -52,33 +49,36 @@ class Reconstruction(nn.Module):
         self.decoder = layers(classes + features + latent_dim, 1 if output == "scalar" else classes)
         self.encoder = layers(classes + features, 2 * latent_dim) if latent_dim else None
 
-    def confidence(self, probs: Tensor, features: Tensor) -> Tensor:
+    def confidence(self, probs: Tensor, features: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
         """Reconstructed confidence in the classifier's label, with z at the prior's mean."""
-        return self._confidence(probs, self._first_layer(probs, features)[1])
+        return self._confidence(probs, self._first_layer(probs, features, kind)[1])
 
-    def loss(self, probs: Tensor, features: Tensor, target: Tensor) -> Tensor:
+    def loss(self, probs: Tensor, features: Tensor, target: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
         """Loss of the target, which is one confidence (batch,) or one distribution (batch, classes) per row."""
-        return self._loss(probs, *self._first_layer(probs, features), target)
+        return self._loss(probs, *self._first_layer(probs, features, kind), target)
 
-    def learn(self, probs: Tensor, features: Tensor, target: Tensor, *, coarse: bool = False) -> tuple[Tensor, Tensor]:
-        """`confidence`, without gradient, and `loss`; they share the first layer, which is most of the work.
-
-        If `coarse`, the products with the inputs are computed in bfloat16.
-        """
-        inputs, hidden = self._first_layer(probs, features, coarse)
+    def learn(
+        self, probs: Tensor, features: Tensor, target: Tensor, kind: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
+        """`confidence`, without gradient, and `loss`; they share the first layer, of products in the type `kind`."""
+        inputs, hidden, of_z = self._first_layer(probs, features, kind)
         with torch.no_grad():
             confidence = self._confidence(probs, hidden)
-        return confidence, self._loss(probs, inputs, hidden, target)
+        return confidence, self._loss(probs, inputs, hidden, of_z, target)
 
-    def _first_layer(self, probs: Tensor, features: Tensor, coarse: bool = False) -> tuple[Tensor, Tensor]:
-        """The inputs, and the decoder's first layer at z = 0. The share of z is added later.
+    def _first_layer(
+        self, probs: Tensor, features: Tensor, kind: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The inputs, the decoder's first layer at z = 0, and the weights of z, whose share is added later.
 
-        Only z has a gradient; in one product with the other inputs, theirs would be computed for nothing.
+        Only z has a gradient; in one product with the other inputs, theirs would be computed for nothing. The weights
+        are split once: the gradient of two slices is two matrices of zeros and a sum.
         """
-        inputs = torch.cat([probs, self.normalize(features.float())], 1)
-        inputs = inputs.bfloat16() if coarse else inputs
+        inputs = torch.cat([probs.to(kind), self.normalize(features.float()).to(kind)], 1)  # half as much to copy
         first = cast(nn.Linear, self.decoder[0])
-        return inputs, product(inputs, first.weight[:, : inputs.shape[1]], first.bias)
+        width = inputs.shape[1]
+        of_inputs, of_z = torch.split(first.weight, [width, first.in_features - width], 1)
+        return inputs, product(inputs, of_inputs, first.bias), of_z
 
     def _logits(self, probs: Tensor, hidden: Tensor) -> Tensor:
         change: Tensor = self.decoder[1:](hidden)
@@ -92,7 +92,7 @@ class Reconstruction(nn.Module):
             return logits.sigmoid()
         return logits.softmax(1).gather(1, probs.argmax(1, keepdim=True)).squeeze(1)
 
-    def _loss(self, probs: Tensor, inputs: Tensor, hidden: Tensor, target: Tensor) -> Tensor:
+    def _loss(self, probs: Tensor, inputs: Tensor, hidden: Tensor, of_z: Tensor, target: Tensor) -> Tensor:
         """The negative ELBO, NLL + KL; with the minus sign as printed it would have no minimum."""
         if self.encoder is None:
             return self._nll(self._logits(probs, hidden), target)
@@ -100,7 +100,7 @@ class Reconstruction(nn.Module):
         mean, log_var = self.encoder[1:](product(inputs, first.weight, first.bias)).chunk(2, 1)
         log_var = log_var.clamp(-10, 10)  # σ² of 22,000 is far beyond any use and still safe from overflow
         z = mean + torch.randn_like(mean) * (log_var / 2).exp()
-        hidden = hidden + F.linear(z, cast(nn.Linear, self.decoder[0]).weight[:, -z.shape[1] :])
+        hidden = hidden + F.linear(z, of_z)
         return self._nll(self._logits(probs, hidden), target) + kl_to_prior(mean, log_var).mean()
 
     def _nll(self, logits: Tensor, target: Tensor) -> Tensor:

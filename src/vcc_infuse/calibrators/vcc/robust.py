@@ -64,7 +64,7 @@ class RobustVCC(LearnsTemperature, VCC):
         probs = outputs.logits.detach().float().softmax(1)
         score = self.reconstructed(probs, outputs.features.detach())
         loss = None
-        if self.training:
+        if self.training and self.due(step):
             score, loss = self._observe_and_learn(step, images, outputs, score)
         selects = self.training or self.network is not None  # without a network there is a target in training only
         if selects and step.progress >= self.warmup_fraction:
