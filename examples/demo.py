@@ -93,7 +93,7 @@ def shapes(steps):
     y = names.astype(object)[:count]
     y[3 * len(SHAPES) :] = -1
     data = SSLData.from_arrays(x[:count], y, x[count:], names[count:])
-    common = {"preset": "frozen", "model": Timm("tf_efficientnet_lite0", input_size=96), "steps": steps}
+    common = {"preset": "frozen", "model": Timm("tf_efficientnet_lite0", input_size=96)}
     rows = {
         "LogisticRegression on features": train(data, algorithm="LinearProbe", cross_fit=False, **common),
         "vcc-infuse, defaults": train(data, **common),

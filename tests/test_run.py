@@ -281,7 +281,7 @@ def test_images_are_decoded_at_the_size_of_the_network(tmp_path, photos, drawn, 
     assert sizes_of(options) == expected
 
 
-@pytest.mark.parametrize(("side", "given", "used"), [(32, None, 64), (32, 48, 48), (64, None, None), (80, None, None)])
+@pytest.mark.parametrize(("side", "given", "used"), [(32, None, 96), (32, 48, 48), (96, None, None), (120, None, None)])
 def test_fine_tuning_enlarges_small_images_unless_told_otherwise(side, given, used):
     x = np.zeros((6, side, side, 3), dtype=np.uint8)
     data = vcc_infuse.SSLData.from_arrays(x, [0, 1, -1, -1, -1, -1])

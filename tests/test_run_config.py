@@ -247,7 +247,11 @@ def test_a_network_of_another_library_is_kept():
 @pytest.mark.parametrize(
     ("options", "preset", "parts"),
     [
-        ({}, "frozen", ("Balance", "Softmax")),
+        ({}, "frozen", ("SelfTraining", "Softmax")),
+        ({"model": {"init_args": {"input_size": 96}}}, "frozen", ("SelfTraining", "Softmax")),
+        ({"steps": 100}, "frozen", ("Balance", "Softmax")),  # who asks for steps gets a method that has some
+        ({"selector": "INFUSE"}, "frozen", ("Balance", "Softmax")),
+        ({"model": "MLP"}, "frozen", ("Balance", "Softmax")),
         ({}, "scratch", ("FixMatch", "Softmax")),
         ({}, "finetune", ("FixMatch", "Softmax")),
         ({"algorithm": "FixMatch"}, "frozen", ("FixMatch", "Softmax")),  # a method that is named is the published one
@@ -283,3 +287,35 @@ def test_fine_tuning_computes_strong_views_where_they_count(algorithm, lazy):
     assert config.train_config().lazy == lazy
     check_lazy(config.build("algorithm"), config.train_config().lazy)
     assert not resolve(replace(config, train={"lazy": False}), "finetune").train_config().lazy
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({0: 1}, "0 is not an option of a run"),
+        ({"bank": {"weak": 1, 3: 2}}, "bank.3 is not an option of bank"),
+        ({"bank": {"week": 1}}, "bank.week is not an option of bank; did you mean weak?"),
+        ({"bank": [1]}, r"bank must be options: weak, .*got \[1\]"),
+        ({"limits": 3}, "limits must be options: "),
+        ({"root": [None]}, r"root must be a path, got \[None\]"),
+        ({"cache": 5}, "cache must be a path, got 5"),
+        ({"selector": {"class_path": "Random", "init_args": True}}, "init_args of Random must be names and values"),
+        ({"algorithm": -1}, "algorithm must be of type Algorithm, a class, or the name of one, got -1"),
+    ],
+)
+def test_options_of_a_wrong_kind_cost_one_line(options, message):
+    with pytest.raises(UserError, match=message):
+        RunConfig.from_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": []}, r"memory must be a size such as 4GB or 800MB, got \[\]"),
+        ({"preset": "paper", "algorithm": "RETRIEVE"}, "algorithm must be a subclass of Algorithm, got 'RETRIEVE'"),
+    ],
+)
+def test_values_of_a_wrong_kind_cost_one_line(options, message):
+    config = RunConfig.from_options(options)
+    with pytest.raises(UserError, match=message):
+        resolve(config, config.preset if config.preset != "auto" else "scratch").to_yaml()

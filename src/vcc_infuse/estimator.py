@@ -16,7 +16,7 @@ from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from .algorithms import Algorithm
+from .algorithms import Algorithm, SelfTraining
 from .algorithms.baselines import ClosedForm
 from .augment.recipe import Augment
 from .bank.bank import BankConfig
@@ -70,7 +70,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             and for embedded images (MLP() for features with `head_init="random"`).
         algorithm: the semi-supervised method; FixMatch() if not given.
         calibrator: computes the confidence of pseudo labels and predictions; the softmax if not given. With neither, on
-            features, views and embedded images, Balance(FreeMatch()) is trained.
+            features, views and embedded images, it is SelfTraining.
         selector: chooses the unlabeled examples to train on; all of them if not given.
         backbone: a pretrained network that stays as it is and embeds images: a name in timm such as
             "tf_efficientnet_lite0", or a `Backbone`. Without it `model` learns from the pixels.
@@ -85,7 +85,7 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         cross_fit: cross-validate the method on the labels, and hand out its mix with the logistic regression that they
             favor, with a calibrated confidence; see TrainConfig. If not given, "auto" for features, views and
             embedded images, unless there is a `model`.
-        steps: optimizer steps.
+        steps: optimizer steps, of methods that have some.
         batch_size: labeled examples per step; few labels are repeated.
         unlabeled_ratio: unlabeled examples per labeled one; the method's own default if not given.
         lr: learning rate at the start; if not given, 0.01 (AdamW) for a layer that starts at the probe, else 0.03.
@@ -247,6 +247,8 @@ class SSLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         }
         options |= {} if self.lr is None else {"lr": _to_python(self.lr)}
         options |= {name: copy.deepcopy(part) for name, part in parts.items()}
+        if linear and start == "probe" and (self.bank or BankConfig()).head == "linear" and not any(parts.values()):
+            options["algorithm"] = SelfTraining()  # as `train` without `steps`, which an estimator always has
         # A file that is mapped into memory cannot be deleted everywhere.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
             return train(data, bank=self.bank, cache=temporary if self.cache is None else self.cache, **options)

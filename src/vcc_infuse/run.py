@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Unpack, cast
 from torch import nn
 
 from .algorithms import Algorithm
+from .algorithms.baselines import ClosedForm
 from .bank.bank import Bank, BankConfig
 from .bank.embed import head, input_side, make_encoder, open_bank
 from .calibrators import Calibrator
@@ -131,14 +132,17 @@ def _choose(
     config: RunConfig, data: SSLData, model: nn.Module | None, networks: Sequence[Timm | Concat]
 ) -> auto.Choice:
     """The preset, and for `frozen` the network that embeds, with its weights."""
+    bank = config.bank
+    if isinstance(resolve(config, "frozen").build("algorithm"), ClosedForm):
+        bank = replace(bank, lazy=True)  # only plain views are going to be embedded, so larger networks fit the time
     with option_prefix("model"):
         if config.preset == "auto":
-            return auto.choose_preset(data, model, networks, config.train_config(), config.bank, config.cache)
+            return auto.choose_preset(data, model, networks, config.train_config(), bank, config.cache)
         embedded = len(data.dataset.shape) == 1 and not isinstance(model, Timm | Concat)  # features already
         if config.preset != "frozen" or embedded:
             return auto.Choice(config.preset, "")
         if networks:
-            return auto.choose_network(data, networks, config.train_config(), config.bank, config.cache)
+            return auto.choose_network(data, networks, config.train_config(), bank, config.cache)
         if not isinstance(model, Backbone):
             raise UserError(f"the preset frozen needs a pretrained network such as Timm, not {type(model).__name__}")
         return auto.Choice("frozen", "", make_encoder(model, data.dataset.shape)[0])
@@ -206,7 +210,7 @@ def train(
         model: the network, as an object, class or name; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
         calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
-            neither given, Balance(FreeMatch()) is trained.
+            neither given it is SelfTraining.
         selector: which unlabeled images are trained on; all if not given.
         bank: which views are embedded with the preset frozen.
         callbacks: observers of the run; see Callback.
@@ -305,8 +309,8 @@ def start(
     if run.bank is not None:
         with _continuable(folder, run.config, resume):
             data = _embedded(run, run.bank, folder, resume=resume)
-    created = run.bank is not None and folder is not None  # by `_continuable`
     text = run.config.to_yaml() if folder else None
+    created = bool(run.bank and folder)  # by `_continuable`
     summary = run.trainer.fit(data, config=text, resume=resume or created, force=force)
     if summary and expected is not None:
         spent = time.perf_counter() - began
@@ -325,11 +329,13 @@ def _embedded(run: Prepared, bank: Bank, folder: RunFolder | None, *, resume: bo
         data = group_copies(data, bank)
         bank.source = data.dataset
     data = replace(data, dataset=bank.dataset())
-    if folder and bank.missing() and not folder.has_checkpoint():  # which knows more, and was not compared yet
+    needs_more = not isinstance(run.trainer.algorithm, ClosedForm)
+    if needs_more and folder and bank.missing() and not folder.has_checkpoint():  # which knows more than the probe
         auto.write_first_model(run.trainer, data, folder)
     if run.reason and progress and not resume:  # nobody would read it otherwise
         auto.advise(data, bank, run.trainer.config)
-    bank.embed_all(data.split.labeled, progress=progress)
+    if needs_more:
+        bank.embed_all(data.split.labeled, progress=progress)
     return data
 
 
@@ -366,20 +372,21 @@ def _announce(run: Prepared, spent: float, *, shown: bool) -> float:
         if run.bank is not None:
             # Without the bank itself, which would embed views that only the trial needs.
             trial = replace(run.data, dataset=replace(run.bank.dataset(), bank=None))
-            views = run.bank.missing()
-            times.append(run.bank.about())
-            total = views * run.bank.seconds_per_view() if views else 0.0
+            only_plain = isinstance(run.trainer.algorithm, ClosedForm)
+            views = run.bank.missing(plain=only_plain)
+            times.append(run.bank.about(plain=only_plain))
+            total = views * run.bank.seconds_per_view(plain=only_plain) if views else 0.0
             plain = run.bank.missing(plain=True)
             soon = f" (plain views first, {duration(total * plain / views)})" if 0 < plain < views else ""
             times += [f"embedding about {duration(total)}{soon}"] if total else []
         seconds = auto.training_seconds(run.trainer, trial)
-    times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
+    if run.trainer.steps:
+        times.append(f"training {run.trainer.steps:,} steps about {duration(seconds)}")
     if again := cross_fit_seconds(run.trainer, trial, seconds):
         times.append(f"cross-validating about {duration(again)}")
     total += again + seconds + FINISH + spent + time.perf_counter() - began
     times.append(f"about {duration(total)} in all")
-    memory = peak_memory()
-    needs = f", at least {memory / 1024:.1f} GB" if memory else ""
+    needs = f", at least {memory / 1024:.1f} GB" if (memory := peak_memory()) else ""
     why = f" ({run.reason})" if run.reason else ""
     device = resolve_device(config.device).type
     say(f"preset {run.config.preset}{why}: {_facts(run.data)}, {device}; {', '.join(times)}{needs}", shown=shown)

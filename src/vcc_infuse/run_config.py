@@ -22,7 +22,7 @@ from .data.sources.named import SOURCES
 from .data.split import LongTail
 from .data.ssl_data import SSLData
 from .errors import OptionError, UserError, check_choice, option_prefix
-from .models import Backbone, Concat, Timm
+from .models import Backbone, Concat, Identity, Timm
 from .models.concat import network_class
 from .selectors import Selector
 from .training.config import TrainConfig, TrainOptions, config_yaml
@@ -32,12 +32,14 @@ from .utils.suggest import did_you_mean
 
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
 DEFAULTS = {"algorithm": "FixMatch", "calibrator": "Softmax"}
-# What a user gets who names neither method nor calibrator: the best of results/methods/choose that costs at most twice
-# FixMatch. From random weights it was not compared.
-BEST_ON_BANKS: dict[str, Any] = {
+# What a user gets who names neither method nor calibrator: the lowest mean rank of results/methods/choose, and the
+# cheapest. It has no steps, so who asks for some (or for a selector, or for more layers) gets the best with steps.
+BEST_ON_BANKS: dict[str, Any] = {"algorithm": "SelfTraining", "calibrator": "Softmax"}
+BEST_IN_STEPS: dict[str, Any] = {
     "algorithm": {"class_path": "Balance", "init_args": {"base": {"class_path": "FreeMatch"}}},
     "calibrator": "Softmax",
 }
+FIXED = (Timm, Concat, Identity)  # networks that a bank does not train
 T = TypeVar("T")
 
 
@@ -57,7 +59,10 @@ class PartConfig:
             return cls(f"{given.__module__}.{given.__qualname__}")
         if isinstance(given, str):
             return cls(given)
-        arguments = dict(given.get("init_args") or {})
+        given_arguments = given.get("init_args") or {}
+        if not isinstance(given_arguments, Mapping):
+            raise UserError(f"init_args of {given.get('class_path')} must be names and values, got {given_arguments!r}")
+        arguments = dict(given_arguments)
         for name, value in arguments.items():
             if isinstance(value, Mapping) and "class_path" in value:
                 arguments[name] = cls.of(value)
@@ -83,7 +88,11 @@ class PartConfig:
         if option and "." not in str(self.class_path) and not hasattr(package, str(self.class_path)):
             hint = did_you_mean(str(self.class_path), package.__all__)
             raise UserError(f"{option} {self.class_path} is unknown{hint}; `vcc-infuse list` shows all")
-        return cast(type, import_class(self.path, True))
+        kind = import_class(self.path, True)
+        base = PARTS.get(option, object)
+        if not (isinstance(kind, type) and issubclass(kind, base)):
+            raise OptionError(option, self.class_path, f"must be a subclass of {base.__name__}")
+        return cast(type, kind)
 
     def with_defaults(self, **arguments: Any) -> PartConfig:
         """With arguments for what is still open."""
@@ -170,7 +179,7 @@ class RunConfig:
         model: the network; the preset's if not given.
         algorithm: the semi-supervised method; FixMatch if not given.
         calibrator: how far a pseudo label is trusted; the softmax confidence if not given. With the preset frozen and
-            neither given, Balance(FreeMatch()) is trained.
+            neither given it is SelfTraining.
         selector: which unlabeled examples are trained on; all if not given.
         train: options of TrainConfig that are set.
         bank: which views are embedded with the preset frozen.
@@ -194,12 +203,15 @@ class RunConfig:
         train_names = [item.name for item in fields(TrainConfig)]
         known = [*PARTS, "bank", "cache", *data_names, *train_names]
         for unknown in (name for name in options if name not in known):
-            raise UserError(f"{unknown} is not an option of a run{did_you_mean(unknown, known)}")
-        parts = {name: _part(options.get(name), trust_code) for name in PARTS}
+            raise UserError(f"{unknown} is not an option of a run{did_you_mean(str(unknown), known)}")
+        parts = {name: _part(name, options.get(name), trust_code) for name in PARTS}
         data = {name: options[name] for name in data_names if name in options}
         train = {name: options[name] for name in train_names if name in options and name != "preset"}
+        for name in ("root", "label_file", "cache"):
+            if not isinstance(options.get(name), str | os.PathLike | None):
+                raise OptionError(name, options[name], "must be a path")
         for name, kind in (("long_tail", LongTail), ("limits", Limits)):
-            data |= {name: _nested(name, kind, data[name])} if name in data else {}
+            data |= {name: _nested(name, kind, data[name])} if data.get(name) is not None else {}
         source = data.pop("data", "digits")
         if not isinstance(source, str | os.PathLike | SSLData):
             raise OptionError("data", source, "must be a path, the name of a dataset, or SSLData")
@@ -240,20 +252,25 @@ class RunConfig:
         part = getattr(self, name)
         if isinstance(part, PartConfig):
             return part.build(name, PARTS[name])
-        base = nn.Module if name == "model" else PARTS[name]  # any network can be trained
-        if part is not None and not isinstance(part, base):
-            raise OptionError(name, part, f"must be of type {base.__name__}, a class, or the name of one")
-        return part
+        return _checked(name, part)
 
     def train_config(self) -> TrainConfig:
         """The options of training, checked."""
         return TrainConfig().updated(**self.train, preset=self.preset)
 
 
-def _part(given: Any, trust_code: Trust) -> Any:
+def _checked(name: str, part: Any) -> Any:
+    """An object of the right type, or None."""
+    base = nn.Module if name == "model" else PARTS[name]  # any network can be trained
+    if part is not None and not isinstance(part, base):
+        raise OptionError(name, part, f"must be of type {base.__name__}, a class, or the name of one")
+    return part
+
+
+def _part(name: str, given: Any, trust_code: Trust) -> Any:
     """An object as it is; a class or its description as a PartConfig of trusted classes."""
     if not isinstance(given, str | type | Mapping | PartConfig):
-        return given
+        return _checked(name, given)
     part = PartConfig.of(given)
     part.check_trusted(trust_code)
     return part
@@ -261,8 +278,15 @@ def _part(given: Any, trust_code: Trust) -> Any:
 
 def _nested(name: str, kind: Any, value: Any) -> Any:
     """A group of options as its dataclass."""
+    if isinstance(value, kind):
+        return value
+    known = inspect.signature(kind).parameters
+    if not isinstance(value, Mapping):
+        raise OptionError(name, value, f"must be options: {', '.join(known)}")
+    for unknown in (item for item in value if item not in known):
+        raise UserError(f"{name}.{unknown} is not an option of {name}{did_you_mean(str(unknown), known)}")
     with option_prefix(name):
-        return kind(**value) if isinstance(value, Mapping) else value
+        return kind(**value)
 
 
 def resolve(config: RunConfig, preset: str) -> RunConfig:
@@ -289,7 +313,18 @@ def resolve(config: RunConfig, preset: str) -> RunConfig:
 def default_parts(config: RunConfig, preset: str) -> Mapping[str, Any]:
     """A method that is named is trained as it was published; nothing named, on a bank, gets the best that we know."""
     unnamed = config.algorithm is None and config.calibrator is None
-    return BEST_ON_BANKS if unnamed and preset == "frozen" else DEFAULTS
+    if not unnamed or preset != "frozen":
+        return DEFAULTS
+    return BEST_IN_STEPS if _asks_for_steps(config) else BEST_ON_BANKS
+
+
+def _asks_for_steps(config: RunConfig) -> bool:
+    """Whether something is set that only a method with training steps can follow."""
+    model = config.model
+    named = model if not isinstance(model, PartConfig) or model.class_path is not None else None
+    kind = named.kind("model") if isinstance(named, PartConfig) else type(named)
+    layers = config.bank.head != "linear" or (named is not None and not issubclass(kind, FIXED))
+    return config.selector is not None or layers or bool({"steps", "open_set"} & config.train.keys())
 
 
 def _filled(given: Any, default: PartConfig) -> Any:

@@ -81,7 +81,8 @@ class Task:
         batch_size: labeled examples per step, over all processes.
         unlabeled_batch_size: unlabeled examples per step, over all processes.
         label_groups: the group of each label, (labeled,), where some belong together; they share a fold.
-        pool_shares: estimated class shares of the pool, (classes,), if a selector asks for them.
+        pool_shares: estimated class shares of the pool, (classes,), if a part asks for them.
+            They may leave out what seems to be of no class.
     """
 
     classes: int

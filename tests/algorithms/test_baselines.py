@@ -36,7 +36,7 @@ def small_images():
 
 def solve(method, labeled, y, pool):
     model = Classifier.build(Identity(), (labeled.shape[1],), int(y.max()) + 1)
-    return method.solve(model, labeled.float(), y, pool.float()).eval()
+    return method.solve(model, labeled.float(), y, pool.float()).model.eval()
 
 
 @pytest.mark.parametrize("backbone", [Identity(), SmallConv(4)], ids=["vectors", "images"])

@@ -363,6 +363,16 @@ def test_a_damaged_chunk_is_embedded_again(tmp_path, name, place):
     assert make_bank(tmp_path).missing() == 0
 
 
+def test_rows_that_have_lost_their_marks_are_named(tmp_path):
+    """Views of a chunk are drawn together: of a few rows alone they are others, and a run on them is another run."""
+    bank = fill(make_bank(tmp_path))
+    whole = np.array(bank.features["train"])
+    bank.stored["train"].marks.write(np.array([2, 3]), np.zeros(2))
+    with pytest.warns(UserWarning, match="2 rows of the bank .* have lost their marks and are embedded again"):
+        again = make_bank(tmp_path)
+    np.testing.assert_array_equal(fill(again).features["train"][:, 0], whole[:, 0])
+
+
 def test_a_damaged_row_of_a_lazy_bank_is_embedded_again(tmp_path):
     """Rows that are embedded have checksums of their own; the others repeat their plain view."""
     config = replace(CONFIG, lazy=True)

@@ -277,6 +277,17 @@ def test_a_run_records_its_choice_and_repeats_it_without_choosing(tmp_path, monk
     repeated = start(again)
     assert repeated.summary["encoder"] == result.summary["encoder"]
     assert repeated.summary["error"] == result.summary["error"]
+    # Another run on the same labels takes what was chosen; on others, or where the file is damaged, it compares again.
+    other = train(str(folder), labels=12, preset="frozen", algorithm="FixMatch", minutes=1000, **options)
+    assert other.summary["encoder"] == result.summary["encoder"]
+    assert other.summary["input_size"] == result.summary["input_size"]
+    assert "(compared in an earlier run)" in capsys.readouterr().out
+    (kept,) = (tmp_path / "cache" / "choices").iterdir()
+    for change in ({"labels": 10}, {"minutes": 900}, {}):
+        if not change:
+            kept.write_bytes(kept.read_bytes()[:-9])
+        with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+            train(str(folder), **{"labels": 12, "preset": "frozen", "minutes": 1000, **options, **change})
 
 
 def test_no_weights_at_all_is_one_line_as_ever(monkeypatch, tmp_path, capsys):

@@ -1,8 +1,11 @@
 """Sharded banks against a slow loop over images, and against death, damage and changed input."""
 
+import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from importlib.util import find_spec
@@ -19,6 +22,7 @@ from vcc_infuse import Shards, Timm, embed_shards
 from vcc_infuse.bank import sharding as module
 from vcc_infuse.bank.shards import only_writer
 from vcc_infuse.errors import OptionError, UserError
+from vcc_infuse.utils.io import json_bytes
 
 SIDE = 16
 IMAGES = 12
@@ -179,6 +183,12 @@ def test_a_stopped_run_continues(embed, tars, calls, monkeypatch, tmp_path, phot
     assert close(plain(shards), slow_features(photos, weights))
 
 
+def seal(path, stored):
+    """Write an index as somebody would who changes its checksum, too."""
+    stored.pop("sha256")
+    path.write_bytes(json_bytes({**stored, "sha256": hashlib.sha256(json_bytes(stored)).hexdigest()}))
+
+
 @pytest.mark.parametrize("harm", ["cut", "flip", "gone", "never listed"])
 def test_a_damaged_shard_is_noticed_and_made_again(embed, tars, calls, tmp_path, harm, capsys):
     before = embed(tars).rows(np.arange(12))
@@ -195,7 +205,7 @@ def test_a_damaged_shard_is_noticed_and_made_again(embed, tars, calls, tmp_path,
         index = tmp_path / "bank" / "index.json"
         stored = json.loads(index.read_text())
         stored["shards"].pop(1)
-        index.write_text(json.dumps({**stored, "complete": False}))
+        seal(index, {**stored, "complete": False})
         (tmp_path / "bank" / ".shard-00001.safetensors.123.tmp").write_bytes(content[:50])
     if harm != "never listed":
         with pytest.raises(UserError, match="shard-00001.safetensors is not as it was written; run"):
@@ -242,10 +252,24 @@ def test_a_malformed_index_costs_one_line(embed, tars, tmp_path, text):
         Shards(tmp_path / "bank")
 
 
+@pytest.mark.parametrize("change", ["start 3 4", "rows 12 11", "seed 0 1"])
+def test_an_index_with_another_digit_is_refused(embed, tars, tmp_path, change):
+    embed(tars)
+    index = tmp_path / "bank" / "index.json"
+    before = index.read_text()
+    name, old, new = change.split()
+    index.write_text(before.replace(f'"{name}": {old}', f'"{name}": {new}', 1))
+    assert index.read_text() != before
+    with pytest.raises(UserError, match="index.json is damaged: its checksum is another one"):
+        Shards(tmp_path / "bank")
+
+
 def test_an_index_names_no_file_elsewhere(embed, tars, tmp_path):
     embed(tars)
     index = tmp_path / "bank" / "index.json"
-    index.write_text(index.read_text().replace("shard-00001", "../shard-00001"))
+    stored = json.loads(index.read_text())
+    stored["shards"][1]["file"] = "../shard-00001.safetensors"
+    seal(index, stored)
     with pytest.raises(UserError, match="index.json is damaged: a shard has a name that none can have"):
         Shards(tmp_path / "bank")
 
@@ -370,6 +394,25 @@ def test_processes_of_which_one_is_killed(embed, many, tmp_path):
     assert killer.killed
     assert list(shards.names) == list(expected.names)
     np.testing.assert_array_equal(shards.rows(np.arange(len(shards))), expected.rows(np.arange(len(expected))))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_end_with_a_process_that_is_killed(many, weights, tmp_path):
+    words = ["--data", many, "--shards", str(tmp_path / "bank"), "--workers", "2", "--device", "cpu"]
+    network = ["--engine", "torch", "--model.name", "test_resnet", "--model.weights", weights]
+    process = subprocess.Popen([sys.executable, "-m", "vcc_infuse", "embed", *words, *network])
+    workers = []
+    while len(workers) < 2 and process.poll() is None:
+        workers = children(["spawn_main"])
+    time.sleep(3)
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert len(workers) == 2
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def test_a_changed_folder_embeds_what_is_new(tmp_path, capsys):
     assert lines[-1] == "1 other bank takes 0.0 MB; --prune DAYS removes those that nobody opens"
     run = ["train", *words, "--preset", "frozen", "--model", "Timm", "--labels", "8", "--dry_run", "--out", "r"]
     assert main(run) == 0
-    assert "cpu; bank of 0.0 MB with 0 new images, training" in capsys.readouterr().out
+    assert "cpu; bank of 0.0 MB with 0 new images, cross-validating" in capsys.readouterr().out
     assert main(["embed", "--prune", "1", "--cache", str(tmp_path / "cache")]) == 0
     assert capsys.readouterr().out.startswith("removed 0 banks of 0.0 MB that were not opened for 1 days; 2 banks of ")
     assert main(["embed", "--prune", "0", "--cache", str(tmp_path / "cache")]) == 0

@@ -88,7 +88,7 @@ def test_a_dry_run_writes_nothing(tmp_path, photos, capsys):
     )
     said = capsys.readouterr().out
     assert "embedding about" in said
-    assert "training 600 steps about" in said
+    assert "cross-validating about" in said
     assert not (tmp_path / "r").exists()
 
 
@@ -108,13 +108,14 @@ def test_the_start_line_says_everything(tmp_path, photos, capsys):
     shutil.copytree(photos, broken)
     (broken / "train" / "red" / "broken.png").write_bytes(b"")
     words = ["--data", broken, "--labels", 8, "--preset", "frozen", *SMALL, "--device", "cpu", "--dry_run"]
-    assert train(*words, "--cache", tmp_path / "cache", "--out", tmp_path / "r") == 0
-    first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preset "))
-    pattern = (r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; bank of [\d.]+ MB with 64 new images, "
-               r"embedding about \d+ s \(plain views first, \d+ s\), "
-               r"training 600 steps about [\d.]+ (s|min), cross-validating about [\d.]+ (s|min), "
-               r"about [\d.]+ (s|min) in all, at least [\d.]+ GB")  # fmt: skip
-    assert re.fullmatch(pattern, first)
+    words += ["--cache", tmp_path / "cache", "--out", tmp_path / "r"]
+    facts = r"preset frozen: 64 images, 8 labels, 2 classes, 1 skipped, cpu; bank of [\d.]+ MB with 64 new images, "
+    in_all = r"cross-validating about [\d.]+ (s|min), about [\d.]+ (s|min) in all, at least [\d.]+ GB"
+    views = r"embedding about \d+ s \(plain views first, \d+ s\), training 600 steps about [\d.]+ (s|min), "
+    for method, times in (([], r"embedding about \d+ s, "), (["--algorithm", "FixMatch"], views)):
+        assert train(*words, *method) == 0
+        first = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preset "))
+        assert re.fullmatch(facts + times + in_all, first), first
 
 
 def test_a_frozen_run_resumes_repeats_and_evaluates_images(tmp_path, photos, capsys):

@@ -81,7 +81,7 @@ def test_a_fault_in_the_drawing_costs_a_line_not_the_run(tmp_path, capsys, monke
     def fail(*_):
         raise ZeroDivisionError("no ink")
 
-    monkeypatch.setattr("vcc_infuse.training.recorder.write_report", fail)
+    monkeypatch.setattr("vcc_infuse.report.write_report", fail)
     assert main(f"train --data digits --labels 40 {QUICK} --out {tmp_path}/run".split()) == 0
     assert "report not written: no ink" in capsys.readouterr().err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["error"] > 0

@@ -102,6 +102,61 @@ def test_predictions_are_those_of_the_images(root, run, bank, tmp_path):
         np.testing.assert_allclose(*values, atol=0.05 if column == "unknown_p" else 3e-3)  # p-values are steps
 
 
+@pytest.mark.parametrize("option", [[], ["--model.weights", "none"]])
+def test_shards_like_a_run(root, run, bank, network, tmp_path, option):
+    """The bank is that of the same options by hand; random weights, of a seed of the run, come with it, too."""
+    if option:
+        words = ["--data", root / "photos", "--preset", "frozen", "--model", "Timm", *network, *option, "--seed", 3]
+        more = [
+            "--steps",
+            2,
+            "--cross_fit",
+            "false",
+            "--cache",
+            root / "cache",
+            "--progress",
+            "false",
+            "--mode",
+            "gray",
+        ]
+        more += ["--bank.weak", 1, "--bank.strong", 1, "--device", "cpu", "--size", SIDE, "--out", tmp_path / "run"]
+        assert main(["train", *map(str, words + more)]) == 0
+        run = str(tmp_path / "run")
+    words = ["embed", "--data", str(root / "pool-*.tar"), "--shards", str(tmp_path / "b"), "--device", "cpu"]
+    assert main([*words, "--like", run]) == 0
+    shards = Shards(tmp_path / "b")
+    assert (
+        main(["predict", run, "--shards", str(tmp_path / "b"), "-o", str(tmp_path / "x.csv"), "--device", "cpu"]) == 0
+    )
+    assert shards.recipe.shape == (SIDE, SIDE, 1 if option else 3)
+    if not option:
+        whole = Shards(bank)
+        assert shards.recipe == whole.recipe
+        np.testing.assert_array_equal(shards.rows(np.arange(24)), whole.rows(np.arange(24)))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--like", "RUN", "--size", "16"], "--like takes --size from RUN; leave --size out"),
+        (["--like", "RUN", "--model.name=resnet18"], "--like takes --model.name from RUN; leave --model.name out"),
+        (["--like", "nowhere"], "nowhere has no model.json; give the folder of a finished run"),
+        (["--like", "SCRATCH"], "the run has no frozen network, so it cannot use shards; train with the preset frozen"),
+    ],
+)
+def test_like_mistakes(root, run, tmp_path, words, message, capsys):
+    if "SCRATCH" in words:
+        small = "--data digits --labels 20 --preset scratch --model MLP --steps 2 --progress false --device cpu"
+        assert main(["train", *small.split(), "--report", "false", "--out", str(tmp_path / "s")]) == 0
+        capsys.readouterr()
+    places = {"RUN": run, "SCRATCH": str(tmp_path / "s")}
+    command = ["embed", "--data", str(root / "pool"), "--shards", str(tmp_path / "b")]
+    assert main([*command, *(places.get(word, word) for word in words)]) == 2
+    assert message.replace("RUN", run) in capsys.readouterr().err
+    assert main(["embed", "--data", str(root / "pool"), "--like", run]) == 2
+    assert "--like is for --shards" in capsys.readouterr().err
+
+
 def test_abstaining_and_python(run, bank):
     predictor = Predictor.load(run, "cpu")
     rows = list(predict_shards(predictor, Shards(bank), batch_size=5, abstain=1.0, unknown=0.1))

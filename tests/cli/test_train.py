@@ -52,10 +52,10 @@ def test_a_printed_configuration_runs_the_same(run, tmp_path, capsys):
 
 def test_the_folder_is_chosen_if_it_is_not_given(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for number in (1, 2):
-        assert main(f"{DATA} {QUICK} --steps 1 --report false".split()) == 0
-        assert f"run folder: runs/digits-FixMatch-{number}" in capsys.readouterr().out
-        assert (tmp_path / f"runs/digits-FixMatch-{number}/summary.json").is_file()
+    for words, name in (("", "digits-1"), ("--algorithm FixMatch", "digits-FixMatch-1"), ("", "digits-2")):
+        assert main(f"{DATA} {words} {QUICK} --steps 1 --report false".split()) == 0
+        assert f"run folder: runs/{name}\n" in capsys.readouterr().out
+        assert (tmp_path / f"runs/{name}/summary.json").is_file()
 
 
 def test_the_command_line_wins_over_the_configuration(run, capsys):

@@ -123,8 +123,8 @@ def test_the_package_does_not_know_the_paper_and_the_benchmarks():
 def test_the_package_stays_within_its_budget():
     """So that growth is seen: raise a number only with a reason that a user would give (results/layout.md)."""
     lines = sum(len(path.read_text().splitlines()) for path in FILES)
-    assert len(FILES) <= 220, f"{len(FILES)} files"
-    assert lines <= 32_400, f"{lines} lines"
+    assert len(FILES) <= 221, f"{len(FILES)} files"
+    assert lines <= 32_950, f"{lines} lines"
 
 
 def test_no_private_name_crosses_a_module():

@@ -1,5 +1,6 @@
 """An exported file gives the answers of its run, without vcc_infuse, for images of any size."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -156,7 +157,10 @@ def test_a_gray_run_by_the_command(tmp_path, digits, capsys):
         "model.json",
         "model.safetensors",
         "own.onnx",
+        "own.onnx.sha256",
     }
+    digest = hashlib.sha256((tmp_path / "own.onnx").read_bytes()).hexdigest()
+    assert (tmp_path / "own.onnx.sha256").read_text() == f"{digest}  own.onnx\n"
 
 
 def vectors(**options):

@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from vcc_infuse import UserError
-from vcc_infuse.pool_audit import find_doubtful_labels, fit_ridge, judge_labels, leave_one_out, out_of_fold_probs
+from vcc_infuse.pool_audit import find_doubtful_labels, fit_ridge, judge_labels, leave_one_out
 from vcc_infuse.pool_audit.ridge import ridge_scores
 
 
@@ -60,11 +60,10 @@ def test_temperature_and_noise_make_the_labels_most_likely():
     assert loss(left_out.temperature, left_out.noise) == pytest.approx(best, abs=1e-3)
 
 
-@pytest.mark.parametrize("method", ["leave_one_out", "folds"])
-def test_flipped_labels_come_first(method):
+def test_flipped_labels_come_first():
     x, y = blobs(25)
     given = flipped(y, 10)
-    doubts = find_doubtful_labels(x, given, method=method)
+    doubts = find_doubtful_labels(x, given)
     wrong = given != y
     assert wrong[doubts.ranking()[:10]].mean() >= 0.9
     assert roc_auc_score(wrong, doubts.p_wrong) > 0.95
@@ -100,24 +99,13 @@ def test_p_wrong_follows_bayes():
         assert doubts.p_wrong[row] == pytest.approx(1 - joint[label] / sum(joint))
 
 
-def test_out_of_fold_probabilities_do_not_see_their_label():
-    """The features are noise: a model that saw the labels would fit them."""
-    rng = np.random.default_rng(0)
-    y = np.arange(60) % 3
-    probs = out_of_fold_probs(rng.normal(size=(60, 200)), y)
-    assert probs.shape == (60, 3)
-    np.testing.assert_allclose(probs.sum(1), 1)
-    assert probs[np.arange(60), y].mean() < 0.45
-
-
 def test_a_label_alone_in_its_class_is_not_judged():
     x, y = blobs(5)
     x, y = x[:16], y[:16]  # one label of the last class
-    for method in ("leave_one_out", "folds"):
-        doubts = find_doubtful_labels(x, y, method=method)
-        assert doubts.judged.tolist() == [True] * 15 + [False]
-        assert doubts.ranking()[-1] == 15
-        assert np.isnan(doubts.p_wrong[15])
+    doubts = find_doubtful_labels(x, y)
+    assert doubts.judged.tolist() == [True] * 15 + [False]
+    assert doubts.ranking()[-1] == 15
+    assert np.isnan(doubts.p_wrong[15])
     one_each = find_doubtful_labels(x[[0, 5, 10]], [0, 1, 2])
     assert not one_each.judged.any()
 
@@ -136,7 +124,6 @@ def test_all_copies_and_classes_without_labels():
         (lambda: find_doubtful_labels(np.eye(3), [0, 1, -1]), "labels must hold classes from 0, got -1 to 1"),
         (lambda: find_doubtful_labels(np.eye(3), [0, 1, 2], classes=2), "labels must hold classes from 0 to 1"),
         (lambda: find_doubtful_labels(np.eye(2) * np.nan, [0, 1]), "features must be finite"),
-        (lambda: find_doubtful_labels(np.eye(2), [0, 1], method="x"), "method must be one of"),
         (lambda: judge_labels([0, 1], [[2.0, 3.0], [1.0, 0.0]]), "probs must be probabilities"),
     ],
 )

@@ -5,11 +5,13 @@ import pytest
 
 from vcc_infuse import UserError
 from vcc_infuse.pool_audit import (
+    KnownRows,
     Unknown,
     arrays,
     conformal_p,
     find_unknown,
     foreign_clusters,
+    known_share,
     unit_rows,
 )
 from vcc_infuse.pool_audit import unknown as module
@@ -84,6 +86,28 @@ def test_conformal_p_against_a_loop():
     calibration = rng.normal(size=11).round(1)
     by_loop = [(1 + sum(c >= s for c in calibration)) / 12 for s in scores]
     np.testing.assert_allclose(conformal_p(scores, calibration), by_loop)
+
+
+@pytest.mark.parametrize("foreign", [0, 1000])
+@pytest.mark.parametrize("spread", [1.0, 2.0])
+def test_the_known_part_is_found_and_is_all_where_nothing_is_foreign(foreign, spread):
+    """Also where most of the pool is of a class that is more spread out than the others."""
+    estimates = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        centers = 8 * rng.normal(size=(4, 16))
+        scale = np.array([spread, 1.0, 1.0, 1.0])
+
+        def draw(classes, rng=rng, centers=centers, scale=scale):
+            return centers[classes] + scale[classes, None] * rng.normal(size=(len(classes), 16))
+
+        labels = np.repeat([0, 1, 2], 10)
+        known = KnownRows.of(arrays.unit(draw(labels).astype(np.float32)), labels)
+        rows = draw(np.concatenate([np.repeat([0, 1, 2], (800, 100, 100)), np.full(foreign, 3)]))
+        rows = arrays.unit(rows.astype(np.float32))
+        predicted = (rows @ known.means.T).argmax(1)
+        estimates.append(known_share(known.judge(rows).score, predicted, known.own, labels))
+    assert np.mean(estimates) == pytest.approx(1000 / (1000 + foreign), abs=0.08)
 
 
 def test_clusters_of_foreign_rows():

@@ -190,3 +190,12 @@ def test_without_a_test_set_the_table_has_labels_only(folder, tmp_path):
     last = cells.index("share of pseudo labels")
     assert cells[last + 1 : last + 7] == ["owl", "2", "–", "cat", "15", "90.0 %"]
     assert "Without a test set the errors are not known." in cells[1]
+
+
+def test_a_method_without_steps_has_no_curves(tmp_path):
+    folder = make_run(tmp_path / "run")
+    assert "Error and losses" in read([folder], tmp_path / "before.html").text
+    add_to_summary(folder, steps=0)
+    page = read([folder], tmp_path / "after.html").text
+    assert "Error and losses" not in page
+    assert "Training time" not in page

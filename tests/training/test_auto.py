@@ -57,25 +57,28 @@ def test_too_few_labels_to_keep_any_aside(embedded):
 
 def test_a_trial_takes_smaller_images_and_learns(embedded):
     bank = embedded(colored()).dataset.bank
-    bank.encoder.input_size = 128
+    bank.encoder.input_size = 192
     network = auto.trial_network(bank.encoder)
-    assert (network.input_size, bank.encoder.input_size) == (64, 128)
+    assert (network.input_size, bank.encoder.input_size) == (96, 192)
     assert all(weight.requires_grad for weight in network.parameters())
     large = auto.TRIAL_FORWARDS * bank.seconds_per_view()
     assert auto.trial_seconds(bank) == pytest.approx(large / 4, rel=0.5)
     bank.encoder.net.pretrained_cfg["fixed_input_size"] = True
-    assert auto.trial_network(bank.encoder).input_size == 128
+    assert auto.trial_network(bank.encoder).input_size == 192
 
 
 @pytest.mark.parametrize(
-    ("weak", "finetuned", "said"),
+    ("weak", "patience", "finetuned", "said"),
     [
-        (0.4, 0.0, "cross-validated: frozen features work well"),
-        (-1.0, 0.2, "frozen 50 %, fine-tuned 20 % error: --preset finetune may be better here"),
-        (-1.0, 0.45, "frozen 50 %, fine-tuned 45 % error: frozen features work well"),
+        (0.4, 1e9, 0.0, "cross-validated: frozen features work well"),
+        (-1.0, 1e9, 0.2, "frozen 50 %, fine-tuned 20 % error: --preset finetune may be better here"),
+        (-1.0, 1e9, 0.52, "frozen 50 %, fine-tuned 52 % error: frozen features work well"),
+        (-1.0, 0.0, 0.0, "whether --preset finetune is better was not compared: that would take"),
     ],
 )
-def test_a_comparison_is_made_only_where_the_features_are_weak(weak, finetuned, said, tmp_path, monkeypatch, capsys):
+def test_a_comparison_is_made_only_where_the_features_are_weak(
+    weak, patience, finetuned, said, tmp_path, monkeypatch, capsys
+):
     calls = []
 
     def compared(data, config):
@@ -88,9 +91,11 @@ def test_a_comparison_is_made_only_where_the_features_are_weak(weak, finetuned, 
     monkeypatch.setattr(auto, "choose_preset", chosen)
     monkeypatch.setattr(auto, "compare_finetuning", compared)
     monkeypatch.setattr(auto, "WEAK_FEATURES", weak)
+    monkeypatch.setattr(auto, "PATIENCE", patience)
     options = dict(bank=VIEWS, steps=2, batch_size=4, device="cpu", cache=str(tmp_path))
     train(colored(), **options)
     assert said in capsys.readouterr().out
-    assert len(calls) == (weak < 0)
+    compared_once = weak < 0 < patience
+    assert len(calls) == compared_once
     train(colored(), progress=False, **options)
-    assert len(calls) == (weak < 0), "without a screen nobody would read it"
+    assert len(calls) == compared_once, "without a screen nobody would read it"

@@ -7,6 +7,7 @@ import torch
 import vcc_infuse
 from vcc_infuse import Evidence, FixMatch, SSLData
 from vcc_infuse.models import Timm
+from vcc_infuse.training import copies
 from vcc_infuse.training import cross_fit as module
 from vcc_infuse.training.copies import keep_together
 from vcc_infuse.training.hand_out import about_naive
@@ -66,7 +67,9 @@ def test_labels_of_a_group_share_a_fold_of_evidence(short):
     y = np.arange(48) % 2
     groups = np.arange(48) % 2 + 2 * (np.arange(48) // 6)  # of three labels each
     data = SSLData.from_arrays(rng.normal(size=(48, 5)) + y[:, None], y, groups=groups)
-    trainer = vcc_infuse.Trainer(vcc_infuse.Identity(), FixMatch(), Evidence(), steps=8, batch_size=16, progress=False)
+    trainer = vcc_infuse.Trainer(
+        vcc_infuse.Identity(), FixMatch(), Evidence(every=1), steps=8, batch_size=16, progress=False
+    )
     trainer.fit(data)
     fold = trainer.state_.calibrator.out_of_fold.heads.fold
     labels = torch.from_numpy(data.label_groups)
@@ -80,3 +83,16 @@ def test_a_split_that_claims_the_same_is_not_mentioned(naive, said):
     text = about_naive({"naive_error": naive, "grouped_labels": 4, "probe": {"error": 0.3}})
     assert said in text
     assert bool(text) == bool(said)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_many_labels_are_compared_where_faiss_is_installed(monkeypatch, installed):
+    x, y, groups = burst(3)
+    data = SSLData.from_arrays(x, y, classes=("a", "b"))
+    features = np.random.default_rng(0).normal(size=(24, 64)).repeat(3, 0)
+    monkeypatch.setattr(copies, "MOST", 10)
+    monkeypatch.setattr(copies, "has_graph", lambda: installed)
+    found = keep_together(data, features / np.linalg.norm(features, axis=1, keepdims=True)).dataset.groups
+    assert (found is None) == (not installed)
+    if installed:
+        assert ((found[:, None] == found) == (groups[:, None] == groups)).all()

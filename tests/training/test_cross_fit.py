@@ -187,6 +187,16 @@ def test_evidence_moves_the_mix_and_few_labels_hardly_do():
     assert choose_one(good, good, y, (1.0, 1.0)).weight == 1
 
 
+def test_a_probe_near_chance_keeps_the_method_small_in_the_mix():
+    """With as little evidence for either, the method counts for less where its pseudo labels must be wrong."""
+    y = torch.arange(60) % 3
+    weights = []
+    for strength in (2.0, 0.2, -1.0):  # of the evidence in the logits of both
+        method, probe = (noisy_logits(y, strength, seed) for seed in (1, 2))
+        weights.append(choose_mix(method, probe, y, (1.0, 1.0)).weight)
+    assert weights[0] > 1.5 * weights[1] > 1.5 * weights[2]
+
+
 def test_the_scale_is_that_of_temperature_scaling_where_labels_are_many():
     y = torch.arange(3000) % 3
     logits = noisy_logits(y, 1.0, 0) * 5

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from vcc_infuse.cli.main import main
-from vcc_infuse.training.distributed import average_, gather, make_accelerator
+from vcc_infuse.training.distributed import autocast, average_, gather, make_accelerator
 from vcc_infuse.utils.seeding import seed_step
 
 
@@ -45,7 +45,7 @@ def test_a_lost_process_is_one_line_from_every_process(monkeypatch, capsys):
 def test_weights_keep_their_gradient_after_a_forward_pass_without_one():
     """Old versions of torch cache what autocast makes of a weight under no_grad, and the strong view learns nothing."""
     layer = torch.nn.Linear(4, 4)
-    with make_accelerator("bf16", "cpu").autocast():
+    with autocast(make_accelerator("bf16", "cpu")):
         assert not torch.is_autocast_cache_enabled()
         with torch.no_grad():
             layer(torch.ones(2, 4))

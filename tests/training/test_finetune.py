@@ -139,7 +139,7 @@ def test_the_whole_recipe_trains(data):
     summary = trainer.fit(data)
     assert math.isfinite(summary["loss_labeled"])
     assert summary["error"] <= summary["error_probe"] + 0.2
-    assert isinstance(trainer.state_.optimizer.optimizer, torch.optim.AdamW)
+    assert isinstance(trainer.state_.optimizer, torch.optim.AdamW)
 
 
 @pytest.mark.parametrize("method", [FixMatch, Supervised], ids=name)
@@ -232,17 +232,23 @@ def test_warm_up_and_a_selector_that_shortens_the_run(data):
     assert rates == [learning_rate(trainer.config, k, full) for k in range(4)]
 
 
-def test_the_gradient_is_clipped_before_the_step(data):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_gradient_is_clipped_before_the_step(data, scaled):
+    """Of a loss that is scaled for half precision, the gradient itself and not a multiple of it."""
     norms = []
     trainer = prepared(data, resnet(), clip_grad=1e-3, lr=1.0)
+    if scaled:
+        trainer.state_.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
     def look(*_):
         found = [p.grad.flatten() for p in trainer.state_.model.parameters() if p.grad is not None]
         norms.append(torch.cat(found).norm().item())
 
-    trainer.state_.optimizer.optimizer.register_step_pre_hook(look)
+    trainer.state_.optimizer.register_step_pre_hook(look)
     trainer.train_step(0)
     assert norms == pytest.approx([1e-3], rel=1e-2)
+    moved = trainer.state_.model.state_dict()
+    assert all(values.isfinite().all() for values in moved.values())
 
 
 def test_drop_path_acts_in_training_only(data):
@@ -259,7 +265,7 @@ TEACHING = [kind for kind in ALGORITHMS if issubclass(kind, PseudoLabeling) and 
 def gradient(trainer, number=1):
     """The gradient of the step's loss in every trained module, and the pseudo labels."""
     found = []
-    trainer.state_.optimizer.optimizer.register_step_pre_hook(
+    trainer.state_.optimizer.register_step_pre_hook(
         lambda *_: found.append(
             [None if p.grad is None else p.grad.clone() for m in trainer.state_.modules for p in m.parameters()]
         )

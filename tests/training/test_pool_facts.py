@@ -7,8 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from vcc_infuse import AlignedINFUSE, FixMatch, Identity, LinearProbe, SmallConv, SSLData, Trainer
+from vcc_infuse import (
+    ABC,
+    AlignedINFUSE,
+    Balance,
+    Evidence,
+    FixMatch,
+    Identity,
+    LinearProbe,
+    SelfTraining,
+    SmallConv,
+    Softmax,
+    SSLData,
+    Trainer,
+)
 from vcc_infuse.errors import UserError
+from vcc_infuse.selectors.infuse import aligned as aligned_module
 from vcc_infuse.training import pool_facts
 from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights, trusted_labels
 from vcc_infuse.types import Step
@@ -78,6 +92,74 @@ def test_a_selector_that_asks_gets_estimated_shares():
         estimate = trainer.state_.task.pool_shares
         assert (estimate is None) == (shares == "labels")
     torch.testing.assert_close(estimate, estimated_shares(data))
+
+
+@pytest.mark.parametrize("shares", ["auto", "predicted", "estimated"])
+def test_balance_and_evidence_count_against_estimated_shares(shares):
+    data, _ = clustered([200, 60, 20])
+    for method, calibrator in (
+        (ABC(Balance(FixMatch(), shares=shares)), Softmax()),
+        (FixMatch(), Evidence(shares=shares)),
+    ):
+        trainer = Trainer(Identity(), method, calibrator, **FAST)
+        trainer.fit(data)
+        state = trainer.state_
+        scale = state.algorithm.base.scale if isinstance(method, ABC) else state.calibrator.scale
+        if shares == "predicted":
+            assert scale.expected is None
+        else:
+            torch.testing.assert_close(scale.expected, estimated_shares(data))
+
+
+def test_a_selector_keeps_the_shares_of_the_labels_beside_balance(monkeypatch):
+    data, _ = clustered([200, 60, 20])
+    used = []
+    monkeypatch.setattr(aligned_module, "aligned", lambda probs, shares: used.append(shares) or probs)
+    Trainer(Identity(), Balance(FixMatch()), selector=AlignedINFUSE(keep=0.5), **FAST).fit(data)
+    assert all(torch.equal(shares, torch.full((3,), 10.0)) for shares in used)
+    assert used
+
+
+def test_self_training_asks_for_shares_that_leave_out_what_is_foreign():
+    asked = {}
+    for foreign in (0, 300):
+        data, _ = clustered([100, 60, 60, 60, 20], foreign=foreign, labels=15)
+        trainer = Trainer(Identity(), SelfTraining(), progress=False)
+        trainer.fit(data)
+        asked[foreign] = trainer.state_.task.pool_shares
+        torch.testing.assert_close(asked[foreign] / asked[foreign].sum(), estimated_shares(data))
+    assert asked[0].sum() == pytest.approx(1)
+    assert asked[300].sum() == pytest.approx(0.5, abs=0.1)
+    trainer = Trainer(Identity(), SelfTraining(shares="equal"), progress=False)
+    trainer.fit(data)
+    assert trainer.state_.task.pool_shares is None
+
+
+def test_images_have_no_estimate_unless_they_are_asked_for_one():
+    images = np.random.default_rng(0).integers(0, 255, (12, 8, 8, 1)).astype(np.uint8)
+    data = SSLData.from_arrays(images, [0, 1] * 3 + [-1] * 6)
+    trainer = Trainer(SmallConv(), Balance(FixMatch()), **FAST)
+    trainer.fit(data)
+    assert trainer.state_.task.pool_shares is None
+    with pytest.raises(UserError, match="shares estimated needs features of a frozen network"):
+        Trainer(SmallConv(), Balance(FixMatch(), shares="estimated"), **FAST).fit(data)
+
+
+@pytest.mark.parametrize(("labels", "estimated"), [(9, False), (10, True)])
+def test_few_labels_are_no_basis_for_an_estimate(labels, estimated):
+    data, _ = clustered([40, 30, 20], labels=labels)
+    trainer = Trainer(Identity(), Balance(FixMatch()), **FAST)
+    trainer.fit(data)
+    assert (trainer.state_.task.pool_shares is not None) == estimated
+
+
+def test_shares_of_a_large_pool_are_estimated_on_a_part_of_it(monkeypatch):
+    data, _ = clustered([300, 90, 30])
+    whole = estimated_shares(data)
+    monkeypatch.setattr(pool_facts, "MOST", 100)
+    part = estimated_shares(data)
+    assert not torch.equal(part, whole)
+    torch.testing.assert_close(part, whole, atol=0.1, rtol=0)
 
 
 def test_images_without_a_bank_are_refused_in_one_line():

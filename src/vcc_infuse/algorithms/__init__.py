@@ -15,6 +15,7 @@ from .mpl import MPL
 from .pi_model import PiModel
 from .pseudo_label import PseudoLabel
 from .remixmatch import ReMixMatch
+from .self_training import SelfTraining
 from .simmatch import SimMatch
 from .softmatch import SoftMatch
 from .uda import UDA
@@ -23,4 +24,4 @@ from .vat import VAT
 __all__ = ["ABC", "DARP", "DASO", "MPL", "UDA", "VAT", "Adsh", "Algorithm", "Balance", "CoMatch", "Dash", "DebiasPL"]
 __all__ += ["FixMatch", "FlexMatch", "FreeMatch", "FullySupervised", "LabelSpreading", "LinearProbe", "MeanTeacher"]
 __all__ += ["MixMatch", "PiModel", "PseudoLabel", "PseudoLabeling", "ReMixMatch", "SimMatch", "SoftMatch", "Supervised"]
-__all__ += ["Wrapper"]
+__all__ += ["SelfTraining", "Wrapper"]

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..models import Backbone, Classifier
 from ..models.classifier import set_up
 from ..models.linear_probe import probe_on
-from ..types import Losses, Step
+from ..types import Losses, PseudoLabels, Step
 from ..utils.neighbors import nearest_of_all, use_graph
 from ..utils.params import integer, number
 from .base import Algorithm
@@ -38,6 +38,18 @@ class FullySupervised(Supervised):
     all_labels = True
 
 
+class Solution(NamedTuple):
+    """What a method without training steps arrives at.
+
+    Args:
+        model: the classifier.
+        pseudo: what it learned from, (pool,), if it trusts only a part of its labels.
+    """
+
+    model: Classifier
+    pseudo: PseudoLabels | None = None
+
+
 class ClosedForm(Algorithm):
     """A method without training steps: a subclass writes `solve`."""
 
@@ -45,8 +57,18 @@ class ClosedForm(Algorithm):
     needs_pool: ClassVar[bool] = False
     """Whether `solve` looks at the unlabeled pool."""
 
-    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
-        """The classifier, given the model's features of labeled images, their labels, and features of the pool."""
+    def pool_rows(self, rows: np.ndarray, classes: int) -> np.ndarray:
+        """Those of the pool's rows whose features are computed for `solve`: all."""
+        return rows
+
+    def solve(
+        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
+    ) -> Solution:
+        """The classifier, given a model whose head is a linear probe, its features of labeled images, their labels, and
+        features of the pool.
+
+        `shares` are the class shares of the pool, if they were estimated.
+        """
         raise NotImplementedError
 
     def losses(self, step: Step) -> Iterator[Losses]:
@@ -64,10 +86,12 @@ class LinearProbe(ClosedForm):
 
     seed: int = integer(0, 0)
 
-    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+    def solve(
+        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
+    ) -> Solution:
         """The same backbone under the fitted head."""
         probe_on(model.backbone, labeled, y, model.head.out_features, self.seed).copy_to(model.head)
-        return model
+        return Solution(model)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -91,7 +115,9 @@ class LabelSpreading(ClosedForm):
     alpha: float = number(0.2, 0, 1, open_low=True, open_high=True)
     max_iter: int = integer(30)
 
-    def solve(self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor) -> Classifier:
+    def solve(
+        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
+    ) -> Solution:
         """The same backbone, then the vote of neighbors, under a head that passes the votes through."""
         from sklearn.semi_supervised import LabelSpreading as Spreading
 
@@ -101,16 +127,17 @@ class LabelSpreading(ClosedForm):
         near = min(self.n_neighbors, len(rows))
         kernel = neighbor_kernel(rows, near) if use_graph(len(rows)) else "knn"
         spreading = Spreading(kernel, n_neighbors=near, alpha=self.alpha, max_iter=self.max_iter)
+        x = rows.float().numpy() if kernel == "knn" else np.zeros((len(rows), 1), np.float32)  # the graph is the kernel
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "not converged" and divisions by the labels of isolated images
-            spreading.fit(rows.float().numpy(), targets.numpy())
+            spreading.fit(x, targets.numpy())
         spread = torch.from_numpy(spreading.label_distributions_).float().nan_to_num(1 / classes)
         votes = NeighborVotes(model.backbone, rows=len(rows), width=rows.shape[1], classes=classes, n_neighbors=near)
         votes.attach(rows, spread)
         head = nn.Linear(classes, classes)
         nn.init.eye_(head.weight)
         nn.init.zeros_(head.bias)
-        return Classifier(votes, head)
+        return Solution(Classifier(votes, head))
 
 
 def neighbor_kernel(rows: Tensor, count: int) -> Callable[..., Any]:

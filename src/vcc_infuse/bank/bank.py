@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..augment.recipe import read_augment
 from ..augment.views import ImageViews
 from ..data.cache import cache_folder
-from ..data.dataset import Dataset, channel_mean_std
+from ..data.dataset import Dataset, Examples, channel_mean_std
 from ..errors import check_choice, check_integer, check_range
 from ..utils.io import read_json
 from ..utils.progress import Progress
@@ -142,11 +142,20 @@ class Bank:
         self.features = {part: stored.features for part, stored in self.stored.items()}
 
     @classmethod
-    def of_plain_views(cls, source: Dataset, encoder: nn.Module, views: ImageViews, recipe: str) -> Bank:
-        """A bank whose plain views are kept elsewhere, by someone who embeds them under the key `recipe`.
+    def of_views(
+        cls, x: np.ndarray, y: np.ndarray, names: Sequence[str], classes: tuple[str, ...], *, encoder: nn.Module,
+        views: ImageViews, shape: tuple[int, int, int], recipe: str, name: str, slots: tuple[int, int] = (1, 1),
+        groups: np.ndarray | None = None,
+    ) -> Dataset:  # fmt: skip
+        """Data whose views `(rows, views, features)` someone else has embedded, under the key `recipe`.
 
-        It only knows the images and the network, so that a run on these views is saved as one that takes images.
+        Where only the plain view is there, it stands for the others. The bank only knows the network and the shape of
+        the images, so that a run on these views is saved as one that takes images.
         """
+        mean, std = (tuple(values.tolist()) for values in (views.mean, views.std))
+        pictures = np.broadcast_to(np.zeros(1, np.uint8), (len(x), *shape))  # nobody looks at the pixels
+        examples = Examples(pictures, y, names)
+        source = Dataset(examples, None, classes, mean, std, fixed=True, name=name, groups=groups)
         bank = cls.__new__(cls)
         bank.source = source
         bank.encoder = encoder.eval()
@@ -154,7 +163,11 @@ class Bank:
         bank.config = BankConfig()
         bank.seconds = 0.0
         bank.folder = Path(recipe) / "elsewhere"
-        return bank
+        mean, std = channel_mean_std(x[:, 0])
+        if x.shape[1] == 1:
+            x = np.broadcast_to(x, (len(x), 3, x.shape[2]))
+            slots = (1, 1)
+        return replace(source, train=replace(examples, x=x), mean=mean, std=std, slots=slots, bank=bank)
 
     def embed_plain(self, *, progress: bool = True) -> None:
         """Embed the plain views that are missing with the other processes of this run; a linear probe needs no more."""
@@ -175,10 +188,10 @@ class Bank:
 
     # --- what is still to be done, and doing it
 
-    def about(self) -> str:
+    def about(self, *, plain: bool = False) -> str:
         """What it takes on the disk, how many images are to be embedded, and how many an earlier bank had."""
         taken = f", {self.taken:,} taken over from an earlier one" if self.taken else ""
-        return f"bank of {self.megabytes:,.1f} MB with {self.new_images():,} new images{taken}"
+        return f"bank of {self.megabytes:,.1f} MB with {self.new_images(plain=plain):,} new images{taken}"
 
     def jobs(self, rank: int = 0, world: int = 1, *, plain: bool = False) -> Iterator[Job]:
         """What is not embedded of the chunks of process `rank`: of a lazy bank, or if `plain`, only the plain views.
@@ -196,9 +209,9 @@ class Bank:
         """Views that process `rank` has to embed."""
         return sum(job.views for job in self.jobs(rank, world, plain=plain))
 
-    def new_images(self) -> int:
-        """Images that lack a view."""
-        return sum(len(job.rows) for job in self.jobs())
+    def new_images(self, *, plain: bool = False) -> int:
+        """Images that lack a view, or if `plain` the plain one."""
+        return sum(len(job.rows) for job in self.jobs(plain=plain))
 
     @property
     def megabytes(self) -> float:
@@ -298,12 +311,12 @@ class Bank:
             return ForwardOptions.default(self.device, self.config.batch_size)
         return fastest_options(self.encoder, self.plain_batch(storage.CHUNK))
 
-    def seconds_per_view(self) -> float:
-        """Time of a few images of the first chunk in all their views, augmentation included."""
+    def seconds_per_view(self, *, plain: bool = False) -> float:
+        """Time of a few images of the first chunk in all their views, augmentation included, or only the plain one."""
         count = min(2 * self.network.options.batch_size, self.new_images() or storage.CHUNK)
         rows = self.stored["train"].chunk(0)[:count]
         raw = self._raw("train", rows)
-        names = self._names("train")
+        names = ("plain",) if plain else self._names("train")
         times = []
         for _ in range(2):  # the first call warms up
             began = time.perf_counter()

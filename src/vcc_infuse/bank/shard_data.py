@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
-from ..data.dataset import Dataset, Examples, channel_mean_std
+from ..data.dataset import Dataset
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData
 from ..errors import UserError, check_integer
@@ -64,7 +63,7 @@ def _read_labels(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _dataset(shards: Shards, rows: np.ndarray, y: np.ndarray, classes: tuple[str, ...]) -> Dataset:
-    """Rows as views; where only the plain one is embedded, it stands for the others."""
+    """Rows of the bank, with its network."""
     recipe = shards.recipe
     network = network_class(Timm, recipe.model)(**recipe.model)
     gray = recipe.shape[2] == 1
@@ -74,17 +73,8 @@ def _dataset(shards: Shards, rows: np.ndarray, y: np.ndarray, classes: tuple[str
     )  # fmt: skip
     if frozen.recipe.network != recipe.network:
         raise UserError(f"{shards.folder} was embedded by other weights than {recipe.model['weights']} are now")
-    views = frozen.views
-    mean, std = (tuple(values.tolist()) for values in (views.mean, views.std))
-    # Nobody looks at the pixels: the pictures are only there for the shape that the model is to take.
-    pictures = np.broadcast_to(np.zeros(1, np.uint8), (len(rows), *recipe.shape))
-    names = [shards.name(row) for row in rows.tolist()]
-    source = Dataset(Examples(pictures, y, names), None, classes, mean, std, fixed=True, name=shards.folder.name)
-    x = shards.rows(rows)
-    mean, std = channel_mean_std(x[:, 0])
-    slots = (recipe.weak, recipe.strong)
-    if x.shape[1] == 1:
-        x = np.broadcast_to(x, (len(x), 3, x.shape[2]))
-        slots = (1, 1)
-    bank = Bank.of_plain_views(source, frozen.encoder, views, recipe.network)
-    return replace(source, train=replace(source.train, x=x), mean=mean, std=std, slots=slots, bank=bank)
+    return Bank.of_views(
+        shards.rows(rows), y, [shards.name(row) for row in rows.tolist()], classes, encoder=frozen.encoder,
+        views=frozen.views, shape=recipe.shape, recipe=recipe.network, name=shards.folder.name,
+        slots=(recipe.weak, recipe.strong),
+    )  # fmt: skip

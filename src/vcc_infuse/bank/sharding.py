@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -48,7 +50,7 @@ Numbered = tuple[int, Piece]  # the number of a shard, and its images
 def embed_shards(
     data: str,
     out: str | os.PathLike[str],
-    encoder: Timm | Concat | None = None,
+    encoder: Timm | Concat | Frozen | None = None,
     *,
     size: int | None = None,
     mode: Literal["rgb", "gray"] = "rgb",
@@ -71,7 +73,8 @@ def embed_shards(
     Args:
         data: a folder, zip, WebDataset tar or Parquet file, or a pattern of these; a path or an address of fsspec.
         out: a folder of this machine, or one that several machines share.
-        encoder: a pretrained network; EfficientNet-Lite0 if not given.
+        encoder: a pretrained network; EfficientNet-Lite0 if not given. Or what `network_of_run` returns: then size,
+            mode, augment and flip are those of the run.
         size: side of the decoded images; that of the network's input if not given.
         mode: color mode.
         weak: weak views per image, besides the plain one.
@@ -103,8 +106,11 @@ def embed_shards(
         raise UserError(f"{folder} is a file; give a folder for the shards")
     place = resolve_device(device)
     pieces = list_pieces(data, images=images, limits=limits)
-    frozen = frozen_network(encoder or Timm(), size=size, mode=mode, seed=seed, flip=flip, augment=augment)
-    recipe = replace(frozen.recipe, weak=weak, strong=strong)
+    if isinstance(encoder, Frozen):
+        frozen = encoder
+    else:
+        frozen = frozen_network(encoder or Timm(), size=size, mode=mode, flip=flip, augment=augment, seed=seed)
+    recipe = replace(frozen.recipe, weak=weak, strong=strong, seed=seed)
     with only_writer(folder):
         writer = ShardWriter(folder, recipe)
         if todo := writer.missing(pieces):
@@ -141,10 +147,15 @@ def frozen_network(
         encoder, _ = make_encoder(network, shape, seed=seed)
     expects = encoder.preprocessing()
     statistics = (expects.mean, expects.std) if expects else ((0.5,) * shape[2], (0.25,) * shape[2])
-    views = ImageViews(*statistics, flip, augment)
+    return described(encoder, ImageViews(*statistics, flip, augment), shape, seed)
+
+
+def described(encoder: Backbone, views: ImageViews, shape: tuple[int, int, int], seed: int = 0) -> Frozen:
+    """A network that has its weights, with what the bank says of it."""
     model = {name: getattr(encoder, name) for name in ("name", "weights", "input_size")}
     digest = network_digest(encoder, views, shape)
-    return Frozen(encoder, views, ShardRecipe(digest, model, shape, encoder.features, 0, 0, seed, augment, flip))
+    recipe = ShardRecipe(digest, model, shape, encoder.features, 0, 0, seed, views.augment, views.flip)
+    return Frozen(encoder, views, recipe)
 
 
 def fastest(frozen: Frozen, device: torch.device, engine: Engine, images: float, cache: str | None) -> FrozenNetwork:
@@ -300,8 +311,21 @@ class Processes:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> ProcessPoolExecutor:
-        self.pools.append(ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")))
+        context = multiprocessing.get_context("spawn")
+        self.pools.append(ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent))
         return self.pools[-1]
+
+
+def _end_with_parent() -> None:
+    """Otherwise a process waits for pieces for ever, from a parent that was killed, too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _has_died(future: Future[EmbeddedPiece]) -> bool:

@@ -26,14 +26,9 @@ from ..augment.recipe import Augment
 from ..augment.views import ImageViews
 from ..data.sources.remote import Piece
 from ..errors import UserError, check_integer
-from ..utils.io import json_bytes, read_json, reading, write_atomic
+from ..utils.io import json_bytes, lock_file, read_json, reading, write_atomic
 from ..utils.manifest import describe
 from .bank import recipe_digest
-
-try:
-    import fcntl
-except ImportError:  # Windows, where nothing stops a second process
-    fcntl = None  # type: ignore[assignment]
 
 INDEX = "index.json"
 LOCK = ".lock"
@@ -242,11 +237,18 @@ def read_index(folder: Path) -> Index | None:
             return None
         if stored["format"] != FORMAT:
             raise UserError(f"{folder / INDEX} is of another version ({stored['format']}); embed the images again")
+        if stored.pop("sha256") != _seal(stored):
+            raise ValueError("its checksum is another one")
         recipe = ShardRecipe(**{**stored["recipe"], "shape": tuple(stored["recipe"]["shape"])})
         shards, unused = (tuple(Shard(**part) for part in stored[key]) for key in ("shards", "unused"))
         if any(not FILE.fullmatch(part.file) for part in (*shards, *unused)):
             raise ValueError("a shard has a name that none can have")
         return Index(recipe, bool(stored["complete"]), shards, unused)
+
+
+def _seal(index: dict[str, Any]) -> str:
+    """A checksum of the index: a digit that has become another one is still JSON."""
+    return hashlib.sha256(json_bytes(index)).hexdigest()
 
 
 class ShardWriter:
@@ -302,7 +304,8 @@ class ShardWriter:
             listed["shards" if used else "unused"].append(self.shards[number]._replace(start=start)._asdict())
             start += self.shards[number].rows if used else 0
         about = {"format": FORMAT, "complete": wanted is not None, "rows": start, "recipe": asdict(self.recipe)}
-        content = json_bytes({**about, **listed})
+        index = {**about, **listed}
+        content = json_bytes({**index, "sha256": _seal(index)})
         write_atomic(self.folder / INDEX, lambda temporary: temporary.write_bytes(content))
         self._due = time.monotonic() + max(SAVE, SHARE * (time.monotonic() - began))
 
@@ -313,8 +316,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "a") as handle:
         try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle.fileno())
         except BlockingIOError as fault:
             raise UserError(f"{folder} is being written by another process; wait until it ends") from fault
         yield

@@ -86,6 +86,9 @@ class StoredViews:
         The views of a chunk are drawn together, so that all of it is made again; those of a lazy bank row by row.
         """
         chunks = range(-(-len(self.features) // CHUNK))
+        if not self.lazy and (lost := sum(self._lost(self.chunk(number)) for number in chunks)):
+            what = f"{lost} rows of the bank {self.folder} have lost their marks and are embedded again"
+            warnings.warn(f"{what}, in views that are drawn anew", stacklevel=2)
         damaged = {number: rows for number in chunks if len(rows := self._damaged(self.chunk(number)))}
         for number, rows in damaged.items():
             forgotten = rows if self.lazy else self.chunk(number)
@@ -101,6 +104,11 @@ class StoredViews:
         marks = self.marks.array[rows]
         written = marks > 0
         return np.asarray(rows[written][~intact(self.features, rows[written], marks[written])])
+
+    def _lost(self, rows: np.ndarray) -> int:
+        """How many rows of a chunk have views, but no mark, unlike others of it."""
+        unmarked = rows[self.marks.array[rows] == 0]
+        return int(self.features[unmarked].any((1, 2)).sum()) if 0 < len(unmarked) < len(rows) else 0
 
     def _repeat_plain(self, rows: np.ndarray) -> None:
         """Where a process was killed between the views and their mark."""

@@ -18,6 +18,8 @@ from ..data.cache import cache_folder
 from ..data.split import from_given_labels
 from ..data.ssl_data import SSLData, load, network_size
 from ..errors import UserError, option_prefix
+from ..inference.predictor import Predictor
+from ..inference.shards import network_of_run
 from ..models import Concat, Timm
 from ..models.concat import network_class
 from ..training.interrupt import Interrupted
@@ -25,6 +27,7 @@ from ..utils.device import resolve_device
 from ..utils.progress import duration
 from .parser import Parser, add_device, add_limits, integer, limits_of, one_of
 
+OF_A_RUN = ("--model.name", "--model.weights", "--model.input_size", "--size", "--mode", "--flip", "--augment")
 ABOUT = """Embed every image by a frozen pretrained network, in one plain, a few weak and several strong views. Training
 with --preset frozen and the same options finds the bank in the cache and takes seconds. An interrupted command
 continues where it was. After photos were added, moved or removed, only new ones are embedded."""
@@ -72,6 +75,8 @@ def read(argv: Sequence[str]) -> Namespace:
                         "--shards also .tar and .parquet files, patterns, and addresses such as s3://…")  # fmt: skip
     parser.add_argument("--shards", metavar="BANK", help="write a sharded bank to this folder, not to the cache: of "
                         "any number of images, by default in their plain view; see docs/cluster.md")  # fmt: skip
+    parser.add_argument("--like", metavar="RUN", help="with --shards: network, size, colors and views of a finished "
+                        "run with --preset frozen")  # fmt: skip
     parser.add_argument("--shard_images", type=integer(), default=IMAGES, metavar="N",
                         help="images of a folder or zip that make one shard (%(default)s)")  # fmt: skip
     parser.add_argument("--root", help="folder with the files of a named source")
@@ -104,7 +109,14 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--backend", **one_of("here", "ray"), default="here", help="where to compute (here)")
     parser.add_argument("--workers", type=integer(), help="processes of a local Ray cluster (all cores); with --shards "
                         "also without Ray (only this one)")  # fmt: skip
-    return parser.read(argv)
+    options = parser.read(argv)
+    given = [word.partition("=")[0] for word in argv]
+    for name in OF_A_RUN if options.like is not None else ():
+        if name in given:
+            raise UserError(f"--like takes {name} from {options.like}; leave {name} out")
+    if options.like is not None and options.shards is None:
+        raise UserError("--like is for --shards; `vcc-infuse train --config RUN/config.yaml` makes a bank of its own")
+    return options
 
 
 def side(text: str) -> int | str:
@@ -125,9 +137,10 @@ def write_shards(options: Namespace) -> None:
         if vars(options)[name]:
             raise UserError(f"--{name} has no meaning with --shards; leave it out")
     began = time.perf_counter()
+    network = network_of(options) if options.like is None else network_of_run(Predictor.load(options.like, "cpu"))
     try:
         shards = embed_shards(
-            options.data, options.shards, network_of(options), size=options.size,
+            options.data, options.shards, network, size=options.size,
             mode="gray" if options.mode == "gray" else "rgb", weak=vars(options)["bank.weak"] or 0,
             strong=vars(options)["bank.strong"] or 0, augment=options.augment, flip=options.flip != "false",
             seed=options.seed, images=options.shard_images, backend=options.backend, workers=options.workers,
@@ -163,13 +176,7 @@ def make_bank(options: Namespace) -> Bank:
     with option_prefix("model"):
         encoder, _ = make_encoder(network, dataset.shape, seed=options.seed)
     return open_bank(
-        data,
-        encoder,
-        config,
-        cache=options.cache,
-        device=options.device,
-        engine=options.engine,
-        seed=options.seed,
+        data, encoder, config, cache=options.cache, device=options.device, engine=options.engine, seed=options.seed
     )
 
 

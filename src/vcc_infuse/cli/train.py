@@ -72,13 +72,14 @@ def run(argv: Sequence[str]) -> None:
 def config_of(asked: TrainWords) -> RunConfig:
     """The run that was asked for: the one to continue, or a new one.
 
-    If no folder is named, it is runs/<data>-<algorithm>-<number> with the first number that is free.
+    If no folder is named, it is runs/<data>-<algorithm, if named>-<number> with the first number that is free.
     """
     options = asked.options
     if asked.resume is not None:
         return resumed_config(asked.resume, options, force=asked.force, trust_code=asked.trust_code)
-    method = str((options.get("algorithm") or {}).get("class_path", "FixMatch")).rpartition(".")[2]
-    stem = f"runs/{Path(options.get('data', 'digits')).stem}-{method}"
+    stem = f"runs/{Path(options.get('data', 'digits')).stem}"
+    if method := (options.get("algorithm") or {}).get("class_path"):
+        stem += f"-{method.rpartition('.')[2]}"
     free = (folder for folder in (f"{stem}-{number}" for number in count(1)) if not Path(folder).exists())
     return RunConfig.from_options({**options, "out": options.get("out") or next(free)})
 

@@ -33,7 +33,7 @@ TEXTS = {
     "preset": "auto (frozen or scratch, whichever fits the data), frozen (a head on embedded views, in minutes), "
     "finetune (all layers of a pretrained network), scratch (a small network), paper (2^20 steps, Wide ResNet), "
     "usb (pretrained ViT) (auto)",
-    "algorithm": "the semi-supervised method (FixMatch; on a bank, with no calibrator named, Balance of FreeMatch)",
+    "algorithm": "the semi-supervised method (FixMatch; on a bank, with no calibrator named, SelfTraining)",
     "calibrator": "how far a pseudo label is trusted (Softmax)",
     "selector": "the unlabeled images to train on (all)",
     "model": "the network (by the preset)",

@@ -2,6 +2,6 @@
 
 from .export import export_model
 from .predictor import Predictor
-from .shards import predict_shards
+from .shards import network_of_run, predict_shards
 
-__all__ = ["Predictor", "export_model", "predict_shards"]
+__all__ = ["Predictor", "export_model", "network_of_run", "predict_shards"]

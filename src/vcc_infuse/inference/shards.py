@@ -4,28 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 from ..augment.views import BankViews, ImageViews
+from ..bank.sharding import Frozen, described
 from ..bank.shards import Shards, network_digest
 from ..errors import UserError, check_integer, check_range
 from ..models import Classifier
-from ..models.backbone import Embedded
+from ..models.backbone import Backbone, Embedded
 from .known import check_unknown
 from .predictor import Prediction, Predictor
 
 
+def network_of_run(predictor: Predictor) -> Frozen:
+    """The frozen network of a run with the size and colors of its images, for `embed_shards`.
+
+    >>> embed_shards("photos", "bank", network_of_run(Predictor.load("runs/x")))  # doctest: +SKIP
+    """
+    backbone, views = _frozen(predictor)
+    height, width, channels = predictor.shape
+    if height != width:
+        raise UserError(f"the run takes images of {height}×{width} pixels, and shards need a square; train with --size")
+    return described(cast(Backbone, backbone.encoder.cpu()), views, (height, width, channels))
+
+
+def _frozen(predictor: Predictor) -> tuple[Embedded, ImageViews]:
+    """The frozen network of a run, and what makes images its input."""
+    backbone, views = predictor.model.backbone, predictor.views
+    if not isinstance(backbone, Embedded) or not isinstance(views, ImageViews):
+        raise UserError("the run has no frozen network, so it cannot use shards; train with the preset frozen")
+    if predictor.ranges:
+        raise UserError("the run scales images of more than 8 bits by values of its own, which shards do not know; "
+                        "give it the images themselves")  # fmt: skip
+    return backbone, views
+
+
 def on_shards(predictor: Predictor, shards: Shards) -> Predictor:
     """The part of a model that takes features; shards of another network, or of other images, are refused."""
-    backbone = predictor.model.backbone
-    if not isinstance(backbone, Embedded) or not isinstance(predictor.views, ImageViews):
-        raise UserError("the run has no frozen network, so it cannot use shards; train with the preset frozen")
-    if network_digest(backbone.encoder, predictor.views, predictor.shape) != shards.recipe.network:
+    backbone, images = _frozen(predictor)
+    if network_digest(backbone.encoder, images, predictor.shape) != shards.recipe.network:
         options = ("name", "weights", "input_size")
         ours = {name: getattr(backbone.encoder, name, None) for name in options} | {"size": predictor.shape[0]}
         theirs = shards.recipe.model | {"size": shards.recipe.shape[0]}
         pairs = [" ".join(f"{name} {value}" for name, value in network.items()) for network in (theirs, ours)]
         problem = f"{shards.folder} was embedded by another network ({pairs[0]}) than the run's ({pairs[1]})"
-        raise UserError(f"{problem}; embed with --size and the --model options of the run")
+        raise UserError(f"{problem}; embed with --like and the folder of the run")
     views = BankViews(
         tuple(backbone.mean.tolist()), tuple(backbone.std.tolist()), (shards.recipe.weak, shards.recipe.strong)
     )

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from scipy.special import betaincinv
 
 from .classification import Values, correctness, unit
 
@@ -52,7 +51,9 @@ def at_cut(confidence: Values, correct: Values, cut: float) -> Cut:
     if not answered:
         return Cut(cut, 0, 0.0, float("nan"), 0.0, 1.0)
     wrong = round(float((1 - kept).sum()))
-    # The interval of Clopper and Pearson, without scipy.stats, which takes a second to import.
+    # The interval of Clopper and Pearson. Here, because it takes a while to import, and scipy.stats a second.
+    from scipy.special import betaincinv
+
     low = float(betaincinv(wrong, answered - wrong + 1, 0.025)) if wrong else 0.0
     high = float(betaincinv(wrong + 1, answered - wrong, 0.975)) if wrong < answered else 1.0
     return Cut(cut, answered, answered / len(scores), wrong / answered, low, high)

@@ -48,7 +48,7 @@ def fit_probe(features: Tensor, y: Tensor, classes: int, seed: int = 0) -> Probe
     return _fit(x.tobytes(), y.cpu().long().numpy().tobytes(), x.shape[1], classes, seed)
 
 
-@lru_cache(maxsize=1)  # the methods of a table start at the same probe, one after the other
+@lru_cache(maxsize=2)  # the methods of a table start at the same probe; SelfTraining has one more, scaled otherwise
 def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) -> Probe:
     features = np.frombuffer(x_bytes).reshape(-1, width)
     y = np.frombuffer(y_bytes, np.int64)
@@ -60,13 +60,29 @@ def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) ->
         strength = FALLBACK if validated is None else validated.strength
         error = None if validated is None else float(validated.wrong.mean())
         fitted = _regression(strength).fit(rows, y)
-    weight = fitted.coef_
-    bias = fitted.intercept_
-    if len(weight) == 1:  # with two classes scikit-learn keeps the row of the second: each class gets its half
-        weight = np.concatenate([-weight, weight]) / 2
-        bias = np.concatenate([-bias, bias]) / 2
+    weight, bias = _rows_of_classes(fitted)
     weight = weight @ basis / length
     return Probe(torch.from_numpy(weight).float(), torch.from_numpy(bias - weight @ mean).float(), strength, error)
+
+
+def logistic_regression(
+    rows: np.ndarray, y: np.ndarray, strength: float, weights: np.ndarray, iterations: int = 100
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a logistic regression on weighted rows as they are, every class present."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=UserWarning)  # not converged: the next round starts over anyway
+        fitted = _regression(strength).set_params(max_iter=iterations).fit(rows, y, weights)
+    weight, bias = _rows_of_classes(fitted)
+    return torch.from_numpy(weight).float(), torch.from_numpy(bias).float()
+
+
+def _rows_of_classes(fitted: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Weight and bias. With two classes scikit-learn keeps the row of the second: each class gets its half."""
+    weight = fitted.coef_
+    bias = fitted.intercept_
+    if len(weight) > 1:
+        return weight, bias
+    return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
 
 
 def _reduced(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:

@@ -101,11 +101,22 @@ def unit_rows(features: Any, reference: Any = None) -> np.ndarray:
 
 
 def main_directions(rows: np.ndarray, count: int) -> np.ndarray:
-    """An orthonormal basis of the directions in which rows of unit length differ most, of shape (width, count)."""
+    """An orthonormal basis of the directions in which rows of unit length differ most, the last column of the most.
+
+    Args:
+        rows: of shape (rows, width).
+        count: of directions; at most one per row and one per dimension are found.
+
+    Returns:
+        An array of shape (width, directions).
+    """
     from scipy.linalg import eigh  # here, because it takes a while to import
 
     sample = unit(rows[:: -(-len(rows) // SAMPLE)])
     width = sample.shape[1]
+    if len(sample) < width:  # a few labels: the whole of width² products would take most of a second
+        directions = np.linalg.svd(sample, full_matrices=False)[2][:count]
+        return np.ascontiguousarray(directions[::-1].T)
     _, basis = eigh(sample.T @ sample, subset_by_index=[max(width - count, 0), width - 1])
     return np.asarray(basis)
 

@@ -17,7 +17,7 @@ from .duplicates import conflicting_labels, find_duplicates
 from .ridge import fit_ridge, leave_one_out
 from .shares import ClassShares, estimate_shares
 from .suggest import choose_strategy, suggest_labels
-from .unknown import ALPHA, KnownRows, Unknown, block_for, foreign_clusters
+from .unknown import ALPHA, KnownRows, Unknown, block_for, foreign_clusters, known_share
 
 DOUBT = 0.5  # probability of a wrong label from which on it is listed
 
@@ -125,6 +125,7 @@ class Audit:
         curve: how the error falls with labels.
         images: what was looked at.
         alpha: p-value up to which an image counts as unknown.
+        foreign_share: the part of the pool that seems to be of no class, as far as the labels tell.
     """
 
     issues: tuple[Issue, ...]
@@ -132,6 +133,7 @@ class Audit:
     curve: LearningCurve
     images: AuditedImages
     alpha: float
+    foreign_share: float = 0.0
 
     def of(self, issue: str) -> list[Issue]:
         """The lines of one issue."""
@@ -150,6 +152,8 @@ class Audit:
         unknown += f"give up to {self.alpha * judged:,.0f})"
         if 1 / (labels + 1) > self.alpha:
             unknown = f"unknown: {labels} labels are too few for p ≤ {self.alpha:g}; it takes {1 / self.alpha - 1:.0f}"
+        if self.foreign_share:
+            unknown += f"; about {self.foreign_share:.0%} of the pool seem to be of no class"
         copies = self.of("duplicate")
         return [
             unknown,
@@ -186,14 +190,16 @@ def audit_images(images: AuditedImages, *, alpha: float = ALPHA, count: int = 20
     known, labels = images.labeled()
     pool = images.rows("pool")
     others = images.rows("pool", "test", "validation")
-    unknown = KnownRows.of(known, labels).judge(images.features[others])
+    base = KnownRows.of(known, labels)
+    unknown = base.judge(images.features[others])
+    probs = fit_ridge(known, labels, len(images.classes)).probs(images.features[pool])
     found = [*_unknown(images, others, unknown, alpha), *_duplicates(images), *_doubtful(images)]
     if len(pool) and count:
-        foreign = others[unknown.p <= alpha]
-        useful = next_labels(images, count, foreign)
+        useful = next_labels(images, count, others[unknown.p <= alpha])
         found += [Issue(line.file, "next_to_label", line.score, "", line.reason) for line in useful]
     curve = learning_curve(known, labels, classes=len(images.classes))
-    return Audit(tuple(found), _shares(images), curve, images, alpha)
+    foreign = 1 - known_share(unknown.score[np.isin(others, pool)], probs.argmax(1), base.own, labels)
+    return Audit(tuple(found), _shares(images, probs), curve, images, alpha, foreign)
 
 
 def next_labels(images: AuditedImages, count: int, foreign: Any = None) -> list[NextLabel]:
@@ -271,11 +277,9 @@ def _doubtful(images: AuditedImages) -> list[Issue]:
     return lines
 
 
-def _shares(images: AuditedImages) -> ClassShares | None:
-    pool = images.rows("pool")
-    if not len(pool):
+def _shares(images: AuditedImages, probs: np.ndarray) -> ClassShares | None:
+    """Class shares of the pool, given the probabilities of a head on the labels; None without a pool."""
+    if not len(probs):
         return None
     known, labels = images.labeled()
-    classes = len(images.classes)
-    probs = fit_ridge(known, labels, classes).probs(images.features[pool])
-    return estimate_shares(probs, leave_one_out(known, labels, classes).probs(), labels)
+    return estimate_shares(probs, leave_one_out(known, labels, len(images.classes)).probs(), labels)

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
-from ..errors import UserError, check_choice, check_integer
-from ..models.linear_probe import fit_probe
-from .arrays import check_classes, check_features, check_labels, check_probs, unit
+from ..errors import UserError, check_choice
+from .arrays import check_classes, check_features, check_labels, check_probs
 from .ridge import leave_one_out
-
-Method = Literal["leave_one_out", "folds"]
 
 
 @dataclass(frozen=True)
@@ -42,17 +38,13 @@ class DoubtfulLabels:
         return np.lexsort((getattr(self, by), ~self.judged))
 
 
-def find_doubtful_labels(
-    features: Any, labels: Any, *, classes: int | None = None, method: Method = "leave_one_out", seed: int = 0
-) -> DoubtfulLabels:
-    """Judge each label by the others.
+def find_doubtful_labels(features: Any, labels: Any, *, classes: int | None = None) -> DoubtfulLabels:
+    """Judge each label by a ridge head that was fitted to all others.
 
     Args:
         features: of the labeled images, of shape (rows, width), as `unit_rows` makes them.
         labels: of shape (rows,), from 0.
         classes: by default one more than the largest label.
-        method: `leave_one_out` is exact for a ridge head, `folds` is logistic regression on five folds.
-        seed: of the folds.
 
     >>> features = [[1.0, 0.0], [0.9, 0.1], [1.0, 0.1], [0.0, 1.0], [0.1, 0.9], [0.1, 1.0], [0.0, 0.9]]
     >>> doubts = find_doubtful_labels(features, [0, 0, 0, 1, 1, 1, 0])
@@ -63,8 +55,6 @@ def find_doubtful_labels(
     given = check_labels("labels", labels, len(rows), classes=classes)
     number = check_classes(given, classes)
     _check_two_classes(given)
-    if check_choice("method", method, ("leave_one_out", "folds")) == "folds":
-        return judge_labels(given, out_of_fold_probs(rows, given, classes=number, seed=seed))
     left_out = leave_one_out(rows, given, number)
     return judge_labels(given, left_out.probs(), noise=left_out.noise)
 
@@ -88,34 +78,6 @@ def judge_labels(labels: Any, probs: Any, *, noise: float | None = None) -> Doub
     wrong = np.where(judged, _p_wrong(confidence, share, rows.shape[1]), np.nan)
     margin = (confidence - others.max(1) + 1) / 2
     return DoubtfulLabels(confidence, margin, rows.argmax(1), wrong, judged, share)
-
-
-def out_of_fold_probs(features: Any, labels: Any, *, classes: int | None = None, folds: int = 5, seed: int = 0) -> Any:
-    """Probabilities by logistic regression on the other folds, of shape (rows, classes).
-
-    The regularization is the probe's. A class with fewer labels than folds is missing from some of them.
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import KFold, StratifiedKFold
-
-    rows = unit(check_features("features", features))
-    given = check_labels("labels", labels, len(rows), classes=classes)
-    number = check_classes(given, classes)
-    _check_two_classes(given)
-    counts = np.bincount(given)
-    splits = min(check_integer("folds", folds, 2), int(counts.max()), len(rows))
-    _, compact = np.unique(given, return_inverse=True)
-    probe = fit_probe(torch.from_numpy(rows), torch.from_numpy(compact), int(compact.max()) + 1, seed)
-    length = float(np.sqrt(np.square(rows - rows.mean(0)).sum(1).mean())) or 1.0
-    probs = np.zeros((len(rows), number))
-    kind = StratifiedKFold if counts[counts > 0].min() >= splits else KFold
-    for train, test in kind(splits, shuffle=True, random_state=seed).split(rows, given):
-        if len(np.unique(given[train])) < 2:
-            probs[test, given[train[0]]] = 1
-            continue
-        model = LogisticRegression(C=probe.strength, max_iter=1000).fit(rows[train] / length, given[train])
-        probs[np.ix_(test, model.classes_)] = model.predict_proba(rows[test] / length)
-    return probs
 
 
 def _check_two_classes(labels: np.ndarray) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_softmax, softmax
 
 from .arrays import blocks, unit
 
@@ -36,7 +35,7 @@ class LeaveOneOut(NamedTuple):
 
     def probs(self) -> np.ndarray:
         """Calibrated probabilities of shape (rows, classes)."""
-        return np.asarray(softmax(self.scores / self.temperature, axis=1))
+        return _softmax(self.scores / self.temperature)
 
 
 class RidgeHead(NamedTuple):
@@ -55,7 +54,7 @@ class RidgeHead(NamedTuple):
 
     def probs(self, features: np.ndarray) -> np.ndarray:
         """Calibrated probabilities of shape (rows, classes)."""
-        return np.asarray(softmax(self.scores(features) / self.temperature, axis=1))
+        return _softmax(self.scores(features) / self.temperature)
 
 
 class _Decomposed(NamedTuple):
@@ -165,6 +164,14 @@ def _calibrate(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float, fl
     return best
 
 
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    from scipy.special import softmax
+
+    return np.asarray(softmax(scores, axis=1))
+
+
 def _loss(scores: np.ndarray, labels: np.ndarray, temperature: float, noise: float) -> float:
+    from scipy.special import log_softmax
+
     own = np.exp(log_softmax(scores / temperature, axis=1)[np.arange(len(labels)), labels])
     return -float(np.log((1 - noise) * own + noise / scores.shape[1] + 1e-12).mean())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -55,6 +56,7 @@ def suggest_labels(
     strategy: Strategy = "auto",
     copy_threshold: float = COSINE,
     seed: int = 0,
+    groups: PoolGroups | None = None,
 ) -> Suggestions:
     """Suggest what to label next, from no label on.
 
@@ -70,6 +72,7 @@ def suggest_labels(
             with many rows between two classes and few labels; `auto` is coverage up to four labels per class.
         copy_threshold: no two suggestions, and no suggestion and a label, have a cosine above it.
         seed: of k-means.
+        groups: of these features, where the same pool is asked about again and again; they have a seed of their own.
 
     >>> features = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0], [0.2, 1.0]]
     >>> suggest_labels(features, count=1).reasons
@@ -80,15 +83,18 @@ def suggest_labels(
     open_rows = _candidates(given, candidates)
     wanted = min(check_integer("count", count), len(open_rows))
     check_range("copy_threshold", copy_threshold, -1, 1)
+    groups = PoolGroups(rows, seed=seed) if groups is None else groups
+    if len(groups.rows) != len(rows):
+        raise UserError(f"groups must be those of features, of {len(rows)} rows, got {len(groups.rows)}")
     if choose_strategy(given, strategy, classes, probs) == "coverage":
-        groups = _Groups(rows, given, open_rows, np.ones(len(rows)), wanted, seed)
-        found = groups.choose(wanted, copy_threshold, lambda group: (groups.covered[group], -groups.worth[group]))
+        offer = _Offer(rows, given, open_rows, np.ones(len(rows)), wanted, groups)
+        found = offer.choose(wanted, copy_threshold, lambda group: (offer.covered[group], -offer.worth[group]))
         return Suggestions(*_columns(found, [one.reason() for one in found], len(rows)), "coverage")
     predicted = _predict(rows, given) if probs is None else check_probs("probs", probs)
     if len(predicted) != len(rows):
         raise UserError(f"probs must have one row per row of features, {len(rows)}, got {len(predicted)}")
-    groups = _Groups(rows, given, open_rows, 1 - _margin(predicted), wanted, seed)
-    found = groups.choose(wanted, copy_threshold, lambda group: -groups.worth[group] / (1 + groups.covered[group]))
+    offer = _Offer(rows, given, open_rows, 1 - _margin(predicted), wanted, groups)
+    found = offer.choose(wanted, copy_threshold, lambda group: -offer.worth[group] / (1 + offer.covered[group]))
     reasons = [_reason(predicted[one.row], names, one.size) for one in found]
     return Suggestions(*_columns(found, reasons, len(rows)), "margin")
 
@@ -139,7 +145,51 @@ def _columns(found: list[_Found], reasons: list[str], rows: int) -> tuple[np.nda
     return np.array([one.row for one in found], np.int64), tuple(reasons), scores
 
 
-class _Groups:
+class PoolGroups:
+    """Groups of similar rows, as many as are asked for. What does not depend on their number is computed once.
+
+    Args:
+        features: of the pool, of shape (rows, width), as `unit_rows` makes them.
+        seed: of k-means.
+
+    >>> PoolGroups([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]).assigned(2)
+    array([0, 0, 1], dtype=int32)
+    """
+
+    def __init__(self, features: Any, *, seed: int = 0) -> None:
+        self.rows = np.asarray(features)
+        self.seed = seed
+        self._last: tuple[int, np.ndarray] | None = None
+
+    def assigned(self, number: int) -> np.ndarray:
+        """The group of each row, by k-means on at most `FIT_ROWS` of them; the same as before for the same number."""
+        if self._last is None or self._last[0] != number:
+            self._last = (number, self._assign(number))
+        return self._last[1]
+
+    @cached_property
+    def _basis(self) -> np.ndarray:
+        width = self.rows.shape[1]
+        return main_directions(self.rows, DIRECTIONS) if width > DIRECTIONS else np.eye(width, dtype=np.float32)
+
+    @cached_property
+    def _sample(self) -> np.ndarray:
+        return np.asarray(unit(self.rows[:: -(-len(self.rows) // FIT_ROWS)]) @ self._basis)
+
+    def _assign(self, number: int) -> np.ndarray:
+        from sklearn.cluster import KMeans  # here, because it takes a second to import
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: some stay empty
+            fitted = KMeans(number, random_state=self.seed).fit(self._sample)
+        if len(self._sample) == len(self.rows):
+            return np.asarray(fitted.labels_)
+        parts = blocks(len(self.rows))
+        return np.concatenate([fitted.predict(unit(self.rows[part]) @ self._basis) for part in parts])
+
+
+class _Offer:
     """As many groups of similar rows as there will be labels, as TypiClust makes them (Hacohen et al., 2022).
 
     Attributes:
@@ -149,11 +199,17 @@ class _Groups:
     """
 
     def __init__(
-        self, rows: np.ndarray, labels: np.ndarray, open_rows: np.ndarray, worth: np.ndarray, count: int, seed: int
+        self,
+        rows: np.ndarray,
+        labels: np.ndarray,
+        open_rows: np.ndarray,
+        worth: np.ndarray,
+        count: int,
+        groups: PoolGroups,
     ) -> None:
         labeled = np.flatnonzero(labels >= 0)
         number = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
-        assigned = _assign(rows, number, seed)
+        assigned = groups.assigned(number)
         self.rows = rows
         self.taken = unit(rows[labeled])
         self.sizes = np.bincount(assigned, minlength=number)
@@ -178,21 +234,6 @@ class _Groups:
             self.taken = np.vstack([self.taken, unit(self.rows[row : row + 1])])
             self.covered[group] += 1
         return found
-
-
-def _assign(rows: np.ndarray, clusters: int, seed: int) -> np.ndarray:
-    """The cluster of each row, by k-means on at most `FIT_ROWS` of them."""
-    from sklearn.cluster import KMeans  # here, because it takes a second to import
-    from sklearn.exceptions import ConvergenceWarning
-
-    basis = main_directions(rows, DIRECTIONS) if rows.shape[1] > DIRECTIONS else np.eye(rows.shape[1], dtype=np.float32)
-    sample = unit(rows[:: -(-len(rows) // FIT_ROWS)]) @ basis
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: some stay empty
-        fitted = KMeans(clusters, random_state=seed).fit(sample)
-    if len(sample) == len(rows):
-        return np.asarray(fitted.labels_)
-    return np.concatenate([fitted.predict(unit(rows[part]) @ basis) for part in blocks(len(rows))])
 
 
 def _typical_first(rows: np.ndarray, members: np.ndarray) -> list[int]:

@@ -17,6 +17,8 @@ NEIGHBORS = 3
 ALPHA = 0.05
 TIE = 1e-6  # a difference between distances that rounding may make
 MOST = 2000  # foreign rows that are clustered: the most foreign ones
+HALF = 0.5  # p-value above which rows of known classes lie half of the time, and foreign ones hardly ever
+SIGN = 1.64  # standard errors that the known part must lie below all: few labels let any pool seem partly foreign
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,37 @@ def find_unknown(features: Any, labeled: Any, labels: Any = None, *, neighbors: 
     return KnownRows.of(base, given, neighbors=neighbors).judge(rows)
 
 
+def known_share(score: np.ndarray, predicted: np.ndarray, own: np.ndarray, labels: np.ndarray) -> float:
+    """The part of rows that is of known classes, by how unusual their scores are; 1 if less could be chance.
+
+    Among rows of known classes about half have a p-value above a half, among foreign ones hardly any (Storey, 2002).
+    Rows are compared with labels of their own predicted class: classes that are spread out have higher scores, and the
+    pool may have many of them.
+
+    Args:
+        score: of the rows, (rows,); see `Unknown`.
+        predicted: their predicted classes, (rows,).
+        own: scores of the labels by the others, (labels,); see `KnownRows`.
+        labels: their classes, (labels,).
+
+    >>> score = np.array([9.0] * 6 + [0.1, 0.2, 0.6, 0.8])
+    >>> known_share(score, np.zeros(10, int), np.linspace(0.05, 0.95, 19), np.zeros(19, int))
+    0.4
+    """
+    above = 0.0
+    expected = 0.0
+    variance = 0.0
+    for label in np.unique(labels):
+        calibration = own[labels == label]
+        members = score[predicted == label]
+        possible = np.arange(1, len(calibration) + 2) / (len(calibration) + 1)  # p-values, equally likely
+        above += float((conformal_p(members - TIE, calibration) > HALF).sum())
+        expected += float((possible > HALF).mean()) * len(members)
+        variance += len(members) ** 2 / (4 * (len(calibration) + 2))  # of a median of so few labels
+    below = expected - above
+    return 1.0 if below <= SIGN * variance**0.5 else above / expected
+
+
 def conformal_p(scores: Any, calibration: Any) -> np.ndarray:
     """The share of calibration scores, and the score itself, that are at least as large: (1 + #{c ≥ s}) / (n + 1).
 
@@ -207,14 +240,15 @@ def _to_means_left_out(labeled: np.ndarray, sums: np.ndarray, labels: np.ndarray
 
 def _cluster(vectors: np.ndarray, most: int, seed: int) -> np.ndarray:
     from sklearn.cluster import KMeans
-    from sklearn.metrics import silhouette_score
+    from sklearn.metrics import pairwise_distances, silhouette_score
 
     best = np.zeros(len(vectors), int)
     highest = 0.0
     distinct = len(np.unique(vectors.round(5), axis=0))
+    between = pairwise_distances(vectors)
     for number in range(2, min(most, distinct - 1) + 1):
         assigned = KMeans(number, n_init=4, random_state=seed).fit_predict(vectors)
-        score = float(silhouette_score(vectors, assigned))
+        score = float(silhouette_score(between, assigned, metric="precomputed"))
         if score > highest:
             highest = score
             best = assigned

@@ -3,6 +3,7 @@
   const { charts, themes } = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)");
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const narrow = matchMedia("(max-width: 720px)"); // as in page.css
   const hidden = new Set();
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -46,7 +47,7 @@
     const group = cell.parentNode;
     for (const other of all(".cell", group)) other.open = other === cell;
     group.open = true;
-    cell.scrollIntoView({ block: "nearest", behavior: "smooth" });
+    cell.scrollIntoView({ block: "nearest", behavior: calm.matches ? "auto" : "smooth" });
   }
 
   function listen(plot) {

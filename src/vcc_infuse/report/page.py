@@ -171,9 +171,11 @@ def cards(run: Run) -> list[Card]:
         Card(f"{run.measured_on.capitalize()} error", percent(metrics.get("error"), 2), images),
         calibration_card,
         pseudo_card,
-        Card("Steps", count(metrics.get("steps", metrics.get("step"))), f"{count(metrics.get('labels'))} labels"),
-        Card("Training time", elapsed(seconds), f"{count(metrics.get('images_per_second'))} images/s"),
+        Card("Labels", count(metrics.get("labels")), ""),
     ]
+    if not without_steps(run):
+        shown.append(Card("Steps", count(metrics.get("steps", metrics.get("step"))), ""))
+        shown.append(Card("Training time", elapsed(seconds), f"{count(metrics.get('images_per_second'))} images/s"))
     if run.selections:
         line = run.selections[-1]
         shown.append(Card("Core set", percent(line.get("kept_share")), f"{count(line.get('kept'))} images kept"))
@@ -255,6 +257,7 @@ class Section:
 def sections(runs: Sequence[Run]) -> list[Section]:
     """Every section that has something to show, or a sentence on why it has not."""
     curves = (training.error_curve, training.loss_curves, training.ece_curves, training.pseudo_label_curves)
+    over_time = drawn(*(draw(runs) for draw in curves))
     diagrams = (calibration.softmax_diagram, calibration.calibrated_diagram)
     kept = (training.kept_bars, training.true_class_bars)
     histograms = [
@@ -268,7 +271,11 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     no_predictions = "No predictions were kept: the run is unfinished, or older than this section."
     no_images = "No images were kept: none was mistaken, the data are not images, or the run is unfinished."
     candidates = [
-        Section("curves", "Error and losses", drawn(*(draw(runs) for draw in curves)), [], no_evaluation),
+        *(
+            []
+            if all(map(without_steps, runs))
+            else [Section("curves", "Error and losses", over_time, [], no_evaluation)]
+        ),
         Section("classes", "Classes", [], [Part(run, classes=class_rows(run)) for run in runs]),
         Section("calibration", "Calibration", drawn(*(draw(runs) for draw in diagrams)), histograms, no_evaluation),
         per_class("pseudo", "Pseudo labels per class", runs, list(training.PER_CLASS)[:2]),
@@ -279,6 +286,11 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         Section("audit", "Audit", [], audits),
     ]
     return [section for section in candidates if section.absent or not section.is_empty]
+
+
+def without_steps(run: Run) -> bool:
+    """Whether the method solves its problem at once, so that nothing changes over time."""
+    return run.latest.get("steps") == 0
 
 
 def audit_facts(run: Run) -> list[str]:

@@ -17,14 +17,9 @@ from typing import Any
 
 from ..errors import OptionError, UserError
 from ..utils import manifest
-from ..utils.io import Columns, encoded, json_bytes, jsonl_line, load_npz, npz_bytes, read_jsonl
+from ..utils.io import Columns, encoded, json_bytes, jsonl_line, load_npz, lock_file, npz_bytes, read_jsonl
 from . import checkpoint
 from .fingerprint import Fingerprint
-
-try:
-    import fcntl
-except ImportError:  # Windows: there a file that is open cannot be replaced, which protects a run less well
-    fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 LOGS = ("metrics.jsonl", "selections.jsonl")
@@ -144,8 +139,7 @@ def _acquire(path: Path) -> int:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle)
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 break
         except FileNotFoundError:

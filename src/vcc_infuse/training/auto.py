@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -18,11 +20,12 @@ from torch import Tensor, nn
 
 from ..algorithms import Supervised
 from ..bank.bank import Bank, BankConfig
-from ..bank.choose import EncoderChoice, choose_encoder
+from ..bank.choose import EncoderChoice, at_sizes, choose_encoder, trial_rows
 from ..bank.embed import make_encoder
 from ..bank.encoder import seconds_per_image
 from ..bank.onnx_engine import BATCH
 from ..calibrators import Softmax
+from ..data.cache import cache_folder
 from ..data.dataset import Examples
 from ..data.split import hold_out
 from ..data.ssl_data import SSLData
@@ -33,6 +36,7 @@ from ..models.linear_probe import fit_probe
 from ..runs.fingerprint import used_rows
 from ..runs.folder import RunFolder
 from ..utils.device import resolve_device, unit_features
+from ..utils.io import read_json, write_json
 from ..utils.progress import duration, phase, say
 from .config import TrainConfig
 from .cross_fit import fit_linear_probe
@@ -84,11 +88,7 @@ def choose_preset(
 
 
 def choose_network(
-    data: SSLData,
-    networks: Sequence[Timm | Concat],
-    config: TrainConfig,
-    bank: BankConfig,
-    cache: str | None = None,
+    data: SSLData, networks: Sequence[Timm | Concat], config: TrainConfig, bank: BankConfig, cache: str | None = None
 ) -> Choice:
     """The network and size that the labels and the minutes recommend, with its weights.
 
@@ -99,9 +99,9 @@ def choose_network(
     main = os.environ.get("RANK", "0") == "0"
     if main:
         try:
-            chosen[0] = choose_encoder(
-                data, networks, minutes=config.minutes, bank=bank, cache=cache, device=config.device,
-                engine=config.engine, processes=processes, seed=config.seed,
+            chosen[0] = _choose_once(
+                data, networks, cache, minutes=config.minutes, bank=bank, device=config.device, engine=config.engine,
+                processes=processes, seed=config.seed,
             )  # fmt: skip
         except UserError as fault:
             chosen[0] = fault
@@ -112,6 +112,26 @@ def choose_network(
         raise cast(UserError, chosen[0])
     encoder, source = make_encoder(chosen[0].encoder, data.dataset.shape)
     return Choice("frozen", f"pretrained weights from {source}" if source else "", encoder, chosen[0].lines())
+
+
+def _choose_once(data: SSLData, networks: Sequence[Timm | Concat], cache: str | None, **options: Any) -> EncoderChoice:
+    """What `choose_encoder` chose for the same images, labels and options; it compares only if they are new."""
+    rows, labels = trial_rows(data, options["seed"])
+    candidates = {repr(option.get_params()): option for network in networks for option in at_sizes(network)}
+    facts = [list(candidates), labels.tolist(), len(data.dataset.train), sorted(options.items())]
+    digest = hashlib.sha256(repr(facts).encode())
+    digest.update(np.ascontiguousarray(data.dataset.train.x[rows]).tobytes())
+    path = cache_folder(cache) / "choices" / f"{digest.hexdigest()[:32]}.json"
+    with suppress(UserError, OSError):  # damaged: it is written again
+        kept = read_json(path) or {}
+        if kept.get("chosen") in candidates:
+            return EncoderChoice(candidates[kept["chosen"]], f"{kept['reason']} (compared in an earlier run)", (), 0.0)
+    choice = choose_encoder(data, networks, cache=cache, **options)
+    if choice.candidates:
+        with suppress(OSError):  # a cache that cannot be written to was reported when images were decoded
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"chosen": repr(choice.encoder.get_params()), "reason": choice.reason})
+    return choice
 
 
 def training_seconds(trainer: Trainer, data: SSLData) -> float:
@@ -171,6 +191,11 @@ class Comparison(NamedTuple):
     finetuned: float
     labels: int
 
+    @property
+    def favors_finetuning(self) -> bool:
+        """Whether fine-tuning errs less. It is far better at the end than after so few steps (docs/fine-tuning.md)."""
+        return self.finetuned < self.frozen
+
 
 def compare_finetuning(data: SSLData, config: TrainConfig, *, steps: int = TRIAL_STEPS) -> Comparison | None:
     """Keep a third of the labels aside, and predict them by a probe and by a network that is fine-tuned for a while.
@@ -228,15 +253,13 @@ def advise(data: SSLData, bank: Bank, config: TrainConfig) -> None:
         return say(f"{facts}: frozen features work well", shown=config.progress)
     seconds = trial_seconds(bank)
     if seconds > PATIENCE:
-        say(f"{facts}; try --preset finetune (a comparison would take {duration(seconds)})", shown=config.progress)
-        return None
+        left_out = f"whether --preset finetune is better was not compared: that would take {duration(seconds)}"
+        return say(f"{facts}; {left_out}", shown=config.progress)
     say(facts, shown=config.progress)
     with phase("comparing with fine-tuning", shown=config.progress):
         errors = compare_finetuning(data, config)
     if errors is not None:
-        # A difference of one image in ten is needed to tell; ties go to the cheaper one.
-        finetune = errors.finetuned < errors.frozen - 0.1
-        better = "--preset finetune may be better here" if finetune else "frozen features work well"
+        better = "--preset finetune may be better here" if errors.favors_finetuning else "frozen features work well"
         numbers = f"frozen {100 * errors.frozen:.0f} %, fine-tuned {100 * errors.finetuned:.0f} % error"
         say(f"on {errors.labels} labels kept aside: {numbers}: {better}", shown=config.progress)
     return None

@@ -36,6 +36,9 @@ class Callback:
     def on_evaluation(self, trainer: Trainer, metrics: dict[str, Any]) -> None:
         """Called after every evaluation, with what will be a line of metrics.jsonl."""
 
+    def on_fold(self, trainer: Trainer, done: int) -> None:
+        """Called after every run of the cross-validation; `done` of them are done."""
+
     def on_rewind(self, trainer: Trainer, done: int) -> None:
         """Called when a run went back to the checkpoint of step `done`."""
 

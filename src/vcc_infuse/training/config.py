@@ -243,7 +243,7 @@ def config_yaml(
 
 def memory_bytes(memory: str) -> int:
     """The bytes of a size such as 4GB, 800 MB or 1.5GB."""
-    size = re.fullmatch(r"(\d+(?:\.\d+)?) *([MG])B", memory.strip(), re.IGNORECASE)
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) *([MG])B", str(memory).strip(), re.IGNORECASE)
     if size is None or not float(size[1]):
         raise OptionError("memory", memory, "must be a size such as 4GB or 800MB")
     return round(float(size[1]) * {"M": 10**6, "G": 10**9}[size[2].upper()])
@@ -281,10 +281,10 @@ def check_compatible(algorithm: Algorithm, calibrator: Calibrator, selector: Sel
     plugin = type(calibrator).__name__
     instead = "leave it out or choose a semi-supervised method such as FixMatch"
     chooser = f"the selector {type(selector).__name__}"
-    if selector is not None and selector.restricts and not algorithm.views:
-        raise UserError(f"{method} uses no unlabeled images, so {chooser} has nothing to select; {instead}")
     if selector is not None and isinstance(algorithm, ClosedForm):
         raise UserError(f"{method} has no training steps, so {chooser} has nothing to shorten; {instead}")
+    if selector is not None and selector.restricts and not algorithm.views:
+        raise UserError(f"{method} uses no unlabeled images, so {chooser} has nothing to select; {instead}")
     # Not isinstance: MMCE inherits Softmax's confidence, yet exists to change it.
     if type(calibrator) is not Softmax and not algorithm.uses_confidence:
         raise UserError(

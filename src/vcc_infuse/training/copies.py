@@ -10,10 +10,11 @@ from ..data.dataset import channel_mean_std
 from ..data.ssl_data import SSLData
 from ..pool_audit import find_duplicates, perceptual_hashes
 from ..utils.device import unit_features
+from ..utils.neighbors import has_graph
 
 HASH_BITS = 2  # drawings on plain ground have similar hashes: ten bits would group a tenth of MNIST
 CONFIRM_BITS = 16  # unrelated images differ by about 26, crops of nine tenths by up to 12
-MOST = 20_000  # labels that are compared: more take minutes
+MOST = 20_000  # labels that are compared without the extra `faiss`: more take minutes
 
 
 def known_rows(data: SSLData) -> np.ndarray:
@@ -38,7 +39,7 @@ def keep_together(data: SSLData, features: np.ndarray) -> SSLData:
         features: of `known_rows`, of unit length, (labels, width).
     """
     rows = known_rows(data)
-    if len(rows) > MOST:
+    if len(rows) > MOST and not has_graph():
         return data
     images = data.dataset.train.x
     hashes = None

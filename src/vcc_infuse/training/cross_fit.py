@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,8 +119,11 @@ def fold_steps(steps: int) -> int:
     return min(steps, max(FEWEST_STEPS, math.ceil(STEPS * steps)))
 
 
-def cross_fit(trainer: Trainer, data: SSLData) -> list[FoldAnswers]:
-    """Train the method of a trainer once per fold of the labels, with that fold hidden; on images of one fold only."""
+def cross_fit(trainer: Trainer, data: SSLData, after: Callable[[int], None] = lambda _: None) -> list[FoldAnswers]:
+    """Train the method of a trainer once per fold of the labels, with that fold hidden; on images of one fold only.
+
+    `after` is told after every fold how many are done.
+    """
     shown_labels = data.with_all_labels() if trainer.algorithm.all_labels else data
     labels = shown_labels.split.labeled
     most = IMAGE_FOLDS if on_images(data) else FOLDS
@@ -131,6 +135,7 @@ def cross_fit(trainer: Trainer, data: SSLData) -> list[FoldAnswers]:
         for rows in parts:
             answers.append(answer_hidden(trainer, data, rows))
             progress.advance()
+            after(len(answers))
     return answers
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import AutocastKwargs
 from torch import Tensor, nn
 
 from ..errors import OptionError, UserError
@@ -34,11 +34,16 @@ def make_accelerator(
     AcceleratorState._reset_state(reset_partial_state=False)
     mixed = "no" if precision == "fp32" else precision
     log_with = None if tracker == "none" else tracker
+    return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder)
+
+
+def autocast(accelerator: Accelerator) -> AbstractContextManager[Any]:
+    """The precision of a run, around a forward; accelerate's own would read all environment variables at every call."""
+    if accelerator.mixed_precision == "no":
+        return nullcontext()
+    kind = torch.float16 if accelerator.mixed_precision == "fp16" else torch.bfloat16
     # torch 2.10 caches a weight that it casts under no_grad, as for the weak view, without its gradient.
-    uncached = AutocastKwargs(cache_enabled=False)
-    return Accelerator(
-        cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=folder, kwargs_handlers=[uncached]
-    )
+    return torch.autocast(accelerator.device.type, kind, cache_enabled=False)
 
 
 class ProcessLost(UserError):  # noqa: N818 - named after what happened

@@ -2,41 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..algorithms import Balance, SelfTraining
+from ..calibrators import Evidence
 from ..data.ssl_data import SSLData
 from ..errors import UserError
-from ..pool_audit import find_doubtful_labels, find_unknown, fit_ridge, unit_rows
+from ..pool_audit import KnownRows, find_doubtful_labels, find_unknown, fit_ridge, known_share, unit_rows
 from ..pool_audit.audit import DOUBT
 from ..pool_audit.shares import shares_by_em
+from ..selectors import AlignedINFUSE
 
+FEWEST = 10  # labels of every class: with four the estimate cost accuracy, with two EM gives whole classes to others
+MOST = 20_000  # rows of the pool that shares are estimated on
 USUAL = 0.2  # p-value from which on a row counts in full
 LEAST = 0.1  # of the weight of any row: with few labels p-values are rough, and nothing is filtered
 RAMP = (0.25, 0.5)  # of the run in which weights fall from 1: pseudo labels are better judges than distances at first
 
 
-def pool_features(data: SSLData, option: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of unit length of the pool and of the labels, from plain views of a bank or from vectors."""
+def pool_features(data: SSLData, option: str, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of unit length of the pool, about `most` of them, and of the labels, from plain views or vectors."""
     x = data.dataset.train.x
     if x.ndim == 4:
         raise UserError(f"{option} needs features of a frozen network; train with the preset frozen")
     plain = x[:, 0] if x.ndim == 3 else x
-    pool = np.asarray(plain[data.split.pool])
+    chosen = data.split.pool
+    pool = np.asarray(plain[chosen if most is None else chosen[:: -(-len(chosen) // most)]])
     return unit_rows(pool), unit_rows(np.asarray(plain[data.split.labeled]), reference=pool)
+
+
+def asked_shares(parts: Iterable[object], data: SSLData, label_counts: Tensor) -> Tensor | None:
+    """The class shares of the pool if a part asks for them; "auto" asks where features and enough labels tell them.
+
+    SelfTraining weighs the estimate against the labels itself, so a few of them are enough. Its shares are parts of the
+    whole pool: they leave out what seems to be of no class.
+    """
+    parts = list(parts)
+    asked = [part.shares for part in parts if isinstance(part, Balance | Evidence | AlignedINFUSE)]
+    features = data.dataset.train.x.ndim < 4
+    if "estimated" in asked or ("auto" in asked and features and bool(label_counts.min() >= FEWEST)):
+        return estimated_shares(data)
+    quotas = any(isinstance(part, SelfTraining) and part.shares == "auto" for part in parts)
+    return known_shares(data) if quotas and features and label_counts.max() > 1 else None
 
 
 def estimated_shares(data: SSLData) -> Tensor:
     """The class shares of the pool, (classes,), by EM on a ridge head; a class without labels has none."""
-    pool, labeled = pool_features(data, "shares estimated")
+    pool, labeled = pool_features(data, "shares estimated", MOST)
     y = data.labeled_y
     classes = len(data.dataset.classes)
     probs = fit_ridge(labeled, y, classes).probs(pool)
     return torch.from_numpy(shares_by_em(probs, np.bincount(y, minlength=classes) / len(y))).float()
+
+
+def known_shares(data: SSLData) -> Tensor:
+    """Estimated class shares of the unlabeled pool, which leave out what seems to be of no class."""
+    shares = estimated_shares(data)
+    rows = np.setdiff1d(data.split.pool, data.split.labeled)
+    if not len(rows):
+        return shares
+    pool, labeled = pool_features(SSLData(data.dataset, replace(data.split, pool=rows)), "shares auto", MOST)
+    y = data.labeled_y
+    known = KnownRows.of(labeled, y)
+    predicted = fit_ridge(labeled, y, len(shares)).scores(pool).argmax(1)
+    return known_share(known.judge(pool).score, predicted, known.own, y) * shares
 
 
 def open_set_weights(data: SSLData) -> Tensor:

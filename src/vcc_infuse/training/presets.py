@@ -29,13 +29,13 @@ FROZEN: dict[str, Any] = {
     **{"steps": 600, "eval_every": 100, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0},
     "cross_fit": "auto",
 }
-FINETUNE_SIDE = 64
-"""Pixels per side to which fine-tuning enlarges smaller images: below, a pretrained network has little to look at."""
+FINETUNE_SIDE = 96
+"""Pixels per side to which fine-tuning enlarges smaller images: more pixels gain more than more steps."""
 # Where frozen features fail, layers have to move: 1e-4 is too slow in a few hundred steps, and 1e-3 forgets what the
-# network knew (docs/fine-tuning.md).
+# network knew. More steps are worth more than more unlabeled images in each (results/finetune.md).
 FINETUNE: dict[str, Any] = {
     **PRETRAINED,
-    **{"steps": 300, "eval_every": 50, "batch_size": 16, "unlabeled_ratio": 3, "micro_batch": 32, "clip_grad": 1.0},
+    **{"steps": 300, "eval_every": 50, "batch_size": 16, "unlabeled_ratio": 1, "micro_batch": 32, "clip_grad": 1.0},
     **{"lr": 3e-4, "head_lr": 3e-3, "weight_decay": 0.05, "warmup_steps": 10, "freeze_bn": True},
     "cross_fit": True,
 }

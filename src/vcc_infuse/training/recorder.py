@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..data.batches import Batches
 from ..errors import UserError
-from ..report import write_report
 from ..runs import checkpoint
 from ..runs.fingerprint import Fingerprint, compare, content_digest, options_of, refuse, used_rows
 from ..runs.folder import RunFolder
@@ -95,7 +94,7 @@ class RunRecorder(Callback):
         self.state.warn(*filter(None, complaints))
         if self.resumed and step < self.state.task.steps:
             folder.reopen(self.config)
-        folder.rewind(step if self.state.task.steps else -1)  # a run without steps evaluates again
+        folder.rewind(step if self.resumed else -1)
 
     def _check(self, folder: RunFolder, rows: Columns, force: bool) -> None:
         """Refuse to continue another run than the one in the checkpoint."""
@@ -170,6 +169,8 @@ class RunRecorder(Callback):
             self.folder.finish(summary, predictor.files() | example_files(self.folder.path, self.state))
             if not self.report:
                 return
+            from ..report import write_report  # here, because its templates take a while to import
+
             try:
                 write_report([self.folder.path], self.folder.path / "report.html")
             except Exception as fault:  # the run is finished and stored by now

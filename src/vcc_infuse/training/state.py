@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import time
 import warnings
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -29,7 +30,7 @@ from ..models.linear_probe import probe_on
 from ..models.pretrained import Preprocessing
 from ..pool_audit import KnownRows
 from ..selectors import Selector
-from ..types import Task
+from ..types import Losses, Task
 from ..utils.seeding import seed_step
 from ..utils.serialization import class_path, load_state
 from .config import TrainConfig
@@ -61,6 +62,8 @@ class Counters:
 
 class TrainState:
     """Model, average, algorithm, calibrator, optimizer and statistics of one run, on their device."""
+
+    optimizer: torch.optim.Optimizer  # a method without steps has none
 
     def __init__(
         self,
@@ -109,8 +112,8 @@ class TrainState:
             # What cannot be compiled, or all of it without a C++ compiler, runs as it is, with a warning.
             _dynamo.config.suppress_errors = True
             self.forward = cast(nn.Module, torch.compile(self.model))
-        optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
-        self.optimizer = self.accelerator.prepare_optimizer(optimizer)
+        if not isinstance(self.algorithm, ClosedForm):  # torch imports its compiler for the first optimizer: 2 s
+            self.optimizer = make_optimizer(self.model, [self.algorithm, self.calibrator], config)
 
     def _set_up(self, option: str, part: Part) -> Part:
         """A copy of the user's method or calibrator, ready to train."""
@@ -191,7 +194,8 @@ class TrainState:
         average_([self.stats.pseudo, *self.stats.losses.values()])
 
     def _stateful(self) -> dict[str, Any]:
-        names = ("model", "ema", "algorithm", "calibrator", "optimizer", "stats", "coreset_scheduler")
+        names = ["model", "ema", "algorithm", "calibrator", "stats", "coreset_scheduler"]
+        names += [] if isinstance(self.algorithm, ClosedForm) else ["optimizer"]
         parts = {name: getattr(self, name) for name in names}
         scaler = self.accelerator.scaler
         return parts if scaler is None else {**parts, "scaler": scaler}
@@ -285,7 +289,7 @@ def start_at_run(model: Classifier, folder: str, dataset: Dataset, verbose: bool
 
 
 def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inherited: bool = False) -> float | None:
-    """Start the head at the probe or at a closed-form solution, if asked for; returns the probe's test error.
+    """Start the head at the probe or at a closed-form solution, if asked for; returns the test error of the probe.
 
     A head that is `inherited` from another run stays.
     """
@@ -299,17 +303,29 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
         # Layers that are still random offer a probe nothing: here it is only what the run is compared with.
         model = Classifier.build(Identity(), data.dataset.shape, state.task.classes).to(state.device)
     labeled = plain_features(state, model, data.split.labeled)
-    if isinstance(algorithm, ClosedForm):
-        pool = plain_features(state, model, data.split.pool) if algorithm.needs_pool else labeled[:0]
-        state.model = algorithm.solve(model, labeled, y, pool).to(state.device)
-        return error_on_test_set(state, state.model)
     probe = probe_on(model.backbone, labeled, y, state.task.classes, config.seed)
     probe.copy_to(model.head)
     error = error_on_test_set(state, model)
+    if isinstance(algorithm, ClosedForm):
+        solve(state, algorithm, labeled, y)
+        return error
     if len(data.dataset.shape) > 1:
         state.probe = copy.deepcopy(model)
     probe.copy_to(model.head, config.head_scale)
     return error
+
+
+def solve(state: TrainState, algorithm: ClosedForm, labeled: Tensor, y: Tensor) -> None:
+    """Give the run the solution of a method without steps, which takes all of its training time."""
+    began = time.perf_counter()
+    places = algorithm.pool_rows(np.arange(state.task.pool), state.task.classes)
+    rows = state.data.split.pool[places]
+    pool = plain_features(state, state.model, rows) if algorithm.needs_pool else labeled[:0]
+    solution = algorithm.solve(state.model, labeled, y, pool, state.task.pool_shares)
+    state.model = solution.model.to(state.device)
+    if solution.pseudo is not None:
+        state.stats.add(Losses(solution.pseudo), state.truth.cpu()[torch.from_numpy(places)])
+    state.counters.train_seconds += time.perf_counter() - began
 
 
 @torch.no_grad()

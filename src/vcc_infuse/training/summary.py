@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.special import bdtrc
 from torch import Tensor
 
 from ..data.dataset import Examples
@@ -138,12 +137,13 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
     bank = dataset.bank
     encoder = bank.encoder if bank else state.model.backbone
     shape = dataset.images.shape
-    seen = task.steps * (task.batch_size + task.unlabeled_batch_size * bool(state.algorithm.views))
+    batch = task.batch_size + task.unlabeled_batch_size * bool(state.algorithm.views)
+    seen = task.steps * batch or task.labeled + task.pool  # a method without steps looks at everything once
     metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
     metrics |= about_handed_out(state, last, config)
     named = name_classes(metrics, dataset.classes, task.label_counts.tolist())
     return {
-        "evaluated_on": None,
+        **dict.fromkeys(("evaluated_on", "pseudo_label_coverage", "pseudo_label_precision")),
         "abstain": [],
         **named,
         "advice": list(about_classes(named["per_class"])),
@@ -299,7 +299,9 @@ def fails(row: dict[str, Any], others: Sequence[dict[str, Any]]) -> bool:
         return False
     usual = sum(other["error"] * other["test_images"] for other in others if other["test_images"]) / images
     wrong = round(row["error"] * row["test_images"])
-    # Not scipy.stats.binomtest, which takes a second to import.
+    # Here, because it takes a while to import, and not scipy.stats.binomtest, which takes a second.
+    from scipy.special import bdtrc
+
     chance = bdtrc(wrong - 1, row["test_images"], min(FAR_ABOVE * usual, 1.0))
     return bool(chance < 0.05 / (len(others) + 1))
 

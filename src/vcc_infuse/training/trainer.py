@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -30,13 +31,13 @@ from ..utils.seeding import seed_step
 from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
 from .cross_fit import cross_fit, fit_linear_probe, naive_error, obstacle_to
-from .distributed import average_gradients, gather
+from .distributed import autocast, average_gradients, gather
 from .hand_out import hand_out, scale_prior
 from .interrupt import Interrupted, StopRequest
 from .micro_batch import PROBE, fit_micro_batch
 from .nonfinite import Recovery, finite_gradient, refused_if_exploded
 from .optimizer import clip, learning_rate, set_learning_rate, warm_up_bn_momentum
-from .pool_facts import about_doubt, estimated_shares, late, open_set_weights, trusted_labels
+from .pool_facts import about_doubt, asked_shares, late, open_set_weights, trusted_labels
 from .recorder import RunRecorder
 from .state import TrainState, make_task
 from .summary import about_data, collect_metrics, summarize
@@ -146,8 +147,8 @@ class Trainer:
                 "include_labeled false, or choose --algorithm Supervised"
             )
         task = make_task(data, self.steps, config)
-        if getattr(self.selector, "shares", None) == "estimated":
-            task = replace(task, pool_shares=estimated_shares(data))
+        parts = (self.selector, *self.algorithm.modules(), *self.calibrator.modules())
+        task = replace(task, pool_shares=asked_shares(parts, data, task.label_counts))
         state = TrainState(data, self.model, self.algorithm, self.calibrator, self.selector, task=task, config=config)
         self.state_ = state
         self.batches_ = Batches(
@@ -211,7 +212,7 @@ class Trainer:
                     self._evaluate(done)
                 if stop:
                     self._leave(done, request)
-        if self.steps == 0:
+        if self.steps == 0 and not self.recorder_.resumed:
             self._evaluate(0)
 
     def _refresh_and_train(self, number: int) -> Exception | None:
@@ -239,7 +240,7 @@ class Trainer:
             task=state.task,
             number=number,
             gather=gather,
-            autocast=state.accelerator.autocast,
+            autocast=partial(autocast, state.accelerator),
         )
         if due:
             self._notify("on_selection", *scheduler.refresh(pool, self.batches_, state.data.hidden_truth))
@@ -254,7 +255,6 @@ class Trainer:
         seed_step(config.seed, number, state.accelerator.process_index)
         warm_up_bn_momentum(state.bn_momentum, number)
         rate = learning_rate(config, number, self.schedule_steps)
-        set_learning_rate(state.optimizer, state.counters.lr_scale * rate)
         batch = self.batches_.at(number)
         if self.open_set_ is not None:
             weights = late(self.open_set_[batch.pool_ids], number / self.steps)
@@ -273,7 +273,8 @@ class Trainer:
         )
         losses = state.algorithm.losses(step)
         before = [buffer.clone() for buffer in self.recovery_.buffers()] if config.on_nan == "skip" else None
-        while (terms := self._next_losses(losses)) is not None:
+        while (terms := self._next_losses(losses)) is not None:  # none without steps, and no optimizer
+            set_learning_rate(state.optimizer, state.counters.lr_scale * rate)
             if not self._apply_gradients(terms.total(), may_skip=before is not None):
                 self.recovery_.leave_out(number, before or [])
                 break
@@ -286,7 +287,7 @@ class Trainer:
         state.counters.train_seconds += time.perf_counter() - began
 
     def _next_losses(self, losses: Iterator[Losses]) -> Losses | None:
-        with self.state_.accelerator.autocast():
+        with autocast(self.state_.accelerator):
             return next(losses, None)
 
     def _apply_gradients(self, loss: Tensor, may_skip: bool = False) -> bool:
@@ -295,13 +296,19 @@ class Trainer:
         state.optimizer.zero_grad(set_to_none=True)
         scaler = state.accelerator.scaler
         loss = refused_if_exploded(loss) if may_skip else loss
-        # Not accelerator.backward, which looks for optional packages on disk at every call.
+        # Not by accelerate's backward and optimizer, which look for optional packages on disk at every call.
         (loss if scaler is None else scaler.scale(loss)).backward()
         average_gradients(state.modules, state.model)
         if may_skip and scaler is None and not finite_gradient(state.modules):  # a scaler leaves out such steps itself
             return False
-        clip(state.modules, self.config.clip_grad)
-        state.optimizer.step()
+        if scaler is None:
+            clip(state.modules, self.config.clip_grad)
+            state.optimizer.step()
+        else:
+            scaler.unscale_(state.optimizer)  # or the gradient would be clipped at a multiple of the limit
+            clip(state.modules, self.config.clip_grad)
+            scaler.step(state.optimizer)
+            scaler.update()
         return True
 
     def _evaluation_due(self, done: int) -> bool:
@@ -341,7 +348,7 @@ class Trainer:
             return
         obstacle = obstacle_to(self, data)
         try:
-            answers = cross_fit(self, data) if obstacle is None else []
+            answers = cross_fit(self, data, partial(self._notify, "on_fold")) if obstacle is None else []
         except (KeyboardInterrupt, Interrupted) as stop:
             raise self._interrupted("while cross-validating", getattr(stop, "signal", signal.SIGINT)) from stop
         except UserError as fault:  # the run itself is fine, and is not lost because one with fewer labels is not

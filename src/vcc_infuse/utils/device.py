@@ -50,6 +50,18 @@ def fast_bf16(device: torch.device) -> bool:
     return False
 
 
+def product_type(device: torch.device) -> torch.dtype:
+    """The type in which products may be computed here: bfloat16 where autocast computes in it, else float32."""
+    kind = device.type
+    coarse = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return torch.bfloat16 if coarse else torch.float32
+
+
+def product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear layer whose product is computed in the type of the inputs, and all the rest in float32."""
+    return F.linear(inputs, weight.to(inputs.dtype)).float() + bias
+
+
 def unit_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Standardize features of shape (…, width) and scale them to unit length, as heads on frozen features expect."""
     return F.normalize((features.float() - mean) / std, dim=-1)

@@ -31,6 +31,18 @@ MALFORMED = (
 )  # fmt: skip
 
 
+def lock_file(handle: int, *, wait: bool = False) -> None:
+    """Keep an open file for this process until it is closed, however the process ends; BlockingIOError if it is taken.
+
+    On Windows nothing stops a second process.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
 @contextmanager
 def reading(path: str | Path, remedy: str = "restore it from a copy or remove it") -> Iterator[None]:
     """Turn whatever a malformed file raises in this block into one line that names the file and the remedy."""

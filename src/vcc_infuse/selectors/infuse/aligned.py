@@ -53,7 +53,8 @@ class AlignedINFUSE(INFUSE):
         weak = pool.sample_weak(self.sample)
         labeled, y = pool.labeled_features(self.views(pool))
         probs = weak.logits.softmax(1)
-        shares = pool.task.label_counts if pool.task.pool_shares is None else pool.task.pool_shares
+        shares = pool.task.pool_shares if self.shares == "estimated" else pool.task.label_counts
+        assert shares is not None
         target = aligned(probs, shares.to(probs))
         truth = F.one_hot(y, probs.shape[1])
         of_pool = sum_over_classes(probs - target, weak.features, target.argmax(1))

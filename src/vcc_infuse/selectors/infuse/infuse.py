@@ -17,14 +17,7 @@ from ...types import Outputs
 from ...utils.params import integer, number
 from ..base import Granularity, ScoredSelector, example_columns, group_scores, random_groups
 from ..pool import Pool, PoolChunk, mean_gradient
-from .influence import (
-    GaussNewton,
-    SupportGradient,
-    directional_derivatives,
-    full_direction,
-    influence,
-    mixup_errors,
-)
+from .influence import GaussNewton, SupportGradient, directional_derivatives, full_direction, influence, mixup_errors
 
 MIXUP = 21  # key of a random stream
 SUPPORT_SIZE = 1024
