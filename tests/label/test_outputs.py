@@ -154,7 +154,8 @@ def test_a_run_is_a_head_on_what_is_embedded_and_takes_images(tmp_path, monkeypa
     response = client.post("/api/export", json={"format": "run"}).json()
     server.close()
     assert response["files"] == ["run/model.safetensors", "run/summary.json", "run/report.html"]
-    assert response["note"].startswith("a head on the plain views that are embedded already; with augmented views: ")
+    again = "the method of train on the views that are embedded already; again: vcc-infuse train --config "
+    assert response["note"].startswith(again)
     assert all((tmp_path / "out" / name).is_file() for name in response["files"])
     assert not (tmp_path / "cache" / "banks").exists()  # nothing was embedded again
     summary = json.loads((tmp_path / "out" / "run" / "summary.json").read_text())

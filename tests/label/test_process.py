@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.label.fakes import Idle, draw, open_server
+from tests.label.fakes import FakeNetwork, Idle, draw, open_server
 from vcc_infuse.cli.main import main
 from vcc_infuse.errors import UserError
+from vcc_infuse.label import PoolSource
+from vcc_infuse.label.processes import Processes
 
 SERVER = """
 import sys
@@ -74,6 +76,31 @@ def click(port, folder, part, answered):
         pass
     finally:
         connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("child", "said"), [(0, "embedding has stopped"), (1, "the model no longer learns")])
+def test_a_process_beside_the_server_that_is_killed_is_named(tmp_path, child, said):
+    heard = []
+    told = threading.Event()
+
+    def on_progress(progress):
+        heard.append(progress.fault)
+        if progress.fault:
+            told.set()
+
+    source = PoolSource(str(draw(tmp_path / "in", 3)))
+    (tmp_path / "out").mkdir()
+    beside = Processes(source, FakeNetwork(), tmp_path / "out", 0)
+    beside.start(on_progress, lambda answer: None)
+    try:
+        beside.children[child][0].kill()
+        assert told.wait(30)
+        assert heard[-1] == f"{said}: its process was ended; start the command again, nothing is lost"
+        told.clear()
+    finally:
+        beside.close()
+    assert not told.wait(0.2)  # what we end ourselves is no news
 
 
 def test_a_port_that_cannot_be_is_refused_in_one_line(tmp_path, capsys):

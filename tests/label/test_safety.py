@@ -237,3 +237,12 @@ def test_html_in_names_stays_text(tmp_path):
 def test_the_server_listens_on_the_loopback_address_only(tmp_path):
     with launch._listen(0, tmp_path) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 43, b"a" * 42 + b"\n;x", b"x" * 65])
+def test_a_damaged_secret_is_made_anew(tmp_path, content):
+    (tmp_path / ".session").write_bytes(content)
+    secret = launch._stored_secret(tmp_path)
+    assert len(secret) == 43
+    assert secret.encode() not in (content, b"x" * 43)
+    assert launch._stored_secret(tmp_path) == secret

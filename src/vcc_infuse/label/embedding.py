@@ -7,8 +7,8 @@ random sample of the images, however they are sorted into folders.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -174,20 +174,17 @@ class FeatureRows:
         """Read what is new; whether there was anything."""
         if not self._path.is_file():
             return False
-        file = os.open(self._path, os.O_RDONLY)
-        try:
-            new = list(self._new(file))
-        finally:
-            os.close(file)
-        if not new:
+        images = array("q")
+        content = bytearray()  # not a list of rows, which takes six times the memory
+        with open(self._path, "rb") as file:
+            for key, place, row in scan(file.fileno(), self._read):
+                self._read = sum(place)
+                if key in self._number and row:
+                    images.append(self._number[key])
+                    content += row
+        if not images:
             return False
-        rows = np.stack([row for _, row in new])
-        self.features = np.concatenate([self.features.reshape(-1, rows.shape[1]), rows])
-        self.images = np.concatenate([self.images, np.array([number for number, _ in new])])
+        rows = np.frombuffer(content, np.float16).reshape(len(images), -1)
+        self.features = np.concatenate([self.features, rows]) if len(self.features) else rows
+        self.images = np.concatenate([self.images, np.frombuffer(images, np.int64)])
         return True
-
-    def _new(self, file: int) -> Iterator[tuple[int, np.ndarray]]:
-        for key, place in scan(file, self._read):
-            self._read = sum(place)
-            if key in self._number and place.length:
-                yield self._number[key], np.frombuffer(os.pread(file, place.length, place.offset), np.float16)

@@ -1,7 +1,6 @@
-"""A run folder from a labeling session, at any moment: a head on the plain views that the session has embedded.
+"""A run folder from a labeling session, at any moment: what `train` makes of the views that the session has embedded.
 
-Nothing is decoded or embedded again. `vcc-infuse train` with the folder's config.yaml embeds
-augmented views of every image as well, which takes minutes.
+Nothing is decoded or embedded again.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import json
 import multiprocessing
 import time
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from ..data.ssl_data import SSLData
     from .launch import LabelOptions
 
-STEPS = 200  # of the default method, as while a person labels
-MORE_STEPS = 600  # with augmented views, as of `train`
 VALIDATION = 0.2  # of the labels, as of `train`
 
 
@@ -70,9 +66,9 @@ def train_run(session: Session, options: LabelOptions, out: Path) -> tuple[list[
     child.join()
     if fault:
         raise UserError(f"the run was not trained: {fault}")
-    more = f"vcc-infuse train --config {folder / 'config.yaml'} --steps {MORE_STEPS} --out {folder}-full"
+    again = f"vcc-infuse train --config {folder / 'config.yaml'} --out {folder}-2"
     files = [f"{folder.name}/{name}" for name in ("model.safetensors", "summary.json", "report.html")]
-    return files, f"a head on the plain views that are embedded already; with augmented views: {more}"
+    return files, f"the method of train on the views that are embedded already; again: {again}"
 
 
 def _request(session: Session, options: LabelOptions, out: Path, folder: Path) -> Request:
@@ -93,7 +89,7 @@ def _request(session: Session, options: LabelOptions, out: Path, folder: Path) -
     words = {
         "data": session.pool.source.path, "label_file": str(table), "preset": "frozen", "out": str(folder),
         "model": {"class_path": "vcc_infuse.Timm", "init_args": model}, "device": network.device,
-        "engine": network.engine, "progress": False, "steps": STEPS, "eval_every": STEPS,
+        "engine": network.engine, "progress": False,
     }  # fmt: skip
     number = np.full(max(used) + 2, -1)
     number[used] = np.arange(len(used))
@@ -125,9 +121,8 @@ def _train(request: Request) -> None:
 
 
 def _data(request: Request) -> SSLData:
-    """The embedded images as rows of views, in which the plain view stands for the others."""
+    """The embedded images, with the network that has embedded them."""
     from ..bank.bank import Bank
-    from ..data.dataset import Dataset, Examples, channel_mean_std
     from ..data.split import from_given_labels
     from ..data.ssl_data import SSLData
 
@@ -136,27 +131,19 @@ def _data(request: Request) -> SSLData:
     stored.refresh()
     order = np.argsort(stored.images)
     images = stored.images[order]
-    plain = stored.features[order]
-    names = [pool.names[image] for image in images]
     labels = request.labels[images]
-    if len(np.unique(labels[labels >= 0])) < 2:
-        raise UserError("the photos of two classes are not read yet; try again in a moment")
-    side, encoder, views = request.network.frozen()
-    # Nobody looks at the pixels: the pictures are only there for the shape that the model is to take.
-    pictures = np.broadcast_to(np.zeros(1, np.uint8), (len(images), side, side, 3))
-    mean, std = (tuple(values.tolist()) for values in (views.mean, views.std))
     used = np.unique(labels[labels >= 0])
+    if len(used) < 2:
+        raise UserError("the photos of two classes are not read yet; try again in a moment")
     classes = tuple(request.classes[number] for number in used)
     labels = np.where(labels >= 0, np.searchsorted(used, labels), -1)
-    source = Dataset(
-        Examples(pictures, labels, names), None, classes, mean, std, fixed=True, name=Path(request.source.path).stem,
+    side, encoder, views = request.network.frozen()
+    data = Bank.of_views(
+        stored.features[order, None], labels, [pool.names[image] for image in images], classes, encoder=encoder,
+        views=views, shape=(side, side, 3), recipe=request.network.key.hex(), name=Path(request.source.path).stem,
         groups=np.unique(request.groups[images], return_inverse=True)[1],
     )  # fmt: skip
-    bank = Bank.of_plain_views(source, encoder, views, request.network.key.hex())
-    center, scale = channel_mean_std(plain)
-    rows = np.broadcast_to(plain[:, None], (len(plain), 3, plain.shape[1]))
-    embedded = replace(source, train=replace(source.train, x=rows), mean=center, std=scale, slots=(1, 1), bank=bank)
-    return SSLData(embedded, from_given_labels(labels)).with_validation(VALIDATION)
+    return SSLData(data, from_given_labels(labels)).with_validation(VALIDATION)
 
 
 def _free_folder(out: Path) -> Path:

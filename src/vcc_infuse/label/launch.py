@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import secrets
 import socket
 import sys
@@ -113,8 +114,8 @@ def _stored_secret(out: Path) -> str:
         with os.fdopen(handle, "w") as file:
             file.write(secrets.token_urlsafe(32))
     path.chmod(0o600)
-    text = path.read_text().strip()
-    if len(text) < 32:
+    text = path.read_text("utf-8", "replace").strip()
+    if not re.fullmatch(r"[\w-]{32,64}", text, re.ASCII):  # damaged
         path.unlink()
         return _stored_secret(out)
     return text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError, check_choice, check_integer
-from ..pool_audit import Suggestions, suggest_labels
+from ..pool_audit import PoolGroups, Suggestions, suggest_labels
 
 AUDIT_EVERY = 5  # single images, one of which is an audit image
 AUDIT_FROM = 20  # before there is a model, nothing can be audited
@@ -44,6 +44,7 @@ def next_batch(
     exclude: np.ndarray | None = None,
     names: Sequence[str] | None = None,
     seed: int = 0,
+    groups: PoolGroups | None = None,
 ) -> Suggestions:
     """The single images that are worth most, the best first: coverage up to four labels per class, then margin.
 
@@ -56,13 +57,22 @@ def next_batch(
         exclude: of shape (rows,), True for images not to be shown: skipped, foreign, kept for the audit, on the screen.
         names: of the classes, for the reasons.
         seed: of k-means.
+        groups: of the features, kept from one call to the next; they have a seed of their own.
     """
     waiting = labels < 0 if exclude is None else (labels < 0) & ~exclude
     candidates = np.flatnonzero(waiting)
     if len(candidates) == 0:
         return Suggestions(np.empty(0, np.int64), (), np.empty(0), "coverage")
     return suggest_labels(
-        features, labels, count=count, probs=probs, classes=classes, names=names, candidates=candidates, seed=seed
+        features,
+        labels,
+        count=count,
+        probs=probs,
+        classes=classes,
+        names=names,
+        candidates=candidates,
+        seed=seed,
+        groups=groups,
     )
 
 
@@ -81,11 +91,6 @@ def audit_reserve(pool_size: int, seed: int) -> np.ndarray:
     """
     count = min(MOST_AUDITS, max(1, round(AUDIT_SHARE * pool_size)))
     return np.random.default_rng([seed, pool_size]).permutation(pool_size)[:count]
-
-
-def audit_rows(pool_size: int, asked: Collection[int], seed: int) -> Iterator[int]:
-    """The audit images that were not asked yet, in random order."""
-    return (int(row) for row in audit_reserve(pool_size, seed) if int(row) not in asked)
 
 
 def grid_rows(
@@ -135,17 +140,3 @@ def _new_batch(
         return rows[-max(count, (len(rows) + 1) // 2) :]
     expected = np.cumsum(1 - probs[rows, cls]) / np.arange(1, len(rows) + 1)
     return rows[: np.searchsorted(expected, SURE, side="right")]  # sorted: each further row is less certain
-
-
-def next_class(probs: np.ndarray, judged: np.ndarray, shown: np.ndarray) -> int | None:
-    """The class whose grid is worth most: the one with the fewest grids so far, among these the least certain.
-
-    Args:
-        probs: predictions of shape (rows, classes).
-        judged: of shape (rows,), True for images that a person has judged or that are kept for the audit.
-        shown: grids of each class so far, of shape (classes,).
-    """
-    predicted = np.where(judged, -1, probs.argmax(1))
-    doubt = 1 - probs.max(1)
-    mean = {cls: float(doubt[predicted == cls].mean()) for cls in np.unique(predicted[predicted >= 0]).tolist()}
-    return min(mean, key=lambda cls: (shown[cls], -mean[cls]), default=None)

@@ -18,6 +18,7 @@ from .images import ImagePool, PoolSource
 from .jobs import Answer, Job
 from .worker import Learner, answer_jobs
 
+Receive = Callable[[Any], None]
 PATIENCE = 5.0  # seconds to wait for a process that was told to end
 
 
@@ -54,18 +55,29 @@ class Processes:
 
     def start(self, on_progress: Callable[[Progress], None], on_answer: Callable[[Answer], None]) -> None:
         """Start both processes, and a thread for what each of them says."""
-        self._start(_embed, self._arguments, on_progress)
         source, _, out, seed = self._arguments
-        self._start(_train, (source, out, seed), on_answer)
+        self._tell = on_progress
+        self._start(_embed, self._arguments, on_progress, "embedding has stopped")
+        self._start(_train, (source, out, seed), on_answer, "the model no longer learns")
         threading.Thread(target=self._hand_over, daemon=True).start()
 
-    def _start(self, work: Callable[..., None], arguments: tuple[Any, ...], receive: Callable[[Any], None]) -> None:
+    def _start(self, work: Callable[..., None], arguments: tuple[Any, ...], receive: Receive, lost: str) -> None:
         here, there = self._context.Pipe()
         child = self._context.Process(target=work, args=(there, *arguments), daemon=True)
         child.start()
         there.close()
         self.children.append((child, here))
-        threading.Thread(target=_listen, args=(here, receive), daemon=True).start()
+
+        def listen() -> None:
+            with suppress(EOFError, OSError):
+                while True:
+                    receive(here.recv())
+            child.join(PATIENCE)
+            if child.exitcode and not self._closed:  # killed, perhaps for want of memory
+                fault = f"{lost}: its process was ended; start the command again, nothing is lost"
+                self._tell(Progress([], [], -1, fault))
+
+        threading.Thread(target=listen, daemon=True).start()
 
     def submit(self, job: Job) -> None:
         """Leave a job for the process that trains; a thread hands it over, because a busy process takes its time."""
@@ -95,12 +107,6 @@ class Processes:
             child.kill()  # nothing is lost: what they write is only ever added to
             child.join(PATIENCE)
             connection.close()
-
-
-def _listen(connection: Connection, receive: Callable[[Any], None]) -> None:
-    with suppress(EOFError, OSError):
-        while True:
-            receive(connection.recv())
 
 
 def settle() -> None:

@@ -6,7 +6,7 @@ actions can be undone, after a restart too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ FOREIGN = 2
 ACTIONS = "label skip foreign unlabel new_class rename key merge grid import undo redo".split()
 LONGEST_NAME = 100
 MOST_CLASSES = 1000
+MISSING = object()
+Change = tuple[Any, Any, Any]  # an array or dictionary, a key, and what it held, or MISSING
 LONGEST_ACTION = 60.0  # seconds that count for one action: somebody who went away was not labeling
 
 
@@ -96,9 +98,9 @@ class LabelState:
         self.source = np.zeros(self.size, np.int8)
         self.status = np.zeros(self.size, np.int8)
         self.audit = np.zeros(self.size, bool)
-        self._done: list[tuple[dict[str, Any], list[Callable[[], None]]]] = []
+        self._done: list[tuple[dict[str, Any], list[Change]]] = []
         self._undone: list[dict[str, Any]] = []
-        self._restore: list[Callable[[], None]] = []
+        self._restore: list[Change] = []
         self._next_class = 0
 
     @property
@@ -148,43 +150,26 @@ class LabelState:
 
     def _put(self, table: Any, key: Any, value: Any) -> None:
         """Set an entry of an array or a dictionary, and remember what it was."""
-        missing = isinstance(table, dict) and key not in table
-        before = None if missing else table[key]
+        before = table.get(key, MISSING) if isinstance(table, dict) else table[key]
         before = before.copy() if isinstance(before, np.ndarray) else before
-
-        def restore() -> None:
-            if missing:
-                del table[key]
-            else:
-                table[key] = before
-
-        self._restore.append(restore)
+        self._restore.append((table, key, before))
         table[key] = value
 
     def _judge(self, image: int, *, label: int = -1, source: int = 0, status: int = 0, audit: bool = False) -> None:
-        self._put(self.label, image, label)
-        self._put(self.source, image, source)
-        self._put(self.status, image, status)
-        self._put(self.audit, image, audit)
+        said = ((self.label, label), (self.source, source), (self.status, status), (self.audit, audit))
+        for column, value in said:
+            if column[image] != value:  # nobody undoes what stays
+                self._put(column, image, value)
 
     def _count_answer(self, by: int = 1) -> None:
-        self.answers += by
-
-        def restore() -> None:
-            self.answers -= by
-
-        self._restore.append(restore)
+        self._put(vars(self), "answers", self.answers + by)
 
     # --- one function per action, after the one that checks it
 
     def _check_skip(self, action: Mapping[str, Any]) -> None:
         self.image(action.get("image"))
 
-    def _check_foreign(self, action: Mapping[str, Any]) -> None:
-        self.image(action.get("image"))
-
-    def _check_unlabel(self, action: Mapping[str, Any]) -> None:
-        self.image(action.get("image"))
+    _check_foreign = _check_unlabel = _check_skip
 
     def _check_label(self, action: Mapping[str, Any]) -> None:
         self.image(action.get("image"))
@@ -314,8 +299,11 @@ class LabelState:
 
     def _do_undo(self, action: Mapping[str, Any]) -> None:
         before, restore = self._done.pop()
-        for step in reversed(restore):
-            step()
+        for table, key, value in reversed(restore):
+            if value is MISSING:
+                del table[key]
+            else:
+                table[key] = value
         self._undone.append(before)
 
     def _check_redo(self, action: Mapping[str, Any]) -> None:

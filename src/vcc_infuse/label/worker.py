@@ -1,7 +1,8 @@
 """Training while a person labels: what the model says now, what comes next, and what to look at again.
 
-A quick head answers within a second. The library's default method follows when the hand rests or when enough has
-changed, and takes over where it answers hidden labels better; a run that newer labels have overtaken is given up.
+A quick head answers within a second or two. The method that `train` takes on features follows when the hand rests or
+when enough has changed, and takes over where it answers hidden labels better; a run that newer labels have overtaken is
+given up.
 
 Audit images are never learned from, so that the error that is shown is the error of the model that answers.
 """
@@ -23,10 +24,11 @@ from ..data.ssl_data import SSLData
 from ..errors import UserError
 from ..pool_audit import (
     KnownRows,
+    PoolGroups,
     Unknown,
-    find_doubtful_labels,
     find_duplicates,
     foreign_clusters,
+    judge_labels,
     learning_curve,
     leave_one_out,
     unit_rows,
@@ -34,15 +36,17 @@ from ..pool_audit import (
 from ..pool_audit.arrays import blocks
 from ..training.callbacks import Callback
 from ..training.cross_fit import label_folds
+from ..utils.neighbors import has_graph
 from .embedding import FEATURES, FeatureRows
 from .head import PoolGraph, fit_head, hidden_scores, joined, pool_graph
 from .jobs import Answer, Job
 from .policy import next_batch
 
-NEXT = 60  # images that are suggested at a time
-STEPS = 60  # of the default method
-MOST_TRAINED = 4_000  # unlabeled rows that it trains on
+NEXT = 60  # images that are suggested at a time, or up to as many more as
+REGROUPED = 16  # labels after which images are grouped anew: suggestions need as many groups as labels and suggestions
+MOST_TRAINED = 4_000  # unlabeled rows that the default method trains on
 MOST_COMPARED = 20_000  # images of which all pairs are compared, for neighbors and copies
+MOST_SEARCHED = 100_000  # images whose copies the extra `faiss` finds in a dozen seconds
 CURVE_LABELS = 1000
 ALPHA = 0.05
 DOUBT = 0.5
@@ -60,6 +64,7 @@ class Learner:
         self.size = len(keys)
         self.seed = seed
         self._unit = np.zeros((0, 1), np.float16)
+        self._groups = PoolGroups(self._unit)
         self._graph: PoolGraph | None = None
         self._linked = np.zeros(0, np.int64)  # rows of the graph
         self._main = np.zeros((0, 1), np.float32)  # all rows in its main directions
@@ -69,6 +74,7 @@ class Learner:
         """Take in what was embedded meanwhile."""
         if self.rows.refresh():
             self._unit = unit_rows(self.rows.features).astype(np.float16)
+            self._groups = PoolGroups(self._unit, seed=self.seed)
             self._graph = None
 
     def quick(self, job: Job) -> Answer:
@@ -153,7 +159,7 @@ class Learner:
     def copies(self) -> list[list[int]] | None:
         """Groups of near copies, once all images are embedded; None if there is nothing new to say."""
         rows = len(self._unit)
-        if rows == self._compared or rows > MOST_COMPARED or rows < 2:
+        if rows == self._compared or rows > (MOST_SEARCHED if has_graph() else MOST_COMPARED) or rows < 2:
             return None
         self._compared = rows
         return [self.rows.images[group].tolist() for group in find_duplicates(self._unit).groups()]
@@ -186,9 +192,10 @@ class Learner:
         self._look_for_foreign(answer, KnownRows.of(known, labels[labeled]), np.flatnonzero(labels < 0))
         if len(np.unique(labels[labeled])) < 2:
             return
-        left_out = leave_one_out(known, labels[labeled], len(job.classes)).probs()
-        answer.out_of_fold = (images[labeled], left_out.astype(np.float32))
-        doubts = find_doubtful_labels(known, labels[labeled], classes=len(job.classes))
+        left_out = leave_one_out(known, labels[labeled], len(job.classes))
+        probs_left_out = left_out.probs()
+        answer.out_of_fold = (images[labeled], probs_left_out.astype(np.float32))
+        doubts = judge_labels(labels[labeled], probs_left_out, noise=left_out.noise)
         for place in doubts.ranking().tolist():
             given = int(labels[labeled[place]])
             better = int(doubts.suggested[place])
@@ -220,11 +227,11 @@ class Learner:
             self._unit,
             labels,
             probs,
-            count=NEXT,
+            count=NEXT + -(int((labels >= 0).sum()) + NEXT) % REGROUPED,
             classes=len(job.classes) or None,
             exclude=hidden,
-            seed=self.seed,
             names=job.names or None,
+            groups=self._groups,
         )
         answer.following = list(zip(self.rows.images[chosen.rows].tolist(), chosen.reasons, strict=True))
 
@@ -247,15 +254,18 @@ class Learner:
 
 
 class _Watch(Callback):
-    """Asks after every few steps whether the run is still wanted."""
+    """Asks whether the run is still wanted: after the method itself, and after every run of its cross-validation."""
 
     def __init__(self, watch: Callable[[], None]) -> None:
         self.watch = watch
 
-    def on_step(self, trainer: Any, done: int) -> None:
+    def on_start(self, trainer: Any, start: int) -> None:
         """Called by the trainer."""
-        if done % 5 == 0:
-            self.watch()
+        self.watch()
+
+    def on_fold(self, trainer: Any, done: int) -> None:
+        """Called by the trainer."""
+        self.watch()
 
 
 def in_directions(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
@@ -269,7 +279,7 @@ def in_directions(rows: np.ndarray, basis: np.ndarray) -> np.ndarray:
 def train_default(
     features: np.ndarray, labels: np.ndarray, seed: int, watch: Callable[[], None]
 ) -> tuple[np.ndarray, float]:
-    """The library's default method on features: calibrated probabilities of shape (rows, classes), and its error.
+    """What `train` takes on features where nothing is named: calibrated probabilities (rows, classes), and its error.
 
     The error is that on labels which runs in folds did not see.
 
@@ -288,12 +298,11 @@ def train_default(
     rows = np.sort(np.concatenate([np.flatnonzero(labels >= 0), pool]))
     names = [str(number) for number in range(int(labels.max()) + 1)]
     data = from_arrays(features[rows].astype(np.float32), labels[rows], classes=names)
-    options: dict[str, Any] = {"steps": STEPS, "eval_every": STEPS, "seed": seed, "progress": False, "device": "cpu"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = train(
             SSLData(data, from_given_labels(labels[rows])), preset="frozen", callbacks=[_Watch(watch)],
-            cross_fit=True, **options,
+            cross_fit=True, seed=seed, progress=False, device="cpu",
         )  # fmt: skip
     probs = np.empty((len(labels), len(names)), np.float32)
     for part in blocks(len(labels)):
