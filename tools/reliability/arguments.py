@@ -1,12 +1,14 @@
-"""Generated argument lists, configuration files and run folders: no traceback, no hang, nothing written elsewhere.
+"""Generated argument lists, configurations and run folders: no traceback, no hang, nothing written elsewhere.
 
     python tools/reliability/arguments.py --cases 10000          → results/reliability/arguments.json
     python tools/reliability/arguments.py --cases 200 --seed 7 --out /tmp/arguments.json
 
-Hypothesis makes the words. All commands run inside this process through `main`, in a folder of their own. What takes
-long once the words are accepted (training, embedding, grids, export) is replaced, except in one train command of fifty,
-which takes two steps. A case may use 20 seconds of processor time or two minutes of time, and 8 GB of address space. An
-audit hook sees every file that Python opens for writing, moves or removes.
+Hypothesis makes the words, whose options are those of each command's own parser. All commands run inside this process
+through `main`, in a folder of their own. What takes long once the words are accepted (training, embedding, export,
+serving a page) is replaced, except in one train command of fifty, which takes two steps. A fifth of the cases are
+options of Python's RunConfig, which may raise UserError only. A case may use 20 seconds of processor time or two
+minutes of time, and 8 GB of address space. An audit hook sees every file that Python opens for writing, moves or
+removes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,11 +37,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from vcc_infuse.bank.bank import BankConfig
+from vcc_infuse.cli.completion import parser_of
 from vcc_infuse.cli.main import COMMANDS, main
 from vcc_infuse.cli.parser import COMMAND_LINE, OPTIONS, types_of
 from vcc_infuse.cli.registry import OURS
 from vcc_infuse.errors import UserError
-from vcc_infuse.run_config import PARTS
+from vcc_infuse.run_config import PARTS, RunConfig, resolve
 from vcc_infuse.training.trainer import Trainer
 from vcc_infuse.utils.io import write_json
 
@@ -73,17 +77,9 @@ TOP = [*OPTIONS, *COMMAND_LINE]
 CHOICES = [("bank", BankConfig)]
 CHOICES += [(option, kind) for option, base in PARTS.items() for kind in OURS.values() if issubclass(kind, base)]
 NAMES = [*TOP, *(f"{option}.{name}" for option, kind in CHOICES for name in types_of(kind))]
-COMMAND_OPTIONS = {
-    "evaluate": "--data --label_file --root --cache --bins --device -o --output",
-    "calibrate": "--data --split --method --label_file --root --cache --bins --device -o --in-place",
-    "predict": "-o --format --abstain --batch_size --device",
-    "export": "-o --format --device",
-    "select": "--pool --keep --threshold --strategy --quota --seed --device -o --kept-only",
-    "report": "-o --output",
-    "embed": "--data --root --size --mode --flip --model.name --model.weights --model.input_size --bank.weak "
-    "--bank.strong --bank.batch_size --seed --cache --backend --workers",
-    "list": "--markdown",
-}
+PARSERS = {name: parser_of(name)._actions for name in COMMANDS if name != "train"}
+COMMAND_OPTIONS = {name: [word for one in actions for word in one.option_strings] for name, actions in PARSERS.items()}
+PLACES = {name: sum(not one.option_strings for one in actions) for name, actions in PARSERS.items()}
 values = st.one_of(
     st.sampled_from(NUMBERS), st.sampled_from(WORDS), st.sampled_from(sorted(OURS)), st.text(max_size=6),
     st.integers().map(str), st.floats().map(str),
@@ -113,7 +109,21 @@ FILES = [
     "model.json", "model.json", "summary.json", "metrics.jsonl", "selections.jsonl", "predictions.npz", "config.yaml",
     "gallery.npz",
 ]  # fmt: skip
-SLOW = ["cli.embed.open_bank", "cli.export.export_model", "run.open_bank"]
+SLOW = [
+    "cli.embed.open_bank", "cli.export.export_model", "run.open_bank", "bank.sharding.frozen_network",
+    "audit.make_encoder", "cli.completion.whole_command", "cli.doctor.examine",
+]  # fmt: skip
+SPOTS = ["run", "run", "broken", "digits", "missing", "coreset", "images", "images", "bash"]
+DATA = defaultdict(
+    lambda: [[]],
+    embed=[["--data", "images"], ["--data", "images", "--shards", "bank"], []],
+    suggest=[["--data", "images"], []],
+)
+"""Words without which a command does nothing."""
+
+
+SAID = ("0 images;", "3 images;", "open http", "Ctrl-C ends", "labels are in", "ML backend for")
+"""How lines begin that are no errors."""
 
 
 class TimeUpError(Exception):
@@ -136,7 +146,7 @@ def options(draw: Any, names: list[str], most: int = 4) -> list[str]:
 @st.composite
 def command_lines(draw: Any) -> list[str]:
     """The words of a command; those of `train` are a valid command with some options added."""
-    command = draw(st.sampled_from([*COMMANDS, "train", "train", "train", "tain"]))
+    command = draw(st.sampled_from([*COMMANDS, "train", "train", "train", "train", "tain"]))
     if command not in COMMAND_OPTIONS:
         return [
             command,
@@ -144,11 +154,8 @@ def command_lines(draw: Any) -> list[str]:
             *QUIET,
             *draw(options([f"--{name}" for name in NAMES])),
         ]
-    places = {"predict": 2, "list": 0, "embed": 0}.get(command, 1)
-    spots = [
-        draw(st.sampled_from(["run", "run", "broken", "digits", "missing", "coreset", "images"])) for _ in range(places)
-    ]
-    return [command, *spots, *draw(options(COMMAND_OPTIONS[command].split()))]
+    spots = [draw(st.sampled_from(SPOTS)) for _ in range(PLACES[command])]
+    return [command, *spots, *draw(st.sampled_from(DATA[command])), *draw(options(COMMAND_OPTIONS[command]))]
 
 
 @st.composite
@@ -162,6 +169,25 @@ def config_files(draw: Any) -> tuple[list[str], bytes]:
         text = yaml.dump(tree, Dumper=yaml.SafeDumper, allow_unicode=False)
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return ["train", "--config", "options.yaml", *QUIET, *draw(st.sampled_from([[], ["--model", "MLP"]]))], content
+
+
+@st.composite
+def configurations(draw: Any) -> dict[Any, Any]:
+    """Options of a RunConfig: valid ones with changes."""
+    keys: Any = st.sampled_from([name for name in OPTIONS if "." not in name])
+    keys = plain if draw(st.integers(0, 15)) == 0 else keys
+    base = {"data": "digits", "labels": 20, "preset": draw(st.sampled_from(["scratch", "frozen", "auto", "paper"]))}
+    parts = st.one_of(nested, st.sampled_from(sorted(OURS)))
+    return base | draw(st.dictionaries(keys.filter(lambda key: key == key), parts, max_size=4))
+
+
+def build(options: dict[Any, Any]) -> int:
+    """Everything that a RunConfig can be asked for."""
+    config = RunConfig.from_options(options, trust_code=False)
+    config = resolve(config, "scratch" if config.preset == "auto" else config.preset)
+    config.to_yaml()
+    RunConfig.from_yaml(config.to_yaml())
+    return 0
 
 
 @st.composite
@@ -218,8 +244,8 @@ class Counts:
             if not where.startswith((self.sandbox, "/dev/", "/proc/")) and "__pycache__" not in where:
                 self.outside[f"{event} {where}"] += 1
 
-    def run(self, kind: str, words: list[str], real: bool = False) -> None:
-        """One case, if there is time for it."""
+    def run(self, kind: str, words: list[str], real: bool = False, work: Callable[[], int] | None = None) -> None:
+        """One case, if there is time for it: a command, or other work in its place."""
         if time.monotonic() > self.end:
             raise TimeUpError
         out, err = io.StringIO(), io.StringIO()
@@ -229,7 +255,12 @@ class Counts:
         self.watching = True
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), replaced(real):
-                status = main(words)
+                status = work() if work else main(words)
+        except UserError as fault:
+            if work is None:
+                raise
+            status = 2
+            print(fault, file=err)
         except HangError:
             self.hangs.append(" ".join(words))
             print("hang:", " ".join(words)[:300], file=sys.stderr)
@@ -246,7 +277,7 @@ class Counts:
         lines = [
             line
             for line in err.getvalue().strip().split("\n")
-            if line and not line.startswith(("warning:", "skipped "))
+            if line and not line.startswith(("warning:", "skipped ", *SAID))
         ]
         if status == 2 and len(lines) != 1:
             self.note(self.long_errors, f"{len(lines)} lines: {lines[0][:60] if lines else ''}", words)
@@ -255,6 +286,13 @@ class Counts:
         """Count a fault, and keep the first command that shows it."""
         counter[what] += 1
         self.examples.setdefault(what, " ".join(words)[:300])
+
+
+class Idle:
+    """Nothing is computed beside the labeling page."""
+
+    def __init__(self, *_: Any) -> None:
+        self.start = self.submit = self.close = lambda *_: None
 
 
 @contextlib.contextmanager
@@ -272,6 +310,9 @@ def replaced(real: bool) -> Any:
         for target in SLOW:
             stack.enter_context(patch(f"vcc_infuse.{target}", refuse))
         stack.enter_context(patch("vcc_infuse.training.auto.training_seconds", lambda *_: 0.0))
+        stack.enter_context(patch("vcc_infuse.label.launch.Processes", Idle))
+        stack.enter_context(patch("uvicorn.Server.run", lambda *_: None))
+        stack.enter_context(patch("webbrowser.open", lambda *_: None))
         if not real:
             stack.enter_context(patch.object(Trainer, "fit", fit))
         yield
@@ -308,7 +349,7 @@ def tidy(sandbox: Path) -> None:
 
 
 def search(counts: Counts, sandbox: Path, cases: int, number: int, minutes: float) -> None:
-    """Two fifths argument lists, two fifths configuration files, one fifth run folders."""
+    """Two fifths argument lists, one fifth each configuration files, RunConfigs and run folders."""
     every = settings(
         database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), max_examples=1
     )
@@ -323,7 +364,7 @@ def search(counts: Counts, sandbox: Path, cases: int, number: int, minutes: floa
         tidy(sandbox)
 
     @seed(number)
-    @settings(every, max_examples=cases * 2 // 5)
+    @settings(every, max_examples=cases // 5)
     @given(config_files())
     def files(case: tuple[list[str], bytes]) -> None:
         done["files"] += 1
@@ -332,15 +373,21 @@ def search(counts: Counts, sandbox: Path, cases: int, number: int, minutes: floa
         tidy(sandbox)
 
     @seed(number)
-    @settings(every, max_examples=cases - 2 * (cases * 2 // 5))
+    @settings(every, max_examples=cases // 5)
+    @given(configurations())
+    def configs(options: dict[Any, Any]) -> None:
+        counts.run("python", ["RunConfig", repr(options)], work=lambda: build(options))
+
+    @seed(number)
+    @settings(every, max_examples=cases - cases * 2 // 5 - 2 * (cases // 5))
     @given(run_folders())
     def folders(case: tuple[list[str], str, bytes]) -> None:
         spoil(*case[1:])
         counts.run("folder", case[0], real=True)
         tidy(sandbox)
 
-    for part in (lists, files, folders):
-        counts.end = time.monotonic() + 60 * minutes / 3
+    for part in (lists, files, configs, folders):
+        counts.end = time.monotonic() + 60 * minutes / 4
         with contextlib.suppress(TimeUpError):
             part()
 
@@ -351,7 +398,7 @@ def stop(*_: Any) -> None:
 
 
 def run(cases: int, number: int = 0, minutes: float = math.inf) -> dict[str, Any]:
-    """Everything, in a temporary folder, a third of the time for each kind of case; returns the counts."""
+    """Everything, in a temporary folder, a quarter of the time for each kind of case; returns the counts."""
     began, before = time.perf_counter(), os.getcwd()
     with tempfile.TemporaryDirectory(prefix="arguments-") as folder, patch.dict(os.environ, {"HOME": folder}):
         sandbox = Path(folder).resolve()

@@ -2,9 +2,11 @@
 
     python tools/reliability/kills.py --count 200 --seed 0
 
-Each case takes a combination of method, calibrator and selector on one or two processes, trains it to the end, then
+Each case takes a combination of method, calibrator and selector on one to three processes, trains it to the end, then
 again with SIGKILL after a random part of that time, up to eight times, and resumes it. The weights must have the same
-SHA-256. Processes are forks of this one, which has imported everything: a kill can hit the first step, too.
+SHA-256. Processes are forks of this one, which has imported everything: a kill can hit the first step, too. One case in
+three trains a head on frozen features, in a cache of its own for each run, so that a kill can hit the embedding.
+The same command continues where it was stopped.
 """
 
 from __future__ import annotations
@@ -23,15 +25,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vcc_infuse.cli.main import main
+from vcc_infuse.utils.io import write_json
 
 CONFIDENT = ["FixMatch", "FlexMatch", "FreeMatch", "SoftMatch", "UDA", "PseudoLabel"]  # a calibrator can change them
 OTHERS = ["Adsh", "Dash", "CoMatch", "SimMatch", "MPL", "MeanTeacher", "PiModel", "VAT", "MixMatch", "ReMixMatch"]
 WRAPPERS = ["ABC", "Balance", "DARP", "DASO", "DebiasPL"]  # around a confident method
-CALIBRATORS = ["Softmax", "VCC", "RobustVCC", "MMCE", "HardViewTemperature"]
+CALIBRATORS = ["Softmax", "VCC", "RobustVCC", "MMCE", "HardViewTemperature", "Evidence"]
 SELECTORS = ["", "INFUSE", "RobustINFUSE", "GradMatch", "RETRIEVE", "EL2N", "Random", "RandomOnline", "FullShort"]
 REFRESHED = [*SELECTORS[1:6], "RandomOnline"]  # at intervals
-OPTIONS = "--data digits --labels 40 --preset scratch --model SmallConv --model.width 4 --steps 24 --eval_every 4 " \
-    "--batch_size 8 --unlabeled_ratio 2 --progress false --report false --device cpu"  # fmt: skip
+OPTIONS = "--data digits --labels 40 --steps 24 --eval_every 4 --batch_size 12 --unlabeled_ratio 2 " \
+    "--progress false --report false --device cpu"  # fmt: skip
+SCRATCH = "--preset scratch --model SmallConv --model.width 4"
+FROZEN = "--preset frozen --model Timm --model.name test_resnet --model.weights none --model.input_size 32 " \
+    "--bank.weak 1 --bank.strong 1 --cache"  # fmt: skip
+WORLDS = (1, 2, 3)
 PATIENCE = 60.0
 
 
@@ -54,7 +61,7 @@ def free_port() -> int:
 
 
 def start(argv: Sequence[str], world: int, log: Path, port: int) -> list[int]:
-    """Start a command in one or two processes that meet at a port; returns their ids."""
+    """Start a command in processes that meet at a port; returns their ids."""
     found = []
     for rank in range(world):
         pid = os.fork()
@@ -120,18 +127,23 @@ def digest(run: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no model"
 
 
-def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = (1, 1, 2)) -> dict[str, object]:
+def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = WORLDS) -> dict[str, object]:
     """One combination: what came of it."""
     chosen, world = words(rng), rng.choice(worlds)
+    frozen = rng.random() < 1 / 3
     whole, cut, log = home / "whole", home / "cut", home / "log"
-    train = ["train", *OPTIONS.split(), *chosen]
+
+    def train(out: Path) -> list[str]:
+        preset = [*FROZEN.split(), f"{out}-cache"] if frozen else SCRATCH.split()
+        return ["train", *OPTIONS.split(), *preset, *chosen, "--out", str(out)]
+
     began = time.monotonic()
-    status = wait(start([*train, "--out", str(whole)], world, log, free_port()))
+    status = wait(start(train(whole), world, log, free_port()))
     took, killed, longest = time.monotonic() - began, 0, 0.0
-    found: dict[str, object] = {"words": " ".join(chosen), "processes": world}
+    found: dict[str, object] = {"words": " ".join(chosen), "processes": world, "frozen": frozen}
     if any(status):
         return {**found, "kills": 0, "result": "failed", "said": log.read_text()[-2000:]}
-    argv = [*train, "--out", str(cut)]
+    argv = train(cut)
     for _ in range(kills):
         port = free_port()
         pids = start(argv, world, log, port)
@@ -145,15 +157,17 @@ def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = (1,
         status = wait(start(argv, world, log, free_port()))
     same = digest(whole) == digest(cut)
     result = "identical" if same else "different"
-    said = "" if same else log.read_text()[-2000:]
     traceback = "Traceback" in log.read_text()
+    said = "" if same and not traceback else log.read_text()[-2000:]
     return {**found, "kills": killed, "result": result, "traceback": traceback, "others_end_s": longest, "said": said}
 
 
-def run(count: int, seed: int, seconds: float, out: Path, worlds: Sequence[int] = (1, 1, 2)) -> dict[str, object]:
-    """Cases until so many processes were killed, or the time is over."""
-    rng, cases, began = random.Random(seed), [], time.monotonic()
-    while sum(int(str(one["kills"])) for one in cases) < count and time.monotonic() - began < seconds:
+def run(count: int, seed: int, seconds: float, out: Path, worlds: Sequence[int] = WORLDS) -> dict[str, object]:
+    """Cases until so many processes were killed, or the time is over; those of an earlier call are kept."""
+    cases = json.loads(out.read_text())["cases"] if out.is_file() else []
+    began = time.monotonic()
+    while sum(one["kills"] for one in cases) < count and time.monotonic() - began < seconds:
+        rng = random.Random(f"{seed} {len(cases)}")
         with tempfile.TemporaryDirectory() as home:
             cases.append(case(rng, Path(home), rng.randint(3, 8), worlds))
             print(len(cases), cases[-1]["result"], cases[-1]["kills"], cases[-1]["words"], flush=True)
@@ -165,7 +179,8 @@ def write(cases: list[dict[str, object]], count: int, seed: int, out: Path) -> d
     """The figures so far."""
     table: dict[str, dict[str, int]] = {}
     for one in cases:
-        for name in (f"processes: {one['processes']}", *str(one["words"]).split()[1::2]):
+        kind = "frozen" if one["frozen"] else "scratch"
+        for name in (f"processes: {one['processes']}", kind, *str(one["words"]).split()[1::2]):
             if name.replace(".", "").isdecimal():
                 continue
             row = table.setdefault(name, {"kills": 0, "runs": 0, "identical": 0})
@@ -182,9 +197,10 @@ def write(cases: list[dict[str, object]], count: int, seed: int, out: Path) -> d
         "ended_from_outside": sum(float(str(c.get("others_end_s", 0))) >= PATIENCE for c in cases),
         "table": dict(sorted(table.items())),
         "faults": [one for one in cases if one["result"] != "identical" or one.get("traceback")],
+        "cases": cases,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=2) + "\n")
+    write_json(out, found)
     return found
 
 
@@ -201,12 +217,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="processes to kill (200)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 1, 2], help="numbers to draw from (1 1 2)")
+    parser.add_argument("--processes", type=int, nargs="+", default=list(WORLDS), help="numbers to draw from (1 2 3)")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time")
     parser.add_argument("--out", type=Path, default=Path("results/reliability/kills.json"))
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     warm_up()
     result = run(options.count, options.seed, options.seconds, options.out, options.processes)
-    print({name: value for name, value in result.items() if name not in ("table", "faults")})
+    print({name: value for name, value in result.items() if name not in ("table", "faults", "cases")})
     sys.exit(0 if not result["faults"] else 1)

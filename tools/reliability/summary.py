@@ -30,20 +30,43 @@ def kills(found: Found) -> tuple[str, int, int, str]:
     """Training killed at random moments."""
     done = f"{found['identical']} of {found['runs']} runs bit-identical, {found['tracebacks']} tracebacks"
     wait = found.get("longest_wait_of_the_other_process_s")
-    done += f"; the other of two processes, once they had met, ended after {wait:.1f} s at most" if wait else ""
-    return "`kill -9` at random moments, one and two processes", found["kills"], 200, done
+    done += f"; the others of several processes, once they had met, ended after {wait:.1f} s at most" if wait else ""
+    return "`kill -9` of training at random moments, one to three processes", found["kills"], 100, done
+
+
+def kill_services(found: Found) -> tuple[str, int, int, str]:
+    """The labeling server and workers of shards, killed."""
+    rows = (f"{name} {row['kills']} ({row['faults']} faults)" for name, row in found["table"].items())
+    done = f"{found['answers']:,} answers given; kills: {', '.join(rows)}"
+    return "`kill -9` of the labeling server, its processes, and workers of `embed --shards`", found["kills"], 90, done
+
+
+def soak_label(found: Found) -> tuple[str, int, int, str]:
+    """Many requests to one server."""
+    grown = ", ".join(f"{name} {100 * found['growth'][name]:.1f} %" for name in ("processes_mb", "threads", "files"))
+    done = (
+        f"server {100 * found['growth']['server_mb']:.1f} % ({found['server_bytes_per_answer']:,} bytes per answer), "
+    )
+    return "requests to one labeling server: growth", found["requests"], 100_000, done + grown
 
 
 def damage(found: Found) -> tuple[str, int, int, str]:
     """Files damaged at random."""
     text = "{detected} detected, {harmless} harmless, {SILENT} silent, {traceback} tracebacks, {hang} hangs"
+    if found.get("mended"):
+        text += "; {mended} of them were silent or tracebacks at first and were tried again after they were mended"
     return "bits flipped and files cut, in every kind of file", found["damages"], 1000, text.format(**found)
 
 
 def arguments(found: Found) -> tuple[str, int, int, str]:
     """Generated argument lists and files."""
     text = "{tracebacks} tracebacks, {hangs} hangs, {written_outside} files written outside"
-    return "generated arguments, configuration files and run folders", found["cases"], 10000, text.format(**found)
+    return (
+        "generated arguments of all commands, configurations and run folders",
+        found["cases"],
+        10000,
+        text.format(**found),
+    )
 
 
 def hostile(found: Found) -> tuple[str, int, int, str]:
@@ -67,7 +90,7 @@ def soak(found: Found) -> tuple[str, int, int, str]:
 
 PARTS: dict[str, Callable[[Found], tuple[str, int, int, str]]] = {
     "kills": kills, "damage": damage, "arguments": arguments, "hostile": hostile, "broken_images": broken_images,
-    "soak": soak,
+    "soak": soak, "kill_services": kill_services, "soak_label": soak_label,
 }  # fmt: skip
 
 
