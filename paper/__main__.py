@@ -20,6 +20,7 @@ from vcc_infuse.utils.memory import keep_freed_memory
 from .collect import collect
 from .cost import forecast
 from .datasets import check_available
+from .finished import keep, read, restore
 from .grid import BACKENDS, run_grid
 from .render import write_table
 from .scales import SCALES, without_missing
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str]) -> int:
     """Run what is missing, then write the tables; the status is 1 if a cell failed."""
-    options = read(argv)
+    options = read_options(argv)
     chosen = narrowed(tables(options.table, options.scale), "columns", options.columns)
     chosen = narrowed(chosen, "rows", options.rows)
     chosen = [without_missing(table, options.data_root) for table in chosen]
@@ -48,18 +49,24 @@ def run(argv: Sequence[str]) -> int:
     cells = list(dict.fromkeys(cells))[part::parts]
     folder = Path(options.cells)
     if options.dry_run:
-        print("\n".join(forecast(cells, folder, options.jobs)))
+        known = read(options.runs) if options.runs else {}
+        print("\n".join(forecast([cell for cell in cells if cell not in known], folder, options.jobs)))
         return 0
+    if options.runs:
+        restore(options.runs, folder)
     try:
         failures = run_grid(cells, folder, jobs=options.jobs, backend=options.backend, data_root=options.data_root)
     except (KeyboardInterrupt, Interrupted) as stop:
         raise Interrupted(INTERRUPTED, getattr(stop, "signal", 2)) from stop
+    finally:
+        if options.runs:
+            keep(options.runs, cells, folder)
     for table in chosen:
         write(table, options, folder, f"{PROG} {shlex.join(argv)}")
     return 1 if failures else 0
 
 
-def read(argv: Sequence[str]) -> Namespace:
+def read_options(argv: Sequence[str]) -> Namespace:
     """Read and check the options."""
     parser = Parser(PROG, "Run the experiments of a table of the paper and write the table.")
     parser.add_argument("table", metavar="TABLE", help=f"{', '.join(TABLES)} or all")
@@ -78,6 +85,8 @@ def read(argv: Sequence[str]) -> Namespace:
     shards = "i/n runs only the i-th of n parts of the table, for batch systems (1/1)"
     parser.add_argument("--shard", type=shard, default="1/1", help=shards)
     parser.add_argument("--cells", default="runs/cells", help="folder for the run folders (runs/cells)")
+    runs = "file of finished runs: those in it are not made again, and those of this command are added"
+    parser.add_argument("--runs", type=Path, metavar="FILE.jsonl", help=runs)
     parser.add_argument("--out", default="results", help="folder for the tables (results)")
     parser.add_argument("--dry-run", action="store_true", help="only list the runs and estimate their time")
     return parser.read(argv)

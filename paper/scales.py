@@ -71,7 +71,7 @@ DATASET_NAMES = {
     "digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100", "svhn": "SVHN", "stl10": "STL-10",
 }  # fmt: skip
-BASELINES = ("Supervised", "LinearProbe", "LabelSpreading")
+BASELINES = ("Supervised", "LinearProbe", "LabelSpreading", "SelfTraining")
 REFERENCE = "LinearProbe"
 METRICS = ("ece", "ece_calibrated", "pseudo_label_coverage", "pseudo_label_precision", "seconds")
 LEFT_OUT = {

@@ -71,7 +71,7 @@ def test_columns_run_and_write_a_part(capsys: pytest.CaptureFixture[str], tmp_pa
     (tmp_path / "stl10").mkdir()
     assert paper(*asked, "--data-root", str(tmp_path), where=tmp_path) == 0
     *cells, _ = capsys.readouterr().out.splitlines()
-    assert len(cells) == 3 + 2 + 9 + 2  # baselines, the full pool plain and lazy, selectors, lazy short and oracle
+    assert len(cells) == 4 + 2 + 9 + 2  # baselines, the full pool plain and lazy, selectors, lazy short and oracle
     assert all("stl10-40-" in cell for cell in cells)
     assert {"0.1"} == {cell.split("-")[4] for cell in cells if "INFUSE" in cell}
 
@@ -122,3 +122,23 @@ def test_mistakes_cost_one_line(
     line = capsys.readouterr().err
     assert said in line
     assert line.count("\n") == 1
+
+
+def test_runs_in_a_file_are_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A grid continues where only the file of its runs is left, and makes the same table."""
+    command = ("ablation-vae", "--scale", "smoke", "--seeds", "1", "--runs", str(tmp_path / "runs.jsonl"))
+    paper(*command, "--shard", "1/2", where=tmp_path / "here")
+    first = len((tmp_path / "runs.jsonl").read_text().splitlines())
+    paper(*command, "--dry-run", where=tmp_path / "there")
+    assert f"{5 - first} of {5 - first} cells to run" in capsys.readouterr().out
+    assert not (tmp_path / "there").exists()
+    paper(*command, where=tmp_path / "there")
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 5
+    logs = list((tmp_path / "there" / "cells").glob("*.log"))
+    assert len(logs) == 5 - first
+    paper(*command, where=tmp_path / "elsewhere")
+    tables = [(tmp_path / where / "ablation-vae-smoke.json").read_text() for where in ("there", "elsewhere")]
+    assert json.loads(tables[0])["entries"] == json.loads(tables[1])["entries"]
+    (tmp_path / "runs.jsonl").write_text('{"options": 3}\n')
+    assert paper(*command, where=tmp_path) == 2
+    assert "runs.jsonl: line 1 is not a finished run" in capsys.readouterr().err
