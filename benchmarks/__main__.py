@@ -42,6 +42,7 @@ STUDIES = {
     "cost": "a step with a calibrator and a selector over one without",
     "accuracy": "whether the fast step costs accuracy",
     "batchnorm": "which BatchNorm statistics should normalize the weak view",
+    "cheaper": "what calibrators lose that learn in fewer steps",
     "check": "whether a step got slower than the committed ratios",
     "choose": "whether labels choose the best network and size",
     "cluster": "what a million images cost in a sharded bank, and a plan for a hundred million",

@@ -21,7 +21,6 @@ from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.utils.io import read_json, write_json, write_text
 
 Arrays = tuple[np.ndarray, np.ndarray]
-STEPS = 300
 NAMES = ("probe C=1", "probe CV", "SSLClassifier")
 
 
@@ -81,7 +80,7 @@ def measure(data: Arrays, labels: int, seed: int) -> dict[str, float]:
             NAMES[1]: LogisticRegressionCV(cv=4, max_iter=2000).fit(rows, y_train[shown]),
         }
         errors = {name: 1 - float(model.score(rows_test, y_test)) for name, model in models.items()}
-        ours = SSLClassifier(steps=STEPS, random_state=seed).fit(train, hidden)
+        ours = SSLClassifier(random_state=seed).fit(train, hidden)
     errors[NAMES[2]] = 1 - float(ours.score(test, y_test))
     return {name: round(error, 4) for name, error in errors.items()}
 
@@ -94,7 +93,7 @@ def page(runs: dict[str, dict[str, float]]) -> str:
         "    OMP_NUM_THREADS=1 python -m benchmarks estimator --out results/estimator.md",
         "",
         "Test error in per cent, mean over draws of the labels, on standardized features. Half of each set is the test",
-        f"set, the other half the pool. `SSLClassifier(steps={STEPS})` is otherwise as it is by default.",
+        "set, the other half the pool. `SSLClassifier()` is as it is by default.",
         "",
         f"| set | labels per class | {' | '.join(NAMES)} | draws |",
         "|---|---|---|---|---|---|",

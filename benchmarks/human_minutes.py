@@ -20,7 +20,7 @@ from vcc_infuse.cli.parser import Parser
 from vcc_infuse.errors import UserError
 from vcc_infuse.label.bounds import Batch, Bound, bulk_bound
 from vcc_infuse.label.head import PoolGraph, fit_head, pool_graph
-from vcc_infuse.label.policy import audit_reserve, grid_rows, is_audit, next_batch, next_class
+from vcc_infuse.label.policy import audit_reserve, grid_rows, is_audit, next_batch
 from vcc_infuse.pool_audit import suggest_labels, unit_rows
 from vcc_infuse.pool_audit.arrays import unit
 from vcc_infuse.utils.io import write_json, write_text
@@ -386,3 +386,17 @@ def main(argv: Sequence[str]) -> None:
     write_json(Path(options.out) / "human_minutes.json", figures)
     write_text(Path(options.out) / "human_minutes.md", text)
     print(text)
+
+
+def next_class(probs: np.ndarray, judged: np.ndarray, shown: np.ndarray) -> int | None:
+    """The class whose grid is worth most: the one with the fewest grids so far, among these the least certain.
+
+    Args:
+        probs: predictions of shape (rows, classes).
+        judged: of shape (rows,), True for images that a person has judged or that are kept for the audit.
+        shown: grids of each class so far, of shape (classes,).
+    """
+    predicted = np.where(judged, -1, probs.argmax(1))
+    doubt = 1 - probs.max(1)
+    mean = {cls: float(doubt[predicted == cls].mean()) for cls in np.unique(predicted[predicted >= 0]).tolist()}
+    return min(mean, key=lambda cls: (shown[cls], -mean[cls]), default=None)

@@ -24,8 +24,8 @@ PAGE = """# The models of the labeling page
     OMP_NUM_THREADS=1 python -m benchmarks label_heads {words}
 
 Error on the images without a label, in percent, from random labels of each class; plain views of EfficientNet-Lite0 at
-224 px, as on the page. The default method is FlexMatch with Evidence, cross-validated. It takes over where it answers
-hidden labels better than the quick head by a standard error; mean over seeds {seeds}.
+224 px, as on the page. The default method is SelfTraining, as of `train`, cross-validated. It takes over where it
+answers hidden labels better than the quick head by a standard error; mean over seeds {seeds}.
 """
 
 

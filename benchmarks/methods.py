@@ -41,6 +41,7 @@ Run = dict[str, Any]
 def rows() -> dict[str, tuple[str, str, str | None]]:
     """Every row: its name, and wrapper, base and calibrator."""
     table: dict[str, tuple[str, str, str | None]] = {PROBE: ("", PROBE, None), DEFAULTS: ("", "", None)}
+    table["SelfTraining"] = ("", "SelfTraining", None)
     for base in BASES:
         table[base] = ("", base, None)
         table[f"Balance({base})"] = ("Balance", base, None)

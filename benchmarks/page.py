@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,7 +68,18 @@ def summary(comparison: Comparison) -> dict[str, dict[str, list[float]]]:
 def machine() -> dict[str, object]:
     """What the times depend on."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return {"cores": os.cpu_count(), "vector_instructions": capability, "threads_used": 1}
+    return {
+        "cores": os.cpu_count(), "vector_instructions": capability, "processor": processor(), "threads_used": 1,
+    }  # fmt: skip
+
+
+def processor() -> str:
+    """The kind of processor: maker, family and model where Linux tells them."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    known = [facts[name] for name in ("vendor_id", "cpu family", "model") if name in facts]
+    return " ".join(known) or platform.processor() or platform.machine()
 
 
 def markdown(part: Part, command: str) -> str:

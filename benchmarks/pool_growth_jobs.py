@@ -324,7 +324,7 @@ def thumbnails(rows: int) -> Timed:
                     records.add(number.to_bytes(16, "little"), b"thumbnail")
             reader = Reader(path)
             with path.open("rb") as file:
-                reader.tell((int.from_bytes(key, "little"), place) for key, place in scan(file.fileno()))
+                reader.tell((int.from_bytes(key, "little"), place) for key, place, _ in scan(file.fileno()))
             for number in range(0, rows, 1000):
                 assert reader.get(number) == b"thumbnail"
             reader.close()

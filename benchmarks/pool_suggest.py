@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,12 @@ from vcc_infuse import SSLData, pool_audit
 from .features import SLOTS, FeatureSet
 from .page import Table
 from .pool_features import Features, enough
+from .pool_study import Case, Run, Study, grouped
 from .pool_training import measure
 
 PER_CLASS = (1, 2, 4, 7, 10, 15, 25)
-STEPS = 200
-Row = list[str | float]
-ErrorOf = Callable[[np.ndarray, np.ndarray], float]  # of rows of the pool and their labels, −1 where there is none
+FEWER = (1, 4, 10, 25)  # rounds with an SSL head, which takes seconds to train
+ErrorOf = Callable[[Features, np.ndarray, np.ndarray], float]  # of rows of the pool and their labels, −1 if none
 
 
 Chooser = Callable[[np.ndarray, np.ndarray, int, int, np.random.Generator], np.ndarray]
@@ -69,35 +70,36 @@ CHOOSERS: dict[str, Chooser] = {
 }
 
 
-def measure_suggest(sets: Sequence[Features], seeds: int) -> list[Table]:
+def ridge_error(data: Features, pool: np.ndarray, labels: np.ndarray) -> float:
     """The test error of a ridge head."""
-    tables = []
-    for data in sets:
-
-        def error_of(pool: np.ndarray, labels: np.ndarray, data: Features = data) -> float:
-            chosen = labels >= 0
-            head = pool_audit.fit_ridge(data.x[pool[chosen]], labels[chosen], data.classes)
-            return float((head.scores(data.test).argmax(1) != data.test_y).mean())
-
-        tables.append(table(f"{data.name}, ridge head", data, error_of, CHOOSERS, seeds))
-    return tables
+    chosen = labels >= 0
+    head = pool_audit.fit_ridge(data.x[pool[chosen]], labels[chosen], data.classes)
+    return float((head.scores(data.test).argmax(1) != data.test_y).mean())
 
 
-def measure_suggest_ssl(sets: Sequence[Features], seeds: int, folder: Path) -> list[Table]:
-    """The test error of FixMatch on the views of the pool."""
-    tables = []
-    for data in sets:
-        views = FeatureSet.load(folder, data.name)
+def suggest(head: str, names: Sequence[str], error_of: ErrorOf, rounds: Sequence[int] = PER_CLASS) -> Study:
+    """Errors of a head after each round, in per cent, by the ways to choose of these names."""
 
-        def error_of(pool: np.ndarray, labels: np.ndarray, views: FeatureSet = views) -> float:
-            return fixmatch_error(views, pool, labels)
+    def values(data: Features, case: Case, seed: int) -> list[float]:
+        return [100 * error for error in label_in_rounds(data, CHOOSERS[str(case[0])], error_of, rounds, seed)]
 
-        names = ("random", "coverage alone", "suggest_labels")
-        tables.append(table(f"{data.name}, FixMatch", data, error_of, {name: CHOOSERS[name] for name in names}, seeds))
-    return tables
+    return Study(lambda data: [(name,) for name in names], values, lambda runs: tables(head, rounds, runs))
 
 
-def fixmatch_error(views: FeatureSet, pool: np.ndarray, labels: np.ndarray) -> float:
+SUGGEST = suggest("ridge head", list(CHOOSERS), ridge_error)
+
+
+def suggest_ssl(folder: Path) -> Study:
+    """The same with the method that `train` uses on features."""
+    load = cache(FeatureSet.load)
+
+    def error_of(data: Features, pool: np.ndarray, labels: np.ndarray) -> float:
+        return default_error(load(folder, data.name), pool, labels)
+
+    return suggest("SelfTraining", list(CHOOSERS), error_of, FEWER)
+
+
+def default_error(views: FeatureSet, pool: np.ndarray, labels: np.ndarray) -> float:
     """Test images of classes that nobody labeled yet count as mistakes."""
     present = np.unique(labels[labels >= 0])
     shown = np.where(labels >= 0, np.searchsorted(present, labels), -1)
@@ -105,29 +107,31 @@ def fixmatch_error(views: FeatureSet, pool: np.ndarray, labels: np.ndarray) -> f
     truth = np.searchsorted(present, views.test_y[tested])
     names = [str(label) for label in present]
     data = SSLData.from_arrays(views.train[pool], shown, views.test[tested], truth, slots=SLOTS, classes=names)
-    error = measure(data, {"algorithm": "FixMatch"}, 0, STEPS)
+    error = measure(data, {"algorithm": "SelfTraining"}, 0)
     return 1 - (1 - error) * float(tested.mean())
 
 
-def table(title: str, data: Features, error_of: ErrorOf, choosers: Mapping[str, Chooser], seeds: int) -> Table:
-    """A row per way to choose; after the mean its standard error, then the difference from random, paired by seed."""
-    counts = [count for count in PER_CLASS if enough(data, 2 * count)]
-    errors = {
-        name: 100 * np.array([label_in_rounds(data, choose, error_of, counts, seed) for seed in range(seeds)])
-        for name, choose in choosers.items()
-    }
-    rows = [[name, *cells(values, values - errors["random"])] for name, values in errors.items()]
+def tables(head: str, rounds: Sequence[int], runs: Sequence[Run]) -> list[Table]:
+    """A table per set, a row per way to choose: mean, its standard error, then the difference from random, paired."""
     words = "error, % ± standard error, and difference from random ± standard error, at n labels per class on average"
-    return Table(f"{title}: {words}, {seeds} seeds", ("chosen by", *map(str, counts)), rows)
+    found = grouped(runs)
+    shown = []
+    for name in dict.fromkeys(run["set"] for run in runs):
+        errors = {case[0]: values for (other, case), values in found.items() if other == name}
+        random = errors["random"]
+        rows = [[str(way), *cells(values, values - random[: len(values)])] for way, values in errors.items()]
+        columns = ("chosen by", *map(str, rounds[: random.shape[1]]))
+        shown.append(Table(f"{name}, {head}: {words}, {len(random)} seeds", columns, rows))
+    return shown
 
 
 def cells(errors: np.ndarray, gaps: np.ndarray) -> list[str]:
     """One text per column of errors, of shape (seeds, counts)."""
     texts = [f"{mean:.1f} ± {noise:.1f}" for mean, noise in zip(errors.mean(0), spread(errors), strict=True)]
     if not gaps.any():
-        return texts
+        return [text.replace(" ± nan", "") for text in texts]
     pairs = zip(texts, gaps.mean(0), spread(gaps), strict=True)
-    return [f"{text}, {gap:+.1f} ± {noise:.1f}" for text, gap, noise in pairs]
+    return [f"{text}, {gap:+.1f} ± {noise:.1f}".replace(" ± nan", "") for text, gap, noise in pairs]
 
 
 def spread(values: np.ndarray) -> np.ndarray:
@@ -136,9 +140,10 @@ def spread(values: np.ndarray) -> np.ndarray:
 
 
 def label_in_rounds(
-    data: Features, choose: Chooser, error_of: ErrorOf, counts: Sequence[int], seed: int
+    data: Features, choose: Chooser, error_of: ErrorOf, rounds: Sequence[int], seed: int
 ) -> list[float]:
     """Errors after each round. Half of the pool is drawn anew for each seed."""
+    counts = [count for count in rounds if enough(data, 2 * count)]
     rng = np.random.default_rng(seed)
     pool = np.sort(rng.permutation(len(data.y))[: max(len(data.y) // 2, 2 * counts[-1] * data.classes)])
     labels = np.full(len(pool), -1)
@@ -146,5 +151,5 @@ def label_in_rounds(
     for count in counts:
         rows = choose(data.x[pool], labels, count * data.classes - int((labels >= 0).sum()), data.classes, rng)
         labels[rows] = data.y[pool[rows]]
-        errors.append(error_of(pool, labels))
+        errors.append(error_of(data, pool, labels))
     return errors

@@ -26,10 +26,12 @@ from vcc_infuse.utils.io import write_text
 
 from .features import SLOTS, FeatureSet, flip
 from .open_set import EnergyFixMatch, InlierFixMatch
+from .page import rows
 
 PROG = "python -m benchmarks pool_training"
 Run = dict[str, Any]
-WEIGHED = {"class_path": "Evidence", "init_args": {"weigh": True}}
+WEIGHED = {"class_path": "Evidence", "init_args": {"weigh": True, "shares": "predicted"}}
+KEYS = ("set", "per_class", "seed", "pool", "row", "steps")
 KEPT = 0.4  # of the pool, by selectors
 
 
@@ -38,11 +40,28 @@ def aligned(shares: str) -> dict[str, Any]:
     return {"class_path": "AlignedINFUSE", "init_args": {"keep": KEPT, "shares": shares}}
 
 
+def balance(base: str, shares: str) -> dict[str, Any]:
+    """Balance of a method, each class's fraction taken of these shares."""
+    return {"class_path": "Balance", "init_args": {"base": {"class_path": base}, "shares": shares}}
+
+
+def evidence(shares: str) -> dict[str, Any]:
+    """Evidence that counts against these shares."""
+    return {"class_path": "Evidence", "init_args": {"shares": shares}}
+
+
+BALANCED = balance("FreeMatch", "auto")
 ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
     "skew": {
         "FixMatch": {"algorithm": "FixMatch"},
-        "Balance(FixMatch)": {"algorithm": "Balance"},
-        "FixMatch + Evidence": {"algorithm": "FixMatch", "calibrator": "Evidence"},
+        "SelfTraining, the default": {"algorithm": "SelfTraining"},
+        "SelfTraining, handed out": {"algorithm": "SelfTraining", "cross_fit": True},
+        "Balance(FreeMatch), predicted shares": {"algorithm": balance("FreeMatch", "predicted")},
+        "Balance(FreeMatch), estimated shares": {"algorithm": balance("FreeMatch", "estimated")},
+        "Balance(FixMatch), predicted shares": {"algorithm": balance("FixMatch", "predicted")},
+        "Balance(FixMatch), estimated shares": {"algorithm": balance("FixMatch", "estimated")},
+        "FixMatch + Evidence, predicted shares": {"algorithm": "FixMatch", "calibrator": evidence("predicted")},
+        "FixMatch + Evidence, estimated shares": {"algorithm": "FixMatch", "calibrator": evidence("estimated")},
         "FixMatch, AlignedINFUSE, shares of labels": {"algorithm": "FixMatch", "selector": aligned("labels")},
         "FixMatch, AlignedINFUSE, estimated shares": {"algorithm": "FixMatch", "selector": aligned("estimated")},
         "FixMatch, Random": {
@@ -55,8 +74,12 @@ ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
         "FixMatch, open_set auto": {"algorithm": "FixMatch", "open_set": "auto"},
         "FixMatch + energy": {"algorithm": EnergyFixMatch()},
         "FixMatch, inliers as IOMatch": {"algorithm": InlierFixMatch()},
-        "FlexMatch + Evidence": {"algorithm": "FlexMatch", "calibrator": WEIGHED},
-        "FlexMatch + Evidence, open_set auto": {
+        "SelfTraining, the default": {"algorithm": "SelfTraining"},
+        "SelfTraining, handed out": {"algorithm": "SelfTraining", "cross_fit": True},
+        "Balance(FreeMatch)": {"algorithm": BALANCED},
+        "Balance(FreeMatch), open_set auto": {"algorithm": BALANCED, "open_set": "auto"},
+        "FlexMatch + Evidence, predicted shares": {"algorithm": "FlexMatch", "calibrator": WEIGHED},
+        "FlexMatch + Evidence, predicted shares, open_set auto": {
             "algorithm": "FlexMatch", "calibrator": WEIGHED, "open_set": "auto",
         },
     },
@@ -65,8 +88,10 @@ ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
         "LinearProbe, doubt weigh": {"algorithm": "LinearProbe", "doubt": "weigh"},
         "FixMatch": {"algorithm": "FixMatch"},
         "FixMatch, doubt weigh": {"algorithm": "FixMatch", "doubt": "weigh"},
-        "FlexMatch + Evidence": {"algorithm": "FlexMatch", "calibrator": WEIGHED},
-        "FlexMatch + Evidence, doubt weigh": {
+        "SelfTraining, the default": {"algorithm": "SelfTraining"},
+        "SelfTraining, the default, doubt weigh": {"algorithm": "SelfTraining", "doubt": "weigh"},
+        "FlexMatch + Evidence, predicted shares": {"algorithm": "FlexMatch", "calibrator": WEIGHED},
+        "FlexMatch + Evidence, predicted shares, doubt weigh": {
             "algorithm": "FlexMatch", "calibrator": WEIGHED, "doubt": "weigh",
         },
     },
@@ -77,7 +102,7 @@ POOLS: dict[str, dict[str, float]] = {
     "doubt": {"0 %": 0.0, "5 %": 0.05, "10 %": 0.1, "20 %": 0.2},
 }
 REFERENCES = {
-    "skew": "FixMatch on the same pool",
+    "skew": "FixMatch on the same pool (shares are estimated by default from ten labels per class on)",
     "open": "the same row on the pool without foreign images",
     "doubt": "the row above it, which trusts all labels",
 }
@@ -130,33 +155,40 @@ def doubtful(features: FeatureSet, per_class: int, seed: int, rate: float) -> SS
 MAKE = {"skew": skewed, "open": opened, "doubt": doubtful}
 
 
-def measure(data: SSLData, row: Mapping[str, Any], seed: int, steps: int) -> float:
-    """The test error of the method itself."""
+def measure(data: SSLData, row: Mapping[str, Any], seed: int, steps: int = 1) -> float:
+    """The test error of the method itself, or of what is handed out if the row is cross-validated."""
     options = {"preset": "frozen", "steps": steps, "eval_every": steps, "seed": seed, "cross_fit": False}
-    named = {"calibrator": "Softmax", **row}
-    result = vcc_infuse.train(data, **options, progress=False, precision="fp32", **named)  # type: ignore[arg-type]
+    named: dict[str, Any] = {**options, "calibrator": "Softmax", **row}
+    result = vcc_infuse.train(data, progress=False, precision="fp32", **named)
     return float(result.summary["error"])
 
 
-def page(part: str, runs: Sequence[Run], command: str) -> str:
-    """A row per method, a column per set, number of labels and pool; errors and differences from the reference."""
-    columns = list(dict.fromkeys((run["set"], run["per_class"]) for run in runs))
+def page(part: str, runs: Sequence[Run]) -> str:
+    """A table per set and number of labels, with its command: a row per method, a column per pool."""
+    tables = sorted({(run["set"], run["per_class"]) for run in runs})
     lines = [
         f"# Training on messy pools: {part}",
-        "",
-        f"    {command}",
         "",
         "Test error in per cent, mean over seeds (their number in brackets), of the method itself on frozen features;",
         f"after it the difference from {REFERENCES[part]}, with its standard error.",
     ]
-    for name, per_class in columns:
+    for name, per_class in tables:
         cell = [run for run in runs if (run["set"], run["per_class"]) == (name, per_class)]
-        lines += ["", f"## {name}, {per_class} labels per class", "", f"| | {' | '.join(POOLS[part])} |"]
-        lines.append(f"|{'---|' * (len(POOLS[part]) + 1)}")
-        lines += [
-            f"| {row} | {' | '.join(_cell(part, cell, row, pool) for pool in POOLS[part])} |" for row in ROWS[part]
-        ]
+        lines += ["", f"## {name}, {per_class} labels per class", "", f"    {command(part, cell)}", ""]
+        shown = [row for row in ROWS[part] if any(run["row"] == row for run in cell)]
+        pools = [pool for pool in POOLS[part] if any(run["pool"] == pool for run in cell)]
+        body = [[row, *(_cell(part, cell, row, pool) for pool in pools)] for row in shown]
+        lines += rows(["", *pools], body)
     return "\n".join(lines) + "\n"
+
+
+def command(part: str, runs: Sequence[Run]) -> str:
+    """What repeats the runs of a table."""
+    given = {
+        key: " ".join(map(str, sorted({run[key] for run in runs}))) for key in ("set", "per_class", "seed", "steps")
+    }
+    options = f"--sets {given['set']} --per_class {given['per_class']} --seeds {given['seed']} --steps {given['steps']}"
+    return f"OMP_NUM_THREADS=1 {PROG} {part} --features features {options}"
 
 
 def _cell(part: str, runs: Sequence[Run], row: str, pool: str) -> str:
@@ -180,6 +212,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--per_class", nargs="+", type=integer(2), default=[4, 25], help="labels per class (4 25)")
     parser.add_argument("--seeds", nargs="+", type=integer(0), default=[0, 1, 2, 3, 4], help="seeds (0 to 4)")
     parser.add_argument("--pools", nargs="+", help="pools of these names only (all)")
+    parser.add_argument("--rows", nargs="+", help="rows of these names only (all)")
     parser.add_argument("--steps", type=integer(), default=600, help="steps of a run (600)")
     parser.add_argument("--out", type=Path, default=Path("results/pools"), help="folder of the results (results/pools)")
     options = parser.read(argv)
@@ -189,18 +222,17 @@ def main(argv: Sequence[str]) -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         log = options.out / f"{part}.jsonl"
         runs = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
-        done = {(run["set"], run["per_class"], run["seed"], run["pool"], run["row"]) for run in runs}
+        done = {tuple(run[key] for key in KEYS) for run in runs}
         for seed, name in ((seed, name) for seed in options.seeds for name in options.sets):
             features = FeatureSet.load(options.features, name)
             for per_class, pool in ((n, pool) for n in options.per_class for pool in options.pools or POOLS[part]):
                 data = MAKE[part](features, per_class, seed, POOLS[part][pool])
                 for row, parts in ROWS[part].items():
-                    if (name, per_class, seed, pool, row) in done:
+                    run: Run = dict(zip(KEYS, (name, per_class, seed, pool, row, options.steps), strict=True))
+                    if tuple(run.values()) in done or row not in (options.rows or ROWS[part]):
                         continue
-                    error = round(measure(data, parts, seed, options.steps), 5)
-                    run = {"set": name, "per_class": per_class, "seed": seed, "pool": pool, "row": row, "error": error}
+                    run["error"] = round(measure(data, parts, seed, options.steps), 5)
                     runs.append(run)
                     with log.open("a") as file:
                         file.write(json.dumps(run) + "\n")
-        command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
-        write_text(options.out / f"{part}.md", page(part, runs, command))
+        write_text(options.out / f"{part}.md", page(part, runs))

@@ -3,15 +3,15 @@
     OMP_NUM_THREADS=1 python -m benchmarks pools unknown labels --features FOLDER --sets stl10-224 --seeds 10
 
 reads FOLDER/SET.npz, which `python -m benchmarks features` makes: `train` (rows, views, width) with the plain view
-first, or (rows, width), `train_y`, `test` and `test_y`. It writes OUT/PART.json and OUT/PART.md. `copies` reads a zip
-of images instead, `growth` nothing.
+first, or (rows, width), `train_y`, `test` and `test_y`. It appends each seed to OUT/PART.jsonl, so that a killed study
+continues, and writes OUT/PART.json and OUT/PART.md. `copies` reads a zip of images instead, `growth` nothing.
 """
 
 from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,72 +27,57 @@ from .features import flip
 from .page import Part, Table, write
 from .pool_copies import measure_copies
 from .pool_features import Features, enough, load
-from .pool_suggest import measure_suggest, measure_suggest_ssl
+from .pool_scores import scores_study
+from .pool_study import Case, Study, commands, measure, read_runs, table_of
+from .pool_suggest import SUGGEST, suggest_ssl
 
 PROG = "python -m benchmarks pools"
-REMARK = "Frozen features, standardized on the whole pool and scaled to unit length. Means over seeds."
+REMARK = (
+    "Frozen features, standardized on the whole pool and scaled to unit length. Mean ± standard deviation over seeds."
+)
 LABELS = (4, 10, 25)
 Row = list[str | float]
 
 
-def measure_unknown(sets: Sequence[Features], seeds: int) -> list[Table]:
-    """AUROC of classes without labels, and how often known ones are called foreign."""
-    rows = [unknown_row(data, count, seeds) for data in sets for count in LABELS if enough(data, count)]
-    columns = ("set", "known classes", "labels per class", "AUROC", "three nearest labels alone", "energy",
-               "most likely class", "known with p ≤ .05", "foreign with p ≤ .05")  # fmt: skip
-    title = "Classes left out of the labels: distances to labels and class means against scores of a ridge head"
-    return [Table(title, columns, rows)]
+def by_count(data: Features) -> list[Case]:
+    """Labels per class."""
+    return [(count,) for count in LABELS if enough(data, count)]
 
 
-def unknown_row(data: Features, count: int, seeds: int) -> Row:
-    """Means over seeds, each with other classes left out: 40 %, of a hundred classes 20 %."""
+def unknown_values(data: Features, case: Case, seed: int) -> list[float]:
+    """Each seed leaves other classes out: 40 %, of a hundred classes 20 %."""
     known_count = round(data.classes * (0.8 if data.classes >= 100 else 0.6))
-    values = []
-    for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        known = np.sort(rng.permutation(data.classes)[:known_count])
-        labeled = data.draw(rng, count, known)
-        rest = np.setdiff1d(np.arange(len(data.y)), labeled)
-        foreign = ~np.isin(data.y[rest], known)
-        unknown = pool_audit.find_unknown(data.x[rest], data.x[labeled], data.y[labeled])
-        neighbors = pool_audit.find_unknown(data.x[rest], data.x[labeled]).score
-        head = pool_audit.fit_ridge(data.x[labeled], np.searchsorted(known, data.y[labeled]), known_count)
-        scores = head.scores(data.x[rest]) / head.temperature
-        others = (-logsumexp(scores, axis=1), -softmax(scores, axis=1).max(1))
-        rates = ((unknown.p[~foreign] <= 0.05).mean(), (unknown.p[foreign] <= 0.05).mean())
-        values.append(
-            [auroc(score, foreign) for score in (unknown.score, neighbors, *others)] + [float(rate) for rate in rates]
-        )
-    return [data.name, f"{known_count} of {data.classes}", count, *rounded(values)]
+    rng = np.random.default_rng(seed)
+    known = np.sort(rng.permutation(data.classes)[:known_count])
+    labeled = data.draw(rng, int(case[0]), known)
+    rest = np.setdiff1d(np.arange(len(data.y)), labeled)
+    foreign = ~np.isin(data.y[rest], known)
+    unknown = pool_audit.find_unknown(data.x[rest], data.x[labeled], data.y[labeled])
+    neighbors = pool_audit.find_unknown(data.x[rest], data.x[labeled]).score
+    head = pool_audit.fit_ridge(data.x[labeled], np.searchsorted(known, data.y[labeled]), known_count)
+    scores = head.scores(data.x[rest]) / head.temperature
+    others = (-logsumexp(scores, axis=1), -softmax(scores, axis=1).max(1))
+    rates = ((unknown.p[~foreign] <= 0.05).mean(), (unknown.p[foreign] <= 0.05).mean())
+    return [auroc(score, foreign) for score in (unknown.score, neighbors, *others)] + [float(rate) for rate in rates]
 
 
-def measure_labels(sets: Sequence[Features], seeds: int) -> list[Table]:
-    """Flipped labels: precision among as many as were flipped, AUROC, and their estimated share."""
-    rows = [labels_row(data, count, rate, seeds) for data in sets for count in (*LABELS, 100)
-            if enough(data, count) for rate in (0.0, 0.05, 0.1, 0.2)]  # fmt: skip
-    columns = ("set", "labels per class", "flipped", "precision", "AUROC", "precision, margin", "precision, folds",
-               "AUROC, folds", "expected share of wrong labels")  # fmt: skip
-    return [Table("Flipped labels: leave-one-out of a ridge head by self-confidence, by margin, and five folds of "
-                  "logistic regression (up to 25 labels per class)", columns, rows)]  # fmt: skip
+def label_cases(data: Features) -> list[Case]:
+    """Labels per class and the share of them that is flipped."""
+    return [(count, rate) for count in (*LABELS, 100) if enough(data, count) for rate in ("0 %", "5 %", "10 %", "20 %")]
 
 
-def labels_row(data: Features, count: int, rate: float, seeds: int) -> Row:
-    """Means over seeds."""
-    values = []
-    for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        labeled = data.draw(rng, count)
-        given = flip(data.y[labeled], rate, data.classes, rng)
-        wrong = given != data.y[labeled]
-        doubts = pool_audit.find_doubtful_labels(data.x[labeled], given, classes=data.classes)
-        precision = [first_wrong(doubts.ranking(by), wrong) for by in ("self_confidence", "normalized_margin")]
-        folds = [np.nan, np.nan]
-        if count <= 25 and wrong.any():
-            other = pool_audit.find_doubtful_labels(data.x[labeled], given, classes=data.classes, method="folds")
-            folds = [first_wrong(other.ranking(), wrong), auroc(-other.self_confidence, wrong)]
-        area = auroc(-doubts.self_confidence, wrong)
-        values.append([precision[0], area, precision[1], *folds, float(np.nanmean(doubts.p_wrong))])
-    return [data.name, count, f"{rate:.0%}", *rounded(values)]
+def label_values(data: Features, case: Case, seed: int) -> list[float]:
+    """Precision among as many as were flipped, AUROC, and their estimated share."""
+    count = int(case[0])
+    rate = int(str(case[1]).removesuffix(" %")) / 100
+    rng = np.random.default_rng(seed)
+    labeled = data.draw(rng, count)
+    given = flip(data.y[labeled], rate, data.classes, rng)
+    wrong = given != data.y[labeled]
+    doubts = pool_audit.find_doubtful_labels(data.x[labeled], given, classes=data.classes)
+    precision = [first_wrong(doubts.ranking(by), wrong) for by in ("self_confidence", "normalized_margin")]
+    area = auroc(-doubts.self_confidence, wrong)
+    return [precision[0], area, precision[1], float(np.nanmean(doubts.p_wrong))]
 
 
 def first_wrong(ranking: np.ndarray, wrong: np.ndarray) -> float:
@@ -100,35 +85,26 @@ def first_wrong(ranking: np.ndarray, wrong: np.ndarray) -> float:
     return float(wrong[ranking[: wrong.sum()]].mean()) if wrong.any() else np.nan
 
 
-def measure_shares(sets: Sequence[Features], seeds: int) -> list[Table]:
-    """Pools of other class shares than the labels."""
-    rows = [shares_row(data, count, name, seeds) for data in sets for count in LABELS if enough(data, 2 * count)
-            for name in ("equal", "10:1", "1:10")]  # fmt: skip
-    columns = ("set", "labels per class", "pool", "equal shares assumed", "mean prediction", "EM", "confusion",
-               "interval of 90 % holds")  # fmt: skip
-    return [
-        Table("Class shares: sum of absolute differences from the true shares, ÷ 2; labels are balanced", columns, rows)
-    ]
+def share_cases(data: Features) -> list[Case]:
+    """Labels per class and the kind of pool."""
+    return [(count, kind) for count in LABELS if enough(data, 2 * count) for kind in ("equal", "10:1", "1:10")]
 
 
-def shares_row(data: Features, count: int, kind: str, seeds: int) -> Row:
-    """Means over seeds."""
-    values = []
-    for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        labeled = data.draw(rng, count)
-        pool = skewed(data, np.setdiff1d(np.arange(len(data.y)), labeled), kind, rng)
-        truth = np.bincount(data.y[pool], minlength=data.classes) / len(pool)
-        labels = data.y[labeled]
-        left_out = pool_audit.leave_one_out(data.x[labeled], labels, data.classes)
-        probs = pool_audit.fit_ridge(data.x[labeled], labels, data.classes).probs(data.x[pool])
-        guesses = [np.full(data.classes, 1 / data.classes), probs.mean(0)]
-        estimates = {method: pool_audit.estimate_shares(probs, left_out.probs(), labels, method=method)
-                     for method in ("em", "confusion")}  # fmt: skip
-        guesses += [estimate.shares for estimate in estimates.values()]
-        held = (estimates["em"].low <= truth) & (truth <= estimates["em"].high)
-        values.append([float(np.abs(guess - truth).sum() / 2) for guess in guesses] + [float(held.mean())])
-    return [data.name, count, kind, *rounded(values)]
+def share_values(data: Features, case: Case, seed: int) -> list[float]:
+    """How far guesses are from the true shares, and whether the intervals hold."""
+    rng = np.random.default_rng(seed)
+    labeled = data.draw(rng, int(case[0]))
+    pool = skewed(data, np.setdiff1d(np.arange(len(data.y)), labeled), str(case[1]), rng)
+    truth = np.bincount(data.y[pool], minlength=data.classes) / len(pool)
+    labels = data.y[labeled]
+    left_out = pool_audit.leave_one_out(data.x[labeled], labels, data.classes)
+    probs = pool_audit.fit_ridge(data.x[labeled], labels, data.classes).probs(data.x[pool])
+    guesses = [np.full(data.classes, 1 / data.classes), probs.mean(0)]
+    estimates = {method: pool_audit.estimate_shares(probs, left_out.probs(), labels, method=method)
+                 for method in ("em", "confusion")}  # fmt: skip
+    guesses += [estimate.shares for estimate in estimates.values()]
+    held = (estimates["em"].low <= truth) & (truth <= estimates["em"].high)
+    return [float(np.abs(guess - truth).sum() / 2) for guess in guesses] + [float(held.mean())]
 
 
 def skewed(data: Features, rows: np.ndarray, kind: str, rng: np.random.Generator) -> np.ndarray:
@@ -141,31 +117,21 @@ def skewed(data: Features, rows: np.ndarray, kind: str, rng: np.random.Generator
     return np.concatenate(members)
 
 
-def measure_curve(sets: Sequence[Features], seeds: int) -> list[Table]:
-    """The promised error at twice the labels against the error there on the test set."""
-    rows = [curve_row(data, count, seeds) for data in sets for count in LABELS if enough(data, 2 * count)]
-    columns = ("set", "labels per class", "error now, promised %", "on test", "at twice, promised", "on test",
-               "width of interval", "interval of 90 % holds")  # fmt: skip
-    return [Table("Learning curve of a ridge head: the error with twice the labels", columns, rows)]
-
-
-def curve_row(data: Features, count: int, seeds: int) -> Row:
-    """Means over seeds."""
-    values = []
-    for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        twice = data.draw(rng, 2 * count)
-        now = twice.reshape(data.classes, 2 * count)[:, :count].ravel()
-        curve = pool_audit.learning_curve(data.x[now], data.y[now], classes=data.classes, seed=seed)
-        errors = []
-        for rows in (now, twice):
-            head = pool_audit.fit_ridge(data.x[rows], data.y[rows], data.classes)
-            errors.append(float((head.scores(data.test).argmax(1) != data.test_y).mean()))
-        double = curve.at_double
-        held = float(double.low <= errors[1] <= double.high)
-        promised = [100 * curve.now.value, 100 * errors[0], 100 * double.value, 100 * errors[1]]
-        values.append([*promised, 100 * (double.high - double.low), held])
-    return [data.name, count, *rounded(values, 2)]
+def curve_values(data: Features, case: Case, seed: int) -> list[float]:
+    """What the learning curve promises, and what the test images say."""
+    count = int(case[0])
+    rng = np.random.default_rng(seed)
+    twice = data.draw(rng, 2 * count)
+    now = twice.reshape(data.classes, 2 * count)[:, :count].ravel()
+    curve = pool_audit.learning_curve(data.x[now], data.y[now], classes=data.classes, seed=seed)
+    errors = []
+    for rows in (now, twice):
+        head = pool_audit.fit_ridge(data.x[rows], data.y[rows], data.classes)
+        errors.append(float((head.scores(data.test).argmax(1) != data.test_y).mean()))
+    double = curve.at_double
+    held = float(double.low <= errors[1] <= double.high)
+    promised = [100 * curve.now.value, 100 * errors[0], 100 * double.value, 100 * errors[1]]
+    return [*promised, 100 * (double.high - double.low), held]
 
 
 def measure_growth(sizes: Sequence[int]) -> list[Table]:
@@ -200,29 +166,73 @@ def timed(job: Callable[[], object]) -> tuple[float, float]:
     return round(time.process_time() - began, 2), round(peak_memory() or 0)
 
 
-def rounded(values: Sequence[Sequence[float]], digits: int = 3) -> Iterator[float]:
-    """Means over the first axis."""
-    return (round(float(value), digits) for value in np.mean(values, axis=0))
-
-
-ON_FEATURES: dict[str, Callable[[Sequence[Features], int], list[Table]]] = {
-    "unknown": measure_unknown,
-    "labels": measure_labels,
-    "suggest": measure_suggest,
-    "shares": measure_shares,
-    "curve": measure_curve,
-}
-PARTS = (*ON_FEATURES, "suggest_ssl", "copies", "growth")
+STUDIES: dict[str, Study] = {
+    "unknown": Study(
+        by_count,
+        unknown_values,
+        table_of(
+            "Classes left out of the labels, 4 of 10 or 20 of 100: AUROC of distances to labels and class means against"
+            " scores of a ridge head",
+            ("labels per class", "AUROC", "three nearest labels alone", "energy", "most likely class",
+             "known with p ≤ .05", "foreign with p ≤ .05"),
+        ),
+    ),
+    "labels": Study(
+        label_cases,
+        label_values,
+        table_of(
+            "Flipped labels: leave-one-out of a ridge head, ranked by self-confidence and by margin",
+            ("labels per class", "flipped", "precision", "AUROC", "precision, margin",
+             "expected share of wrong labels"),
+        ),
+    ),
+    "shares": Study(
+        share_cases,
+        share_values,
+        table_of(
+            "Class shares: sum of absolute differences from the true shares, ÷ 2; labels are balanced",
+            ("labels per class", "pool", "equal shares assumed", "mean prediction", "EM", "confusion",
+             "interval of 90 % holds"),
+        ),
+    ),
+    "curve": Study(
+        lambda data: [case for case in by_count(data) if enough(data, 2 * int(case[0]))],
+        curve_values,
+        table_of(
+            "Learning curve of a ridge head: the error with twice the labels",
+            ("labels per class", "error now, promised %", "on test", "at twice, promised", "on test",
+             "width of interval", "interval of 90 % holds"),
+            2,
+        ),
+    ),
+    "suggest": SUGGEST,
+}  # fmt: skip
+WITH_FOLDER = {"suggest_ssl": suggest_ssl, "unknown_scores": scores_study}  # which read more than plain views
+PARTS = (*STUDIES, *WITH_FOLDER, "copies", "growth")
 
 
 def main(argv: Sequence[str]) -> None:
     """Measure the named parts and write their tables."""
     options = read(argv)
-    command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     for name in options.parts:
-        print(write(Part(name, f"Pools: {name}", tables=tables_of(name, options), remark=REMARK), folder, command))
+        command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
+        if name in ("copies", "growth"):
+            tables = measure_copies(options.images, options.sizes, options.count) if name == "copies" else []
+            tables = tables or measure_growth(options.rows)
+        else:
+            tables, command = on_features(name, options, folder / f"{name}.jsonl")
+        print(write(Part(name, f"Pools: {name}", tables=tables, remark=REMARK), folder, command))
+
+
+def on_features(name: str, options: Namespace, log: Path) -> tuple[list[Table], str]:
+    """Measure what is missing of a study; its tables and the commands that repeat them."""
+    study = WITH_FOLDER[name](options.features) if name in WITH_FOLDER else STUDIES[name]
+    for path in (options.features / f"{chosen}.npz" for chosen in options.sets):
+        measure(study, load(path), options.seeds, log)
+    runs = read_runs(log)
+    return study.tables(runs), "\n    ".join(commands(PROG, name, runs))
 
 
 def read(argv: Sequence[str]) -> Namespace:
@@ -242,15 +252,3 @@ def read(argv: Sequence[str]) -> Namespace:
         if name not in PARTS:
             raise UserError(f"{name} is not a part of pools; choose one of {', '.join(PARTS)}")
     return options
-
-
-def tables_of(name: str, options: Namespace) -> list[Table]:
-    """The tables of a part."""
-    if name == "copies":
-        return measure_copies(options.images, options.sizes, options.count)
-    if name == "growth":
-        return measure_growth(options.rows)
-    sets = [load(options.features / f"{name}.npz") for name in options.sets]
-    if name == "suggest_ssl":
-        return measure_suggest_ssl(sets, options.seeds, options.features)
-    return ON_FEATURES[name](sets, options.seeds)

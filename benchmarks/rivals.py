@@ -5,14 +5,21 @@
 
 Everything takes turns on the same labels; seconds are CPU time of this process. scikit-learn sees the plain views,
 standardized on the whole pool, with its default options; its two semi-supervised methods see the unlabeled rows too.
-The loop is timm's network, torchvision's transforms and a DataLoader, as most people embed photos.
+The loop is timm's network, torchvision's transforms and a DataLoader, as most people embed photos. lightly embeds the
+same way through its own dataset and loop, with the same network and transforms, if it can be imported:
+
+    pip install --no-deps --target lightly lightly lightly_utils aenum hydra-core omegaconf \\
+        antlr4-python3-runtime==4.9.3 pytorch-lightning lightning-utilities torchmetrics
+    PYTHONPATH=lightly python -m benchmarks rivals --sets --photos photos --out results/rivals-embedding
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +28,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
+from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -106,10 +114,11 @@ def embedding(folder: Path, rounds: int) -> list[Figures]:
     fast = choose_engine(encoder, "auto", device=torch.device("cpu"), seconds=1e9) or encoder
     network: Any = encoder.net
 
+    normalize = v2.Normalize(expects.mean, expects.std)
+    transform = v2.Compose([v2.ToImage(), v2.Resize((SIZE, SIZE)), v2.ToDtype(torch.float32, scale=True), normalize])
+
     def loop() -> int:
-        normalize = v2.Normalize(expects.mean, expects.std)
-        steps = [v2.ToImage(), v2.Resize((SIZE, SIZE)), v2.ToDtype(torch.float32, scale=True), normalize]
-        images = ImageFolder(str(folder), v2.Compose(steps))
+        images = ImageFolder(str(folder), transform)
         with torch.inference_mode():
             return sum(len(network(x)) for x, _ in DataLoader(images, BATCH))
 
@@ -118,19 +127,35 @@ def embedding(folder: Path, rounds: int) -> list[Figures]:
         parts = (torch.from_numpy(np.array(x[start : start + BATCH])) for start in range(0, len(x), BATCH))
         return sum(len(features(fast, views.plain(part), ForwardOptions(BATCH))) for part in parts)
 
-    figures: dict[str, list[float]] = {"plain PyTorch loop": [], "ours": []}
+    ways: dict[str, Callable[[], int]] = {"plain PyTorch loop": loop, "ours": library_way}
+    if find_spec("lightly"):
+        ways["lightly"] = partial(lightly_way, folder, transform, network)
+    figures: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
-        for name, way in (("plain PyTorch loop", loop), ("ours", library_way)):
+        for name, way in ways.items():
             began = time.process_time()
             count = way()
             figures[name].append((time.process_time() - began) / count)
     return [{"way": name, "seconds_per_image": seconds} for name, seconds in figures.items()]
 
 
+def lightly_way(folder: Path, transform: Any, network: nn.Module) -> int:
+    """Embed by lightly's own loop; returns how many images."""
+    from lightly.data import LightlyDataset
+    from lightly.embedding import SelfSupervisedEmbedding
+
+    model = nn.Module()
+    model.backbone = network
+    images = LightlyDataset(str(folder), transform=transform)
+    embedded = SelfSupervisedEmbedding(model, None, None, None).embed(DataLoader(images, BATCH), torch.device("cpu"))
+    return len(embedded[0])
+
+
 def page(runs: Sequence[Figures], embedded: Sequence[Figures], command: str) -> str:
     """Both tables."""
-    lines = ["# Against what people use", "", f"    {command}", "", str(__doc__).split("\n\n")[-1].strip(), ""]
-    lines += ["| set | labels per class | | error %, mean ± std | CPU seconds, median |", "|---|---|---|---|---|"]
+    lines = ["# Against what people use", "", f"    {command}", "", str(__doc__).split("\n\n")[2].strip(), ""]
+    if runs:
+        lines += ["| set | labels per class | | error %, mean ± std | CPU seconds, median |", "|---|---|---|---|---|"]
     for run in runs:
         errors = 100 * np.array(run["errors"])
         spread = f"{errors.mean():.1f} ± {errors.std(ddof=1) if len(errors) > 1 else 0:.1f}"
@@ -140,11 +165,15 @@ def page(runs: Sequence[Figures], embedded: Sequence[Figures], command: str) -> 
     if embedded:
         base = np.array(embedded[0]["seconds_per_image"])
         lines += ["", f"Embedding of files at {SIZE} px, plain views, one thread:", ""]
-        lines += ["| | CPU ms per image, median | times as fast as the loop, quartiles |", "|---|---|---|"]
+        lines += [
+            "| | CPU ms per image | images per second | times as fast as the loop, quartiles |",
+            "|---|---|---|---|",
+        ]
         for row in embedded:
             low, middle, high = np.quantile(base / np.array(row["seconds_per_image"]), (0.25, 0.5, 0.75))
             milliseconds = 1e3 * np.median(row["seconds_per_image"])
-            lines.append(f"| {row['way']} | {milliseconds:.1f} | {middle:.2f} ({low:.2f} to {high:.2f}) |")
+            rate = f"{milliseconds:.1f} | {1e3 / milliseconds:.0f}"
+            lines.append(f"| {row['way']} | {rate} | {middle:.2f} ({low:.2f} to {high:.2f}) |")
     return "\n".join(lines) + "\n"
 
 
@@ -168,7 +197,7 @@ def read(argv: Sequence[str]) -> Any:
     """The options, checked."""
     parser = Parser("python -m benchmarks rivals", "Compare with scikit-learn and with a plain PyTorch loop.")
     parser.add_argument("--features", default="features", help="folder of `python -m benchmarks features` (features)")
-    parser.add_argument("--sets", nargs="+", required=True, help="names of the feature files")
+    parser.add_argument("--sets", nargs="*", required=True, help="names of the feature files, or none")
     parser.add_argument("--per_class", type=integer(), nargs="+", default=[4, 25], help="labels per class (4 25)")
     parser.add_argument("--seeds", type=integer(), default=3, help="draws of the labels (3)")
     parser.add_argument("--photos", help="folder of class folders to embed in both ways")

@@ -8,7 +8,7 @@ from vcc_infuse.data.ssl_data import SSLData
 from .page import Part
 from .reference import reference_step
 from .turns import Maker, take_turns
-from .workloads import Case, cases, our_step
+from .workloads import STEPS, Case, cases, our_step
 
 
 def measure_steps(rounds: int, batch_size: int, size: int, network: str | None = None) -> Part:
@@ -18,13 +18,24 @@ def measure_steps(rounds: int, batch_size: int, size: int, network: str | None =
         if not case.name.startswith(network or ""):
             continue
         data = case.data()
-        part.comparisons.append(take_turns(case.name, variants(case, data), rounds if case.images else 5 * rounds))
+        turns = rounds if case.images else 2 * rounds
+        part.comparisons.append(take_turns(case.name, variants(case, data), turns, count=case.steps_per_turn))
     part.notes.append(
         "`reference` is one forward in single precision with gradient for all images, PIL augmentation and NCHW. "
-        "A lazy step computes the strong views of the given share of the batch. The data are noise: these times say "
+        "A lazy step computes the strong views of the given share of the batch. On vectors and banks a turn is 20 "
+        "steps of AdamW. The data are noise: these times say "
         "nothing about accuracy (accuracy.md does). `glibc as it is` is ours with VCC_INFUSE_MALLOC=system."
     )
     return part
+
+
+def seldom(case: Case, data: SSLData) -> dict[str, Maker]:
+    """Calibrators that learn in few steps or never: what is left is the price of asking them."""
+    return {
+        "VCC, every=4": our_step(case, data, calibrator=VCC(every=4)),
+        "VCC, never learns": our_step(case, data, calibrator=VCC(every=STEPS)),
+        "Evidence, never learns": our_step(case, data, calibrator=Evidence(every=STEPS)),
+    }
 
 
 def variants(case: Case, data: SSLData) -> dict[str, Maker]:
@@ -37,6 +48,8 @@ def variants(case: Case, data: SSLData) -> dict[str, Maker]:
         "ours, lazy, 30 %": our_step(case, data, 0.3, lazy=True),
         "ours, lazy, 5 %": our_step(case, data, 0.05, lazy=True),
         "VCC": our_step(case, data, calibrator=VCC()),
+        **({} if case.images else seldom(case, data)),
+        "VCC, target_fraction=0.25": our_step(case, data, calibrator=VCC(target_fraction=0.25)),
         "RobustVCC": our_step(case, data, calibrator=RobustVCC()),
         "Evidence": our_step(case, data, calibrator=Evidence()),
         "VCC, lazy, 30 %": our_step(case, data, 0.3, VCC(), lazy=True),

@@ -51,6 +51,11 @@ class Case(NamedTuple):
     batch_size: int
     images: bool = True
 
+    @property
+    def steps_per_turn(self) -> int:
+        """Short steps are timed together: a calibrator does other things in every second, fourth or twentieth."""
+        return 1 if self.images else 20
+
 
 def cases(batch_size: int, size: int) -> list[Case]:
     """The networks of the tables, from the largest to none at all."""
@@ -82,14 +87,20 @@ def our_step(
     case: Case, data: SSLData, share: float = 1.0, calibrator: Calibrator | None = None, malloc: bool = True,
     **options: Any,
 ) -> Maker:  # fmt: skip
-    """Makes a step of our own training; `malloc` says whether freed memory is kept, as the command line does."""
+    """Makes a turn of our own training; `malloc` says whether freed memory is kept, as the command line does."""
 
     def make() -> Callable[[int], None]:
         if malloc:
             keep_freed_memory()
         common: dict[str, Any] = dict(steps=STEPS, batch_size=case.batch_size, device="cpu", progress=False)
+        common |= {} if case.images else {"optimizer": "adamw", "lr": 0.01}  # as of the preset `frozen`
         trainer = Trainer(case.model(), Covered(share), calibrator, **{**common, **options})
         trainer.prepare(data)
-        return lambda number: trainer.train_step(STEPS // 2 + number)
+
+        def turn(number: int) -> None:
+            for step in range(case.steps_per_turn):
+                trainer.train_step(STEPS // 2 + case.steps_per_turn * number + step)
+
+        return turn
 
     return make

@@ -40,12 +40,13 @@ def test_the_command_writes_tables(tmp_path, capsys, monkeypatch):
 
 def test_one_network_of_the_steps(monkeypatch):
     seen = []
-    monkeypatch.setattr(steps, "take_turns", lambda title, *_: seen.append(title))
+    monkeypatch.setattr(steps, "take_turns", lambda title, *_, count: seen.append((title, count)))
     monkeypatch.setattr(steps, "variants", lambda case, data: {})
     steps.measure_steps(1, 2, 8, "SmallConv")
-    assert seen == ["SmallConv, 2/14 images of 8 px"]
+    assert seen == [("SmallConv, 2/14 images of 8 px", 1)]
     steps.measure_steps(1, 2, 8)
-    assert [any(title.startswith(name) for title in seen[1:]) for name in workloads.NETWORKS] == [True] * 4
+    assert [title.split()[0].strip(",") for title, _ in seen[1:]] == list(workloads.NETWORKS)
+    assert [count for _, count in seen[1:]] == [1, 1, 20, 20]
 
 
 def test_enlarged_digits_are_the_digits():

@@ -9,7 +9,7 @@ from torch import nn
 from benchmarks import pil
 from benchmarks.reference import Reference, out_of_place, plain, reference_step
 from benchmarks.workloads import Case, our_step, random_images, random_vectors
-from vcc_infuse import FlexMatch, SmallConv, WideResNet
+from vcc_infuse import FlexMatch, SmallConv, Trainer, WideResNet
 from vcc_infuse.models import Classifier, Identity
 from vcc_infuse.types import Calibrated
 
@@ -78,6 +78,6 @@ def test_pil_views():
 def test_our_step_covers_the_share(share):
     data = random_vectors(64, 6, 3, (1, 2))
     work = our_step(Case("bank", lambda: data, Identity, 4, False), data, share, malloc=False)()
-    trainer = work.__closure__[0].cell_contents
+    (trainer,) = (cell.cell_contents for cell in work.__closure__ if isinstance(cell.cell_contents, Trainer))
     work(0)
     assert trainer.state_.stats.read()["pseudo_label_coverage"] == pytest.approx(share)
