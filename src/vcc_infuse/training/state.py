@@ -30,7 +30,7 @@ from ..models.linear_probe import probe_on
 from ..models.pretrained import Preprocessing
 from ..pool_audit import KnownRows
 from ..selectors import Selector
-from ..types import Losses, Task
+from ..types import Losses, PseudoLabels, Task
 from ..utils.seeding import seed_step
 from ..utils.serialization import class_path, load_state
 from .config import TrainConfig
@@ -324,7 +324,9 @@ def solve(state: TrainState, algorithm: ClosedForm, labeled: Tensor, y: Tensor) 
     solution = algorithm.solve(state.model, labeled, y, pool, state.task.pool_shares)
     state.model = solution.model.to(state.device)
     if solution.pseudo is not None:
-        state.stats.add(Losses(solution.pseudo), state.truth.cpu()[torch.from_numpy(places)])
+        own = slice(state.accelerator.process_index, None, state.world)  # every process has solved for the same
+        truth = state.truth.cpu()[torch.from_numpy(places)]
+        state.stats.add(Losses(PseudoLabels(*(column[own] for column in solution.pseudo))), truth[own])
     state.counters.train_seconds += time.perf_counter() - began
 
 
