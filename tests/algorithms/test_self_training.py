@@ -15,7 +15,7 @@ import vcc_infuse
 from vcc_infuse import SelfTraining, SSLData, UserError
 from vcc_infuse.algorithms.self_training import blended_shares, most_confident
 from vcc_infuse.models import MLP, Classifier, Identity
-from vcc_infuse.models.linear_probe import probe_on
+from vcc_infuse.models.linear_probe import logistic_regression, probe_on
 
 
 def blobs(counts: tuple[int, ...], *, seed: int = 0, spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +43,9 @@ def error(model: Classifier, x: np.ndarray, y: np.ndarray) -> float:
     return float((model(torch.from_numpy(x)).logits.argmax(1).numpy() != y).mean())
 
 
-def slow_loop(x: np.ndarray, y: np.ndarray, rows: np.ndarray, start: np.ndarray, rounds: int) -> np.ndarray:
+def slow_loop(
+    x: np.ndarray, y: np.ndarray, rows: np.ndarray, start: np.ndarray, rounds: int, part: float
+) -> np.ndarray:
     """The method with equal shares, row by row, from the probabilities of a probe on; the last probabilities."""
     classes = int(y.max()) + 1
     scaled = x - x.mean(0)
@@ -51,7 +53,7 @@ def slow_loop(x: np.ndarray, y: np.ndarray, rows: np.ndarray, start: np.ndarray,
     known = dict(zip(rows.tolist(), y[rows].tolist(), strict=True))
     probs = start
     for number in range(1, rounds + 1):
-        quota = max(1, round(number / rounds * len(x) / classes))
+        quota = max(1, round(part * number / rounds * len(x) / classes))
         chosen: dict[int, int] = {}
         for label in range(classes):
             members = [i for i in range(len(x)) if known.get(i, int(probs[i].argmax())) == label]
@@ -77,26 +79,18 @@ def slow_loop(x: np.ndarray, y: np.ndarray, rows: np.ndarray, start: np.ndarray,
     return probs
 
 
-def test_rounds_are_those_of_a_slow_loop() -> None:
+@pytest.mark.parametrize("part", [0.5, 0.8, 1.0])
+def test_rounds_are_those_of_a_slow_loop(part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vcc_infuse.models.linear_probe.TOLERANCE", 1e-8)  # a rough fit may order two rows otherwise
     x, y = blobs((60, 60, 60), spread=1.3)
     rows = labeled_rows(y, 3)[:-1]  # the last class has a label less
-    none = solve(x[rows], y[rows], np.arange(len(rows)))  # without a pool it is the probe
-    centered = solve(x, y, rows, rounds=1)
-    assert not torch.allclose(none.head.weight, centered.head.weight)
-    probe = vcc_infuse.models.linear_probe.fit_probe(*map(torch.from_numpy, scaled_labels(x, y, rows)), 3)
-    scaled = (x - x.mean(0)) / length(x)
-    start = torch.softmax(torch.from_numpy(scaled) @ probe.weight.T + probe.bias, 1).numpy()
-    expected = slow_loop(x, y, rows, start, rounds=4)
-    found = solve(x, y, rows, rounds=4, shares="equal")(torch.from_numpy(x)).logits.softmax(1).detach().numpy()
+    probe = probe_on(Identity(), *map(torch.from_numpy, (x[rows], y[rows])), 3)
+    start = (torch.from_numpy(x) @ probe.weight.T + probe.bias).softmax(1).numpy()
+    assert probe.error
+    expected = slow_loop(x, y, rows, start, rounds=4, part=min(part, 1 - (probe.error / (2 / 3)) ** 2))
+    fitted = solve(x, y, rows, rounds=4, shares="equal", pool_fraction=part)
+    found = fitted(torch.from_numpy(x)).logits.softmax(1).detach().numpy()
     np.testing.assert_allclose(found, expected, atol=0.01)
-
-
-def length(x: np.ndarray) -> float:
-    return float(np.sqrt(((x - x.mean(0)) ** 2).sum(1).mean()))
-
-
-def scaled_labels(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return ((x - x.mean(0)) / length(x))[rows], y[rows]
 
 
 def test_it_errs_less_than_its_probe() -> None:
@@ -104,8 +98,8 @@ def test_it_errs_less_than_its_probe() -> None:
     gains = []
     for draw in range(3):
         rows = np.random.default_rng(draw).permutation(len(y))
-        rows = np.concatenate([rows[y[rows] == label][:2] for label in range(3)])
-        gains.append(error(solve(x[rows], y[rows], np.arange(6)), x, y) - error(solve(x, y, rows), x, y))
+        rows = np.concatenate([rows[y[rows] == label][:4] for label in range(3)])
+        gains.append(error(solve(x[rows], y[rows], np.arange(12)), x, y) - error(solve(x, y, rows), x, y))
     assert min(gains) > 0
 
 
@@ -174,11 +168,30 @@ def test_quotas_are_per_class_and_ties_go_to_the_first() -> None:
     assert most_confident(labels, confidence, np.array([9, 9])).tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("error", "classes", "last"),
+    [(0.0, 10, 0.9), (0.45, 10, 0.75), (0.9, 10, 0.0), (0.95, 10, 0.0), (0.45, 2, 0.19), (None, 10, 0.75)],
+)
+def test_a_probe_that_errs_like_chance_labels_little(error: float | None, classes: int, last: float) -> None:
+    parts = SelfTraining(rounds=4).parts(error, classes)
+    np.testing.assert_allclose(parts, last * np.array([0.25, 0.5, 0.75, 1]), atol=1e-12)
+
+
+def test_on_features_that_say_nothing_it_stays_near_its_probe() -> None:
+    """Where the labels of the probe are as good as none, a method that believed them would be surer and no better."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 10)).astype(np.float32)
+    y = rng.integers(0, 5, 600)
+    data = SSLData.from_arrays(x[:400], np.where(np.arange(400) < 60, y[:400], -1), x[400:], y[400:])
+    summary = vcc_infuse.train(data, preset="frozen", progress=False, cross_fit=False).summary
+    assert summary["pseudo_label_coverage"] < 0.3
+
+
 def test_what_is_of_no_class_is_not_trusted() -> None:
     even = np.full(3, 1 / 3)
     np.testing.assert_allclose(blended_shares(0.4 * even, even, np.array([5, 5, 5])), 0.4 * even)
     probs = np.random.default_rng(0).dirichlet(np.ones(3), 90)
-    kept = [len(SelfTraining().trusted(probs, np.arange(3), 5, known * even)[0]) for known in (1.0, 0.4)]
+    kept = [len(SelfTraining().trusted(probs, np.arange(3), 1.0, known * even)[0]) for known in (1.0, 0.4)]
     assert kept[1] <= 0.4 * 90 + 3 < kept[0]
 
 
@@ -203,6 +216,21 @@ def test_shares_are_others_than_those_of_the_labels_only_if_the_estimate_is_clea
     np.testing.assert_allclose(found, wanted / wanted.sum())
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+def test_with_few_classes_a_smaller_difference_is_clear(classes: int) -> None:
+    """A pool of 2:1 differs from even labels by a sixth: of two classes that is sure, of fifty it would be chance."""
+    given = np.full(classes, 1 / classes)
+    estimated = given * np.resize([4 / 3, 2 / 3], classes)
+    found = blended_shares(estimated, given, np.ones(classes))
+    assert found[0] > 1.1 * found[1]
+    np.testing.assert_allclose(blended_shares(np.resize([4, 2], 50) / 150, np.full(50, 0.02), np.ones(50)), 0.02)
+
+
+def test_a_pool_of_two_to_one_is_not_made_even() -> None:
+    errors = [balanced_error((800, 400), (6, 6), shares=shares) for shares in ("auto", "equal")]
+    assert errors[0] < 0.9 * errors[1]
+
+
 def test_it_is_what_train_does_on_features_if_nothing_is_named() -> None:
     x, y = blobs((40, 40))
     data = SSLData.from_arrays(x, np.where(np.arange(80) % 10 < 2, y, -1), *blobs((50, 50), seed=1))
@@ -219,7 +247,12 @@ def test_it_is_what_train_does_on_features_if_nothing_is_named() -> None:
     )
 
 
-def test_the_summary_has_the_quality_of_its_own_labels_and_its_time() -> None:
+def all_of_the_pool(method: SelfTraining, error: float | None, classes: int) -> np.ndarray:
+    return np.arange(1, method.rounds + 1) / method.rounds
+
+
+def test_the_summary_has_the_quality_of_its_own_labels_and_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SelfTraining, "parts", all_of_the_pool)
     x, y = blobs((200, 200), spread=1.5)
     shown = np.where(np.arange(400) % 50 == 0, y, -1)
     options = {"preset": "frozen", "progress": False, "cross_fit": False}
@@ -242,7 +275,40 @@ def test_the_summary_has_the_quality_of_its_own_labels_and_its_time() -> None:
     assert probe.summary["pseudo_label_precision"] is None
 
 
-@pytest.mark.parametrize("options", [{"rounds": 0}, {"strength": 0.0}, {"strength": np.nan}, {"shares": "labels"}])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_fit_ends_where_one_from_nothing_does(classes: int) -> None:
+    x, y = blobs((40,) * classes)
+    rng = np.random.default_rng(0)
+    weights = rng.uniform(0.5, 2, len(y))
+    oracle = LogisticRegression(C=10, max_iter=5000, tol=1e-8).fit(x, y, weights)
+    start = (torch.from_numpy(rng.normal(size=(classes, 10))).float(), torch.zeros(classes))
+    weight, bias = logistic_regression(x, y, 10.0, weights, start=start)
+    probs = (torch.from_numpy(x) @ weight.T + bias).softmax(1).numpy()
+    np.testing.assert_allclose(probs, oracle.predict_proba(x), atol=5e-3)
+
+
+def test_a_fit_that_starts_at_the_end_takes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vcc_infuse.models.linear_probe.ITERATIONS", 1)
+    for classes in (2, 3):
+        x, y = blobs((40,) * classes)
+        oracle = LogisticRegression(C=10, max_iter=5000, tol=1e-8).fit(x, y)
+        coef, intercept = map(np.float32, (oracle.coef_, oracle.intercept_))
+        both = (
+            (coef, intercept)
+            if classes > 2
+            else (np.concatenate([0 * coef, coef]), np.append(0 * intercept, intercept))
+        )
+        found = logistic_regression(
+            x, y, 10.0, np.ones(len(y)), start=(torch.from_numpy(both[0]), torch.from_numpy(both[1]))
+        )
+        probs = (torch.from_numpy(x) @ found[0].T + found[1]).softmax(1).numpy()
+        np.testing.assert_allclose(probs, oracle.predict_proba(x), atol=1e-3)
+
+
+BAD = [{"rounds": 0}, {"pool_fraction": 0.0}, {"pool_fraction": 1.5}, {"strength": 0.0}, {"strength": np.nan}]
+
+
+@pytest.mark.parametrize("options", [*BAD, {"shares": "labels"}])
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         SelfTraining(**options)  # type: ignore[arg-type]

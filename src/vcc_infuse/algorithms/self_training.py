@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from ..models import Classifier, Identity
-from ..models.linear_probe import logistic_regression
+from ..models.linear_probe import logistic_regression, probe_on
 from ..types import PseudoLabels
 from ..utils.params import integer, number
 from .baselines import ClosedForm, Solution
 
 MOST = 20_000  # rows of the pool, or so many of each class: a linear head learns little from more
 PER_CLASS = 100
+UNKNOWN = 0.5  # error of a probe, as a part of that of chance, where a class has a single label
 LABELS = 0.1  # the labels weigh at least this part of what a head learns from
 # How far apart (in total variation, of ten classes) estimated shares and those of the labels are before they are
 # believed to differ, and from where on they surely do. Uneven labels make the estimate a rough one.
@@ -28,12 +29,14 @@ FLOOR = 0.1  # of the shares of the labels in any estimate: with few labels it c
 class SelfTraining(ClosedForm):
     """A linear probe that learns from its own labels in rounds, in each from more of the most confident of each class.
 
-    Every round fits a new logistic regression, so that a wrong label of an early round can be taken back later. Without
+    Every round fits the head again, so that a wrong label of an early round can be taken back later. Without
     the quota per class, the class with the most confident predictions would swallow its neighbors. What a class
     weighs in a fit depends on the labels, however many images of the pool are trusted.
 
     Args:
-        rounds: of self-training; the k-th learns from k / rounds of the pool.
+        rounds: of self-training, each from an equal part of the pool more than the one before.
+        pool_fraction: the largest part of the pool that the last round learns from, the most confident one. It is less
+            where a cross-validated probe errs nearly as often as chance: its labels would teach its mistakes.
         shares: quotas of the classes: `equal`; or with `auto` those of the labels, unless an estimate of the pool's
             shares on frozen features is clearly another. Then they lie between the estimate and the predictions, and
             if the labels are uneven themselves, which blurs the estimate, they are equal. What seems to be of no
@@ -48,7 +51,8 @@ class SelfTraining(ClosedForm):
 
     needs_pool = True
 
-    rounds: int = integer(5)
+    rounds: int = integer(10)
+    pool_fraction: float = number(0.9, 0, 1, open_low=True)
     shares: Literal["auto", "equal"] = "auto"
     strength: float = number(10.0, 0, open_low=True)
     seed: int = integer(0, 0)
@@ -74,11 +78,12 @@ class SelfTraining(ClosedForm):
         weight = head.weight.detach() * scale
         bias = head.bias.detach() + head.weight.detach() @ mean
         pseudo = None
-        for number_of_round in range(1, self.rounds + 1 if len(pool) else 1):
+        parts = self.parts(probe_on(model.backbone, labeled, y, classes, self.seed).error, classes) if len(pool) else ()
+        for part in parts:
             probs = (rows @ weight.T + bias).softmax(1).numpy()
-            kept, labels = self.trusted(probs, y.numpy(), number_of_round, estimated)
+            kept, labels = self.trusted(probs, y.numpy(), part, estimated)
             weights = row_weights(labels, len(y), classes)
-            weight, bias = logistic_regression(rows[kept].numpy(), labels, self.strength, weights)
+            weight, bias = logistic_regression(rows[kept].numpy(), labels, self.strength, weights, start=(weight, bias))
             counts = torch.isin(torch.arange(len(y), len(rows)), torch.from_numpy(kept)).float()
             pseudo = PseudoLabels(torch.from_numpy(probs[len(y) :].argmax(1)), counts)
         with torch.no_grad():
@@ -86,15 +91,24 @@ class SelfTraining(ClosedForm):
             head.bias.copy_(bias - head.weight @ mean)
         return Solution(model, pseudo)
 
+    def parts(self, error: float | None, classes: int) -> np.ndarray:
+        """The part of the pool that each round learns from, given the error of the probe, if it is known.
+
+        >>> SelfTraining(rounds=3).parts(0.4, 5).round(2).tolist()
+        [0.25, 0.5, 0.75]
+        """
+        of_chance = UNKNOWN if error is None else min(error / (1 - 1 / classes), 1.0)
+        return min(self.pool_fraction, 1 - of_chance**2) * np.arange(1, self.rounds + 1) / self.rounds
+
     def trusted(
-        self, probs: np.ndarray, y: np.ndarray, number_of_round: int, estimated: np.ndarray | None = None
+        self, probs: np.ndarray, y: np.ndarray, part: float, estimated: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows to learn from, all the labeled ones first, and their labels.
 
         Args:
             probs: (rows, classes), those with labels first.
             y: (labels,).
-            number_of_round: from 1 on.
+            part: of the pool.
             estimated: class shares of the pool, (classes,), if there is an estimate.
         """
         labels = probs.argmax(1)
@@ -104,7 +118,7 @@ class SelfTraining(ClosedForm):
             shares = np.bincount(y, minlength=classes) / len(y)
         if estimated is not None:
             shares = blended_shares(estimated, shares, np.bincount(labels, minlength=classes))
-        quotas = np.maximum(1, np.rint(number_of_round / self.rounds * len(labels) * shares))
+        quotas = np.maximum(1, np.rint(part * len(labels) * shares))
         confidence = probs.max(1)
         labels[: len(y)] = y
         confidence[: len(y)] = 1.0
@@ -155,7 +169,7 @@ def blended_shares(estimated: np.ndarray, given: np.ndarray, predicted: np.ndarr
     known = estimated.sum()
     estimated = estimated / known
     even = given.max() <= 2 * given.min()
-    start, end = np.array(SURE if even else ROUGH) * max(1.0, math.sqrt(classes / 10))
+    start, end = np.array(SURE if even else ROUGH) * math.sqrt(classes / 10)  # of more shares more is chance
     apart = float(np.abs(estimated - given).sum()) / 2
     trust = min(max((apart - start) / (end - start), 0.0), 1.0)
     floored = (1 - FLOOR) * estimated + FLOOR * given

@@ -14,6 +14,8 @@ from .backbone import Identity
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FALLBACK = 10.0  # where a class has a single label, there is nothing to cross-validate with
+ITERATIONS = 100  # of a fit that starts near its end
+TOLERANCE = 1e-4  # of its gradient
 LARGEST = 1000  # labels to cross-validate with: more cost time and do not change the choice
 
 
@@ -66,14 +68,23 @@ def _fit(x_bytes: bytes, y_bytes: bytes, width: int, classes: int, seed: int) ->
 
 
 def logistic_regression(
-    rows: np.ndarray, y: np.ndarray, strength: float, weights: np.ndarray, iterations: int = 100
+    rows: np.ndarray, y: np.ndarray, strength: float, weights: np.ndarray, *, start: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a logistic regression on weighted rows as they are, every class present."""
+    """Weight and bias of a logistic regression on weighted rows as they are, every class present.
+
+    The nearer the `start`, another weight and bias, the sooner the search ends. Where it ends hardly depends on it.
+    """
+    model = _regression(strength, warm_start=True).set_params(max_iter=ITERATIONS, tol=TOLERANCE)
+    model.coef_, model.intercept_ = (_of_second(part.numpy()) for part in start)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", category=UserWarning)  # not converged: the next round starts over anyway
-        fitted = _regression(strength).set_params(max_iter=iterations).fit(rows, y, weights)
-    weight, bias = _rows_of_classes(fitted)
+        warnings.simplefilter("ignore", category=UserWarning)  # lbfgs not converged at weak regularization
+        weight, bias = _rows_of_classes(model.fit(rows, y, weights))
     return torch.from_numpy(weight).float(), torch.from_numpy(bias).float()
+
+
+def _of_second(rows: np.ndarray) -> np.ndarray:
+    """Of two classes the difference, which is what scikit-learn keeps; of more, all of them."""
+    return rows[1:] - rows[:1] if len(rows) == 2 else rows
 
 
 def _rows_of_classes(fitted: Any) -> tuple[np.ndarray, np.ndarray]:

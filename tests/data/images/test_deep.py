@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image, ImageOps
+from tests.helpers.read_images import read_images
 
 from vcc_infuse import SSLData, load_ssl
 from vcc_infuse.data.images import high_bit_depth as deep
 from vcc_infuse.data.images.high_bit_depth import find_ranges, to_bytes
 from vcc_infuse.data.images.store import open_store
 from vcc_infuse.data.sources.arrays import from_arrays
-from vcc_infuse.data.sources.folder import load_folder, read_images
+from vcc_infuse.data.sources.folder import load_folder
 from vcc_infuse.errors import OptionError, UserError
 
 RNG = np.random.default_rng(0)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.helpers.read_images import read_images
 
 from vcc_infuse.data.images.decode import run
-from vcc_infuse.data.sources.folder import decode_size, load_folder, read_images
+from vcc_infuse.data.sources.folder import decode_size, load_folder
 from vcc_infuse.errors import UserError
 
 

@@ -15,7 +15,7 @@ from ...utils.suggest import did_you_mean
 from ..cache import Allocate, cached
 from ..dataset import Dataset, Examples, channel_mean_std
 from ..groups import BY_DATA, named_groups
-from ..images.decode import Header, Size, check_options, common_shape, decode, ranges_of, read_headers, threads_for
+from ..images.decode import Header, Size, common_shape, decode, ranges_of, read_headers, threads_for
 from ..images.high_bit_depth import read_heif
 from ..images.store import EXTENSIONS, HEIF, Limits, Store, is_image, open_store, parts
 from ..split import train_test_rows
@@ -113,19 +113,6 @@ def decode_size(
         sizes = cached(key, cache, build)[1]["sizes"]
     larger = len(sizes) == 1 and min(sizes[0]) >= side and max(sizes[0]) > side
     return side if len(sizes) > 1 or larger else None
-
-
-def read_images(
-    path: str | Path, size: Size = None, mode: str = "auto", intensity: str = "auto"
-) -> tuple[np.ndarray, list[str], Skipped]:
-    """All images of a folder, zip or file, of any class: uint8 N×H×W×C array, names, skipped files with reasons."""
-    check_options(size, mode, intensity)
-    with open_store(Path(path)) as store:
-        groups: Groups = {"all": [(name, None) for name in store.images()]}
-        read = read_groups(
-            store, groups, str(path), (size, mode, intensity), lambda _, shape: np.empty(shape, np.uint8)
-        )
-    return read.arrays["all"], [name for name, _ in read.groups["all"]], read.skipped
 
 
 def _examples(x: np.ndarray, rows: list[tuple[str, int]]) -> Examples:
