@@ -149,7 +149,7 @@ def page(runs: Sequence[Run], command: str) -> str:
 
 
 def promises(method: str, runs: Sequence[Run]) -> list[str]:
-    """Shares of runs that are behind their probe, pool by pool, and that are calibrated."""
+    """Shares of runs that are behind their probe and that are calibrated, pool by pool."""
     lines = [f"{method}, {len(runs)} runs:", ""]
     for pool in dict.fromkeys(run["pool"] for run in runs):
         some = [run for run in runs if run["pool"] == pool]
@@ -158,11 +158,16 @@ def promises(method: str, runs: Sequence[Run]) -> list[str]:
             behind = f"above its probe by more than a point in {(gains < -1).sum()} of {len(some)} runs"
             noise = gains.std(ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else np.nan
             lines.append(f"- pool {pool}, {name}: {behind}; mean gain over the probe {gains.mean():.2f} ± {noise:.2f}.")
+        lines.append(f"- pool {pool}, {calibration(some)}.")
+    return lines
+
+
+def calibration(runs: Sequence[Run]) -> str:
+    """In how many runs the calibrated confidence is as good as wanted."""
     before, after = (np.array([run[key] for run in runs]) for key in ("ece", "ece_calibrated"))
     small = (after <= np.maximum(0.05, before / 2)).sum()
-    lines.append(
-        f"- calibrated ECE at most max(.05, half the softmax's) in {small} of {len(runs)} runs; above the softmax's by "
-        f"more than .02 in {(after > before + 0.02).sum()}, at most by {(after - before).max():.3f}; mean "
-        f"{before.mean():.3f} → {after.mean():.3f}."
+    worse = f"above the softmax's by more than .02 in {(after > before + 0.02).sum()}, at most by"
+    return (
+        f"calibrated ECE at most max(.05, half the softmax's) in {small} of {len(runs)} runs; {worse} "
+        f"{(after - before).max():.3f}; mean {before.mean():.3f} → {after.mean():.3f}"
     )
-    return lines

@@ -24,7 +24,7 @@ from vcc_infuse.data.split import Split
 from vcc_infuse.errors import UserError
 from vcc_infuse.utils.io import write_text
 
-from .features import SLOTS, FeatureSet, flip
+from .features import FeatureSet, flip
 from .open_set import EnergyFixMatch, InlierFixMatch
 from .page import rows
 
@@ -140,7 +140,9 @@ def opened(features: FeatureSet, per_class: int, seed: int, foreign: float) -> S
     tested = np.isin(features.test_y, known)
     test_y = np.searchsorted(known, features.test_y[tested])
     names = [str(label) for label in known]
-    return SSLData.from_arrays(features.train[chosen], shown, features.test[tested], test_y, slots=SLOTS, classes=names)
+    return SSLData.from_arrays(
+        features.train[chosen], shown, features.test[tested], test_y, slots=features.slots, classes=names
+    )
 
 
 def doubtful(features: FeatureSet, per_class: int, seed: int, rate: float) -> SSLData:
@@ -148,7 +150,7 @@ def doubtful(features: FeatureSet, per_class: int, seed: int, rate: float) -> SS
     data = features.draw(per_class, seed)
     y = features.train_y.copy()
     y[data.split.labeled] = flip(y[data.split.labeled], rate, features.classes, np.random.default_rng([9, seed]))
-    wrong = SSLData.from_arrays(features.train, y, features.test, features.test_y, slots=SLOTS)
+    wrong = SSLData.from_arrays(features.train, y, features.test, features.test_y, slots=features.slots)
     return SSLData(wrong.dataset, data.split)
 
 

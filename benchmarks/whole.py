@@ -29,6 +29,7 @@ from vcc_infuse.utils.io import write_json, write_text
 
 SIDE = 96
 LABELS = 100
+KEPT = ("error", "error_probe", "seconds_embed", "seconds_train", "encoder", "input_size")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -80,7 +81,7 @@ def train(photos: Path, home: Path) -> dict[str, Any]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     summary = json.loads((out / "summary.json").read_text())
     return {
-        **{name: summary.get(name) for name in ("error", "error_probe", "seconds_embed", "seconds_train")},
+        **{name: summary.get(name) for name in KEPT},
         "seconds": time.perf_counter() - began,
         "seconds_cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "peak_mb": after.ru_maxrss / 1024,
@@ -94,6 +95,7 @@ def page(count: int, cores: int, figures: dict[str, Any]) -> str:
         f"`vcc-infuse train --data photos.zip --labels {LABELS}` with an empty cache on {cores} cores.", "",
         "    VCC_INFUSE_DATA=… python -m benchmarks whole --out results/whole", "",
         "| | |", "|---|---|",
+        f"| network, chosen on the labels, and its input size | {figures['encoder']}, {figures['input_size']} px |",
         f"| whole, wall clock | {figures['seconds']:.0f} s |",
         f"| whole, CPU | {figures['seconds_cpu']:.0f} s |",
         f"| peak memory | {figures['peak_mb']:,.0f} MB |",

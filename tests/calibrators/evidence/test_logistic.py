@@ -214,18 +214,45 @@ def by_rule_of_benjamini_and_hochberg(scores, right, pool, max_error):
     return p_values <= (ordered[passed[-1]] if len(passed) else -1)
 
 
-def test_what_is_trusted_is_what_conformal_selection_trusts():
+def share_of_wrong_labels(scores, right, threshold):
+    """Among the labels above a threshold, one more of which may be wrong than was seen."""
+    shown = [bool(ok) for score, ok in zip(scores, right, strict=True) if score > threshold]
+    return (1 + shown.count(False)) / (1 + len(shown))
+
+
+def test_what_is_trusted_passes_conformal_selection_and_a_look_at_the_labels():
     generator = np.random.default_rng(0)
-    trusted = 0
+    trusted = stricter = 0
     for count, max_error in ((40, 0.1), (100, 0.05), (30, 0.5), (10, 0.05)):
         for _ in range(20):
             scores, pool = generator.random(count).round(2), generator.random(200).round(2)  # with ties
             right = generator.random(count) < scores**0.2
-            threshold = trusted_threshold(*(torch.from_numpy(part) for part in (scores, right, pool)), max_error)
-            expected = by_rule_of_benjamini_and_hochberg(scores, right, pool, max_error)
-            assert np.array_equal(pool > threshold.item(), expected)
-            trusted += expected.any()
+            found = trusted_threshold(*(torch.from_numpy(part) for part in (scores, right, pool)), max_error).item()
+            selected = by_rule_of_benjamini_and_hochberg(scores, right, pool, max_error)
+            cuts = [-np.inf, *scores[~right]]
+            passing = [
+                cut
+                for cut in cuts
+                if selected[pool > cut].all() and share_of_wrong_labels(scores, right, cut) <= max_error + 1e-9
+            ]
+            allowed = pool > min((cut for cut in passing if (pool > cut).any()), default=np.inf)
+            assert np.array_equal(pool > found, allowed)
+            trusted += allowed.any()
+            stricter += allowed.sum() < selected.sum()
     assert 20 < trusted < 80
+    assert stricter > 0
+
+
+def test_a_pool_that_is_scored_higher_than_the_labels_is_not_trusted():
+    """A head that learns from its own labels grows sure of them, and one in five is right."""
+    generator = torch.Generator().manual_seed(0)
+    errors = []
+    for _ in range(300):
+        scores, right = torch.rand(40, generator=generator), torch.rand(40, generator=generator) < 0.2
+        pool = torch.rand(500, generator=generator) ** 0.1
+        trusted = pool > trusted_threshold(scores, right, pool, 0.1)
+        errors.append(0.8 * trusted.any())
+    assert np.mean(errors) < 0.1
 
 
 @pytest.mark.parametrize(("count", "max_error"), [(40, 0.1), (150, 0.05), (12, 0.2)])

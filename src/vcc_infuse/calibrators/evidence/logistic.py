@@ -229,7 +229,8 @@ def trusted_threshold(scores: Tensor, right: Tensor, pool: Tensor, max_error: fl
     Conformal selection (Jin and Candès, JMLR 2023) on out-of-fold predictions: with (losses + 1)/(examples + 1) as the
     share of the pool that is trusted and wrong, and `pool`, scores of the pool, for the share that is trusted, the rule
     of Benjamini and Hochberg keeps the expected share of wrong labels among trusted ones at most α. Where nothing is
-    trusted, it counts as zero.
+    trusted, it counts as zero. That holds if labels are scored like the pool. A head that believes its own labels
+    scores the pool too high, so the examples above the threshold must keep the promise by themselves, too.
     """
     wrong = scores[~right].sort(descending=True).values
     thresholds = torch.cat([wrong, scores.new_tensor([-torch.inf])])
@@ -237,4 +238,6 @@ def trusted_threshold(scores: Tensor, right: Tensor, pool: Tensor, max_error: fl
     ordered = pool.sort().values
     trusted = len(pool) - torch.searchsorted(ordered, thresholds, right=True)
     kept = (above + 1) / (len(scores) + 1) <= max_error * trusted / max(1, len(pool)) + 1e-9
+    shown = len(scores) - torch.searchsorted(scores.sort().values, thresholds, right=True)
+    kept &= (above + 1) / (shown + 1) <= max_error + 1e-9  # of examples, none of which has taught the head its label
     return torch.where(kept, thresholds, torch.inf).amin()
