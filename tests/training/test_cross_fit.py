@@ -15,6 +15,7 @@ from vcc_infuse import (
     Identity,
     LinearProbe,
     Predictor,
+    SelfTraining,
     SmallConv,
     SSLData,
     Supervised,
@@ -27,7 +28,8 @@ from vcc_infuse.inference.export import export_model, largest_difference
 from vcc_infuse.models import Classifier
 from vcc_infuse.models.linear_probe import fit_probe
 from vcc_infuse.training import cross_fit as module
-from vcc_infuse.training.cross_fit import FoldAnswers, cross_fit, hide, label_folds
+from vcc_infuse.training.auto import training_seconds
+from vcc_infuse.training.cross_fit import FoldAnswers, cross_fit, cross_fit_seconds, hide, label_folds
 from vcc_infuse.training.hand_out import (
     NEAR_ONE,
     OF_PROBE,
@@ -327,6 +329,26 @@ def test_a_long_run_is_not_repeated_unless_asked_for(monkeypatch):
     data = make_data()
     assert "handed_out" not in Trainer(Identity(), FixMatch(), **FAST, cross_fit="auto").fit(data)
     assert "handed_out" in Trainer(Identity(), FixMatch(), **FAST, cross_fit=True).fit(data)
+
+
+def test_nor_is_a_fit_of_very_many_products(monkeypatch):
+    data = make_data()
+    method = SelfTraining()
+    assert "handed_out" in Trainer(Identity(), method, progress=False, cross_fit="auto").fit(data)
+    monkeypatch.setattr(module, "MOST_PRODUCTS", 5 * method.products(120, 6, 3) - 1)
+    assert "handed_out" not in Trainer(Identity(), method, progress=False, cross_fit="auto").fit(data)
+    assert "handed_out" in Trainer(Identity(), method, progress=False, cross_fit=True).fit(data)
+
+
+def test_the_time_of_a_fit_without_steps_is_known_beforehand():
+    """A thousand classes take hours; nobody should find that out by waiting."""
+    data = make_data(rows=6000, labels=60, classes=20, width=400)
+    trainer = Trainer(Identity(), SelfTraining(), progress=False, cross_fit=False)
+    expected = training_seconds(trainer, data)
+    assert cross_fit_seconds(Trainer(Identity(), SelfTraining(), progress=False, cross_fit=True), data, 10.0) > 50
+    assert training_seconds(Trainer(Identity(), LinearProbe(), progress=False), data) == 0
+    took = trainer.fit(data)["seconds_train"]
+    assert took / 20 < expected < 20 * took
 
 
 def test_a_wrong_value_is_refused():

@@ -61,6 +61,10 @@ class ClosedForm(Algorithm):
         """Those of the pool's rows whose features are computed for `solve`: all."""
         return rows
 
+    def products(self, pool: int, width: int, classes: int) -> float:
+        """About how many pairs of numbers a fit multiplies, for the time it takes; 0 where that is soon done."""
+        return 0.0
+
     def solve(
         self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
     ) -> Solution:

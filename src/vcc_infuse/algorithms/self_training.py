@@ -16,6 +16,7 @@ from .baselines import ClosedForm, Solution
 
 MOST = 20_000  # rows of the pool, or so many of each class: a linear head learns little from more
 PER_CLASS = 100
+PASSES = 14  # over the pool in a round: some 13 iterations of two passes over half of it on average, and the answers
 UNKNOWN = 0.5  # error of a probe, as a part of that of chance, where a class has a single label
 LABELS = 0.1  # the labels weigh at least this part of what a head learns from
 # How far apart (in total variation, of ten classes) estimated shares and those of the labels are before they are
@@ -64,6 +65,10 @@ class SelfTraining(ClosedForm):
             return rows
         drawn = np.random.default_rng(self.seed).choice(len(rows), most, replace=False)
         return np.asarray(rows[np.sort(drawn)])
+
+    def products(self, pool: int, width: int, classes: int) -> float:
+        """Those of all rounds, each of which passes over its rows a number of times."""
+        return self.rounds * PASSES * len(self.pool_rows(np.arange(pool), classes)) * float(width * classes)
 
     def solve(
         self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None

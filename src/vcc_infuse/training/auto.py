@@ -39,7 +39,7 @@ from ..utils.device import resolve_device, unit_features
 from ..utils.io import read_json, write_json
 from ..utils.progress import duration, phase, say
 from .config import TrainConfig
-from .cross_fit import fit_linear_probe
+from .cross_fit import fit_linear_probe, fit_products
 from .hand_out import HandOut, Mix
 from .presets import FINETUNE, FINETUNE_SIDE
 from .trainer import Trainer
@@ -136,9 +136,9 @@ def _choose_once(data: SSLData, networks: Sequence[Timm | Concat], cache: str | 
 
 def training_seconds(trainer: Trainer, data: SSLData) -> float:
     """Time for all steps, evaluations and selections of a run, measured on a few; the trainer starts over later."""
-    per_step = trainer.seconds_per_step(data)
     if not trainer.steps:
-        return 0.0
+        return fit_products(trainer, data) * seconds_per_product()
+    per_step = trainer.seconds_per_step(data)
     state = trainer.state_
     seconds = per_step * trainer.steps
     test = state.data.dataset.test
@@ -153,6 +153,17 @@ def training_seconds(trainer: Trainer, data: SSLData) -> float:
         selections = 1 if scheduler.selector.static else math.ceil(trainer.steps / scheduler.interval)
         seconds += SCAN * per_step * selections * state.task.pool / state.task.unlabeled_batch_size
     return seconds
+
+
+def seconds_per_product() -> float:
+    """Time of a pair of numbers in a product of matrices on this machine."""
+    rows = torch.ones(512, 512)
+    seconds = []
+    for _ in range(3):  # the first one warms up
+        began = time.perf_counter()
+        torch.mm(rows, rows)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds) / 512**3
 
 
 def probe_error(data: SSLData) -> float | None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..algorithms import LinearProbe
+from ..algorithms.baselines import ClosedForm
 from ..calibrators import Calibrator
 from ..data.dataset import UNLABELED
 from ..data.groups import group_folds
@@ -40,6 +41,7 @@ PROBE = 0.5  # seconds to fit one
 # Values that runs with hidden labels may read with "auto": about two minutes of one core. Not the time itself, so that
 # a run that is repeated or resumed on a busy machine decides the same.
 LARGEST = 3 * 10**9
+MOST_PRODUCTS = 5e12  # of fits without steps, with "auto": some minutes of one core
 STEPS = 0.25  # of those of the run
 
 
@@ -96,7 +98,8 @@ def obstacle_to(trainer: Trainer, data: SSLData) -> str | None:
     if data.label_groups is not None and label_folds(data.labeled_y, groups=data.label_groups).max() < 0:
         return "the labels of every class belong together"
     rows = FOLDS * fold_steps(trainer.steps) * config.batch_size * (1 + (config.unlabeled_ratio or 0))
-    if config.cross_fit == "auto" and (on_images(data) or rows * data.dataset.shape[0] > LARGEST):
+    large = rows * data.dataset.shape[0] > LARGEST or FOLDS * fit_products(trainer, data) > MOST_PRODUCTS
+    if config.cross_fit == "auto" and (on_images(data) or large):
         return "the run is too long to be repeated with fewer labels; cross_fit true repeats it anyway"
     return None
 
@@ -106,7 +109,16 @@ def cross_fit_seconds(trainer: Trainer, data: SSLData, seconds: float) -> float:
     if trainer.config.cross_fit is False or obstacle_to(trainer, data) is not None:
         return 0.0
     runs = 1 if on_images(data) else FOLDS
-    return runs * (fold_steps(trainer.steps) / max(trainer.steps, 1) * seconds + PROBE)
+    part = fold_steps(trainer.steps) / trainer.steps if trainer.steps else 1.0
+    return runs * (part * seconds + PROBE)
+
+
+def fit_products(trainer: Trainer, data: SSLData) -> float:
+    """About how many products a fit without training steps takes on features; 0 for a method with steps."""
+    algorithm = trainer.algorithm
+    if not isinstance(algorithm, ClosedForm) or on_images(data):
+        return 0.0
+    return algorithm.products(len(data.split.pool), data.dataset.shape[0], len(data.dataset.classes))
 
 
 def on_images(data: SSLData) -> bool:
