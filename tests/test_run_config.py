@@ -233,9 +233,17 @@ def test_a_wrong_class_or_argument_is_one_line(name, given, message):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_class_is_named():
-    with pytest.raises(UserError, match="FixMach"):
-        RunConfig.from_options({"algorithm": "FixMach"}).build("algorithm")
+@pytest.mark.parametrize(
+    ("option", "name", "hint"),
+    [
+        ("algorithm", "FixMach", r"; did you mean FixMatch"),
+        ("model", "SmalConv", r"; did you mean SmallConv\?"),
+        ("model", "resnet18", r"; a network of timm is Timm\('resnet18'\), or --model.name resnet18"),
+    ],
+)
+def test_an_unknown_class_is_named_with_what_fits_in_its_place(option, name, hint):
+    with pytest.raises(UserError, match=f"^{option} {name} is unknown{hint}"):
+        RunConfig.from_options({option: name}).build(option)
 
 
 def test_a_network_of_another_library_is_kept():

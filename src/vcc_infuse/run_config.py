@@ -85,11 +85,15 @@ class PartConfig:
     def kind(self, option: str = "") -> type[Any]:
         """The class; a name that this package does not have is refused with the nearest one."""
         package = import_module(PACKAGE)
+        base = PARTS.get(option, object)
         if option and "." not in str(self.class_path) and not hasattr(package, str(self.class_path)):
-            hint = did_you_mean(str(self.class_path), package.__all__)
+            found = [(name, getattr(package, name)) for name in package.__all__]
+            known = [name for name, kind in found if isinstance(kind, type) and issubclass(kind, base)]
+            hint = did_you_mean(str(self.class_path), known)
+            if option == "model" and not hint:
+                hint = f"; a network of timm is Timm('{self.class_path}'), or --model.name {self.class_path}"
             raise UserError(f"{option} {self.class_path} is unknown{hint}; `vcc-infuse list` shows all")
         kind = import_class(self.path, True)
-        base = PARTS.get(option, object)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise OptionError(option, self.class_path, f"must be a subclass of {base.__name__}")
         return cast(type, kind)

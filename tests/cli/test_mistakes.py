@@ -64,6 +64,10 @@ CASES = [
     ([*TRAIN, "--selector", "VCC"], "--selector VCC must be a concrete class derived from Selector"),
     ([*TRAIN, "--selector.keep", "0.5"], "choose the class with --selector"),
     ([*TRAIN, "--model", "null"], "--model must be a class, got 'null'; choose one, such as SmallConv"),
+    (
+        [*TRAIN, "--model", "resnet18"],
+        "--model resnet18 is unknown; a network of timm is named by --model.name resnet18",
+    ),
     ([*DARP, "FlexMach"], "--algorithm.base FlexMach is unknown; did you mean FlexMatch"),
     ([*DARP, "VAT"], "--algorithm.base VAT must be a concrete class derived from PseudoLabeling"),
     ([*DARP, "FixMatch", "--algorithm.base.threshold", "5"], "--algorithm.base.threshold must be a number in [0, 1]"),

@@ -50,7 +50,8 @@ def find_class(option: str, name: str, base: type, trust_code: bool = True) -> t
         raise UserError(f"--{option} {name} is unknown; leave the option out, or write null")
     if kind is None:
         nearest = did_you_mean(name, class_names(base))
-        raise UserError(f"--{option} {name} is unknown{nearest}; `vcc-infuse list` shows all")
+        timm = f"; a network of timm is named by --model.name {name}" if option == "model" and not nearest else ""
+        raise UserError(f"--{option} {name} is unknown{nearest or timm}; `vcc-infuse list` shows all")
     if not _usable(kind, base):
         raise UserError(f"--{option} {name} must be a concrete class derived from {base.__name__}")
     return kind
