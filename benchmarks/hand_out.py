@@ -4,7 +4,8 @@
 
 appends one line per run to FOLDER/runs.jsonl, so that a killed study continues, and writes FOLDER/hand_out.md. In the
 pool "skewed" the most frequent class is ten times as frequent as the rarest, while the labels stay balanced; with
-"reversed" the labels are as uneven as well, and the class with most labels is the rarest of the pool.
+"natural" the labels are as uneven as the pool, and with "reversed" too, but the class with most labels is the rarest of
+the pool. The test set is even.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .features import FeatureSet
 from .methods import DEFAULTS, PROBE, parts, rows
 
 METHODS = (DEFAULTS, PROBE)
-POOLS = ("same", "skewed", "reversed")
+POOLS = ("same", "skewed", "natural", "reversed")
 SKEW = 10.0
 KEPT = ("error", "error_method", "error_probe", "ece", "ece_calibrated")
 Run = dict[str, Any]
@@ -91,9 +92,9 @@ def measure(features: FeatureSet, name: str, labels: int, pool: str, method: str
 
 
 def with_pool(data: SSLData, pool: str, seed: int) -> SSLData:
-    """The data with fewer images of some classes in the pool, in an order drawn at random; reversed, of the labels too.
+    """The data with fewer images of some classes in the pool, in an order drawn at random; the first class keeps all.
 
-    The first class keeps all, the last one a tenth.
+    The last one keeps a tenth. Labels are left out alike, or in the reversed order.
     """
     if pool == "same":
         return data
@@ -104,8 +105,9 @@ def with_pool(data: SSLData, pool: str, seed: int) -> SSLData:
     order = rng.permutation(classes)
     labeled = data.split.labeled
     rest = _thinned(np.setdiff1d(data.split.pool, labeled), y, dict(zip(order, shares, strict=True)), rng)
-    if pool == "reversed":
-        labeled = _thinned(labeled, y, dict(zip(order[::-1], shares, strict=True)), rng)
+    if pool != "skewed":
+        first = order[::-1] if pool == "reversed" else order
+        labeled = _thinned(labeled, y, dict(zip(first, shares, strict=True)), rng)
     return SSLData(data.dataset, Split(labeled, np.concatenate([labeled, rest])))
 
 
@@ -127,7 +129,8 @@ def page(runs: Sequence[Run], command: str) -> str:
         "",
         "Rules and priors of the hand-out were chosen on STL-10 and CIFAR-10, by their test errors, with seeds 0 to 2: "
         "only other sets count here. Pools: `skewed`, the most frequent class is ten times as frequent as the rarest "
-        "and the labels are balanced; `reversed`, the labels are as uneven, the other way round.",
+        "and the labels are balanced; `natural`, the labels are as uneven; `reversed`, they are, the other way round. "
+        "The test set is even.",
         "",
         "Test error in per cent and ECE, means over seeds; `weight` is that of the method in the mix handed out, ECE "
         "that of the mix's own softmax.",

@@ -39,6 +39,7 @@ from vcc_infuse.training.hand_out import (
     choose_one,
     fit_scale,
     hand_out,
+    label_weights,
     mixed_heads,
 )
 from vcc_infuse.training.interrupt import Interrupted
@@ -349,6 +350,40 @@ def test_the_time_of_a_fit_without_steps_is_known_beforehand():
     assert training_seconds(Trainer(Identity(), LinearProbe(), progress=False), data) == 0
     took = trainer.fit(data)["seconds_train"]
     assert took / 20 < expected < 20 * took
+
+
+def test_a_rare_class_has_its_say():
+    """Half-way between labels that count alike and classes that do."""
+    y = torch.tensor([0] * 16 + [1] * 4 + [2])
+    weights = label_weights(y)
+    assert weights.mean() == pytest.approx(1)
+    sums = torch.stack([weights[y == label].sum() for label in range(3)])
+    torch.testing.assert_close(sums / sums[2], torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(label_weights(torch.arange(12) % 3), torch.ones(12, dtype=torch.float64))
+
+
+def test_the_scale_of_weighted_labels_is_that_of_a_weighted_regression():
+    generator = torch.Generator().manual_seed(0)
+    score = torch.randn(200, generator=generator)
+    y = (score + torch.randn(200, generator=generator) > 1.5).long()
+    weights = label_weights(y)
+    logits = torch.stack([torch.zeros(200), score], 1)
+    oracle = LogisticRegression(C=1e9, fit_intercept=False, tol=1e-10)
+    oracle.fit(score[:, None].double().numpy(), y, sample_weight=weights.numpy())
+    assert oracle.coef_[0, 0] > 0
+    assert fit_scale(logits, y, ScalePrior(0.0, 1e6), weights) == pytest.approx(oracle.coef_[0, 0], rel=1e-3)
+
+
+def test_a_method_that_knows_rare_classes_is_not_outvoted_by_the_frequent_one():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.tensor([0] * 30 + [1] * 3 + [2] * 3)
+    even = 2.0 * torch.eye(3)[y] + torch.randn(36, 3, generator=generator)  # a method as good on every class
+    partial = even + torch.tensor([1.5, -1.5, -1.5])  # and a probe that takes them for the frequent one
+    uneven = choose_mix(even, partial, y, (1.0, 1.0)).weight
+    assert uneven > 0.6
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vcc_infuse.training.hand_out.label_weights", lambda y: torch.ones(len(y), dtype=torch.float64))
+        assert choose_mix(even, partial, y, (1.0, 1.0)).weight < uneven - 0.1
 
 
 def test_a_wrong_value_is_refused():

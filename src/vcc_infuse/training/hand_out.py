@@ -124,13 +124,14 @@ def hand_out(
     of_method = torch.cat([fold.method.logits for fold in answers]).cpu()
     of_probe = torch.cat([fold.probe for fold in answers]).cpu()
     linear = isinstance(method.backbone, Identity)
-    scales = (fit_scale(of_method, y, prior), fit_scale(of_probe, y, OF_PROBE))
-    mix = (choose_mix if linear else choose_one)(of_method, of_probe, y, scales)
+    weights = label_weights(y)
+    scales = (fit_scale(of_method, y, prior, weights), fit_scale(of_probe, y, OF_PROBE, weights))
+    mix = choose_mix(of_method, of_probe, y, scales) if linear else choose_one(of_method, of_probe, y, scales)
     model = method if mix.weight == 1 else probe if mix.weight == 0 else mixed_heads(mix, method, probe)
     logits = mix(of_method, of_probe)
     usable = linear or mix.weight == 1  # a calibrator of other features says nothing of the probe's
     calibrated = CrossFitted(copy.deepcopy(calibrator) if usable else None).to("cpu")
-    calibrated.scale.fill_({1.0: scales[0], 0.0: scales[1]}.get(mix.weight) or fit_scale(logits, y))
+    calibrated.scale.fill_({1.0: scales[0], 0.0: scales[1]}.get(mix.weight) or fit_scale(logits, y, NEAR_ONE, weights))
     calibrated.base_scale.fill_({1.0: 1.0, 0.0: scales[1] / scales[0]}.get(mix.weight, 1 / scales[0]))
     if calibrated.joins:
         columns = [fold_columns(calibrated, fold, mix) for fold in answers]
@@ -157,14 +158,24 @@ def mixed_heads(mix: Mix, method: Classifier, probe: Classifier) -> Classifier:
     return Classifier(Identity(), head)
 
 
-def fit_scale(logits: Tensor, y: Tensor, prior: ScalePrior = NEAR_ONE) -> float:
+def label_weights(y: Tensor) -> Tensor:
+    """How much each label says, with mean 1: half-way between labels and classes that count alike, as in SelfTraining.
+
+    Answers for a class with many labels are better than for one with few, and there are more of them.
+    """
+    weights = torch.bincount(y)[y].double() ** -0.5
+    return weights / weights.mean()
+
+
+def fit_scale(logits: Tensor, y: Tensor, prior: ScalePrior = NEAR_ONE, weights: Tensor | None = None) -> float:
     """The factor on logits (labels, classes) that makes `y` (labels,) most likely, under a prior of its logarithm."""
     from scipy.optimize import minimize_scalar
 
     values = logits.double()
 
     def loss(log_scale: float) -> float:
-        log_loss = F.cross_entropy(math.exp(log_scale) * values, y, reduction="sum")
+        losses = log_losses(math.exp(log_scale) * values, y)
+        log_loss = losses.sum() if weights is None else losses @ weights
         return float(log_loss) + ((log_scale - prior.center) / prior.deviation) ** 2 / 2
 
     return math.exp(minimize_scalar(loss, bounds=(-6, 6), method="bounded").x)
@@ -178,11 +189,12 @@ def choose_mix(method: Tensor, probe: Tensor, y: Tensor, scales: tuple[float, fl
     """
     if torch.equal(method, probe):
         return Mix(1.0, *scales)
+    of_labels = label_weights(y)
     mixed = [Mix(weight, *scales).on_common_scale(method, probe) for weight in PRIOR]
-    losses = [F.cross_entropy(fit_scale(logits, y) * logits.double(), y, reduction="sum") for logits in mixed]
+    losses = [log_losses(fit_scale(z, y, NEAR_ONE, of_labels) * z, y) @ of_labels for z in mixed]
     prior = torch.tensor(list(PRIOR.values()), dtype=torch.float64)
     weights = torch.tensor(list(PRIOR), dtype=torch.float64)
-    of_chance = float((probe.argmax(1) != y).double().mean()) / (1 - 1 / probe.shape[1])
+    of_chance = float((probe.argmax(1) != y).double() @ of_labels / len(y)) / (1 - 1 / probe.shape[1])
     prior = prior.log() - DISTRUST * max(0.0, of_chance - WEAK) * weights
     return Mix(float((prior - torch.stack(losses)).softmax(0) @ weights), *scales)
 
