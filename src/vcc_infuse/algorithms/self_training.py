@@ -80,8 +80,9 @@ class SelfTraining(ClosedForm):
         rows = (rows - mean) / scale
         estimated = shares.numpy() if shares is not None and self.shares == "auto" else None
         head = model.head
-        weight = head.weight.detach() * scale
-        bias = head.bias.detach() + head.weight.detach() @ mean
+        probe = head.weight.detach().cpu()  # where the rows are
+        weight = probe * scale
+        bias = head.bias.detach().cpu() + probe @ mean
         pseudo = None
         parts = self.parts(probe_on(model.backbone, labeled, y, classes, self.seed).error, classes) if len(pool) else ()
         for part in parts:
@@ -93,7 +94,7 @@ class SelfTraining(ClosedForm):
             pseudo = PseudoLabels(torch.from_numpy(probs[len(y) :].argmax(1)), counts)
         with torch.no_grad():
             head.weight.copy_(weight / scale)
-            head.bias.copy_(bias - head.weight @ mean)
+            head.bias.copy_(bias - weight / scale @ mean)
         return Solution(model, pseudo)
 
     def parts(self, error: float | None, classes: int) -> np.ndarray:

@@ -72,7 +72,7 @@ class TrainingStats:
         known = weights * (truth >= 0)
         right = known * (labels == truth)
         rows = torch.stack([torch.ones_like(weights), weights, known, right])
-        self.pseudo.index_add_(1, labels, rows.to(self.pseudo.device))
+        self.pseudo.index_add_(1, labels.to(self.pseudo.device), rows.to(self.pseudo.device))
 
     def read(self) -> dict[str, Any]:
         """Mean losses, and coverage and precision of the pseudo labels, overall and per pseudo class."""
