@@ -53,7 +53,7 @@ def measure(features: FeatureSet, per_class: int, seed: int, promise: str) -> Ru
 def page(runs: Sequence[Run], command: str) -> str:
     """Per cell what was promised and measured, and the mean of all runs, which is what is promised."""
     lines = [
-        "# Promises of Evidence on sets that took no part in choosing",
+        "# Promises of Evidence",
         "",
         f"    {command}",
         "",
