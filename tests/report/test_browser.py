@@ -113,12 +113,21 @@ def test_hovering_shows_the_whole_class_name(page):
     assert any(NASTY[1] in text for text in page.locator("#thresholds .hoverlayer text").all_text_contents())
 
 
+def at_rest(page, element):
+    """Where an element is once the page has stopped scrolling, and no click can be the second of a double click."""
+    while True:
+        box = element.bounding_box()
+        page.wait_for_timeout(500)
+        if element.bounding_box() == box:
+            return box
+
+
 def test_a_click_on_a_cell_opens_its_images(page):
     matrix = page.locator("#confusion .js-plotly-plot").first
     matrix.scroll_into_view_if_needed()
     for place in ("0-1", "1-1"):
         row, column = map(int, place.split("-"))
-        box = matrix.locator(".nsewdrag").first.bounding_box()
+        box = at_rest(page, matrix.locator(".nsewdrag").first)
         page.mouse.click(box["x"] + box["width"] * (column + 0.5) / 2, box["y"] + box["height"] * (row + 0.5) / 2)
         until(page, f"document.getElementById('cell-0-{place}').open")
         opened = page.locator(".cell[open]").evaluate_all("all => all.map(cell => cell.id)")
