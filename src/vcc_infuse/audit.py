@@ -298,7 +298,7 @@ def _unit_rows(predictor: Predictor, data: SSLData, config: RunConfig, options: 
         bank = Bank(
             dataset, backbone.encoder, predictor.views, config.bank, cache=config.cache, device=predictor.device,
             engine=options.engine,
-        ).build(progress=options.progress)  # fmt: skip
+        ).build(progress=options.progress, plain=True)  # fmt: skip
         mean, std = (values.cpu() for values in (backbone.mean, backbone.std))
         rows = [
             unit_features(torch.from_numpy(np.array(part[block, 0])), mean, std).half().numpy()

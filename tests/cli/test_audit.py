@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import vcc_infuse
 from vcc_infuse import Predictor
+from vcc_infuse.bank.bank import Bank
 from vcc_infuse.cli.main import main
 from vcc_infuse.inference.known import sample_by_class
 from vcc_infuse.pool_audit import find_unknown
@@ -105,6 +106,16 @@ def test_without_the_bank_the_same_is_found(run, photos, cache, tmp_path):
     np.testing.assert_allclose(stored.images.features, again.images.features, atol=0.02)
     assert [audit.of("doubtful_label")[0].file for audit in (stored, again)] == [WRONG] * 2
     assert not (tmp_path / "empty" / "banks").exists()
+
+
+def test_a_run_on_plain_views_is_audited_without_embedding_another(photos, cache, tmp_path, monkeypatch):
+    """The default method leaves the weak and strong views out; an audit needs none of them either."""
+    out = tmp_path / "r"
+    words = ["--data", photos, "--preset", "frozen", *SMALL, "--cache", cache, "--progress", "false"]
+    assert main(["train", *map(str, words), "--bank.strong", "2", "--cross_fit", "false", "--out", str(out)]) == 0
+    monkeypatch.setattr(Bank, "embed", lambda bank, job: pytest.fail(f"embedded {job.names}"))
+    assert vcc_infuse.audit_run(out).of("doubtful_label")[0].file == WRONG
+    assert vcc_infuse.suggest_from_run(out, 2)
 
 
 def test_predict_flags_what_is_of_no_class(run, photos, tmp_path, capsys):
