@@ -1,6 +1,6 @@
 """Figures of the tables in results/, as SVG.
 
-`python tools/table_figure.py results/frozen-224/main-frozen.json` writes main-frozen.svg beside it: every method
+`python tools/table_figure.py results/frozen/main-frozen.json` writes main-frozen.svg beside it: every method
 against the linear probe. The site draws the row of each method on its page when it is built.
 """
 
@@ -17,13 +17,11 @@ from statistics import mean
 from typing import Any
 
 RESULTS = Path(__file__).parents[1] / "results"
-FAMILIES = (("frozen-224", "frozen"), ("scratch",))  # of each, the first folder that has the method
+FAMILIES = (("frozen", "frozen-96"), ("scratch",))  # of each, the first folder that has the method
 TABLES = ("main", "coreset", "imbalance", "calibrators", "beyond-error", "beyond-selection")
 BLUE, GRAY = "#4a73c9", "#888"  # seen on white and on black
 WIDTH, NAMES, FIGURES, LINE = 760, 250, 150, 24
 FURTHEST = 15.0  # points; what lies beyond is drawn at the edge
-STARTED_AT_HALF = " VCC started at a confidence of ½ in these runs (`residual=False`); the default is now the softmax."
-NOTES = {("VCC", folder): STARTED_AT_HALF for folder in FAMILIES[0]}
 Entry = dict[str, Any]
 
 
@@ -145,17 +143,14 @@ def inside(values: Iterable[float], reach: float) -> list[float]:
 
 def section(option: str, name: str) -> str:
     """What the page of a method shows of the tables."""
-    parts = [
-        figure(path, rows_of(path, option, name), NOTES.get((name, path.parent.name), ""))
-        for path in tables_with(option, name)
-    ]
+    parts = [figure(path, rows_of(path, option, name)) for path in tables_with(option, name)]
     if not parts and option == "model":
         return ""
     return "\n".join(["## In the tables\n", *(parts or ["No table compares it with another row.\n"])])
 
 
-def figure(path: Path, cells: Sequence[Entry], note: str) -> str:
-    """The row of a method in one table, with what there is to know about it."""
+def figure(path: Path, cells: Sequence[Entry]) -> str:
+    """The row of a method in one table."""
     first = cells[0]
     against = first["compared_with"] if first["difference"] else None
     reference = against or ("Supervised" if path.parent.name == "scratch" else "LinearProbe")
@@ -165,7 +160,7 @@ def figure(path: Path, cells: Sequence[Entry], note: str) -> str:
     about = (
         f"**{title}**: {scale_of(first)}, {'–'.join(map(str, seeds))} seeds ([table](../results/{table})). "
         "Test error in percent; in parentheses and as a dot the paired difference, with its 95 % interval. "
-        f"Gray dots are the other rows of the table.{note}"
+        "Gray dots are the other rows of the table."
     )
     marks = marks_of(cells, entries_of(path), against)
     return f"{about}\n\n<figure>{drawing(marks, reference, title)}</figure>\n"

@@ -40,7 +40,7 @@ def table(tmp_path, monkeypatch):
             cell("VCC-FixMatch", column, 27 + shift, options=vcc, to_probe=shift - 3, difference=1, against="FixMatch"),
             cell("VCC, other", column, 99.0, options=staged, to_probe=9.0, difference=73.0, against="FixMatch"),
         ]
-    path = tmp_path / "frozen-224" / "main-frozen.json"
+    path = tmp_path / "frozen" / "main-frozen.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"entries": cells}))
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
