@@ -240,6 +240,18 @@ def test_plain_views_first_leave_the_same_bank(tmp_path):
         np.testing.assert_array_equal(again.features[part], features)
 
 
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, lazy=True)], ids=["whole", "lazy"])
+def test_another_run_on_the_same_images_may_be_faster(tmp_path, config, plain):
+    """Two runs at once share a bank without knowing of each other; what one has done since is no job of the other."""
+    slow, fast = (make_bank(tmp_path, config=config) for _ in range(2))
+    jobs = slow.jobs(plain=plain)
+    assert len(next(jobs).names)
+    fill(fast, plain=plain)
+    assert list(jobs) == []
+    fill(slow, plain=plain)
+
+
 SCRIPT = """
 import sys, time, torch
 sys.path.insert(0, {tests!r})

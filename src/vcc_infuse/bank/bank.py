@@ -203,7 +203,9 @@ class Bank:
             for number in stored.missing(len(names)):
                 if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
                     rows = stored.lacking(number, len(names))
-                    yield Job(part, number, rows, names[1:] if stored.have_plain(rows) else names)
+                    job = Job(part, number, rows, names[1:] if stored.have_plain(rows) else names)
+                    if job.views:  # or another run has done it since the list was made
+                        yield job
 
     def missing(self, rank: int = 0, world: int = 1, *, plain: bool = False) -> int:
         """Views that process `rank` has to embed."""
