@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scales import ABLATION_SETTINGS, SCRATCH_SETTINGS, Scale, column, default_column
-from ..table import Row, Table, controls, method, with_vcc
+from ..scales import ABLATION_SETTINGS, FROZEN_SETTINGS, SCRATCH_SETTINGS, Scale, column, default_column
+from ..table import Row, Table, TableColumn, controls, method, names, with_vcc
 
 HALF = {"residual": False}
 READINGS: dict[str, dict[str, Any]] = {
@@ -33,9 +33,17 @@ REMARK = (
 
 def table(scale: Scale) -> Table:
     """FixMatch, VCC-FixMatch in all readings, and what VCC has to beat; differences are to FixMatch."""
-    pairs = {"frozen": ABLATION_SETTINGS, "scratch": SCRATCH_SETTINGS}.get(scale, ())
-    columns = tuple(column(scale, *pair) for pair in pairs) or (default_column(scale),)
-    return Table("readings", "VCC in every reading of the paper", rows(), columns, METRICS, REMARK)
+    return Table("readings", "VCC in every reading of the paper", rows(), columns(scale), METRICS, REMARK)
+
+
+def columns(scale: Scale) -> tuple[TableColumn, ...]:
+    """At frozen scale all readings in three settings, and in the others VCC beside what it must beat."""
+    if scale == "scratch":
+        return tuple(column(scale, *pair) for pair in SCRATCH_SETTINGS)
+    if scale != "frozen":
+        return (default_column(scale),)
+    few = names((method("FixMatch"), with_vcc("FixMatch"), *thresholds(), *controls("FixMatch")))
+    return tuple(column(scale, *pair, rows=None if pair in ABLATION_SETTINGS else few) for pair in FROZEN_SETTINGS)
 
 
 def rows() -> tuple[Row, ...]:
@@ -45,9 +53,14 @@ def rows() -> tuple[Row, ...]:
         Row(f"VCC-FixMatch, {name}", {**base, "calibrator": "VCC", **prefixed(arguments)}, "FixMatch")
         for name, arguments in READINGS.items()
     )
-    cuts = (Row(f"FixMatch at {cut}", {**base, "algorithm.threshold": cut}, "FixMatch") for cut in THRESHOLDS)
     evidence = Row("FixMatch + Evidence", {**base, "calibrator": "Evidence"}, "FixMatch")
-    return method("FixMatch"), with_vcc("FixMatch"), *readings, *cuts, *controls("FixMatch"), evidence
+    return method("FixMatch"), with_vcc("FixMatch"), *readings, *thresholds(), *controls("FixMatch"), evidence
+
+
+def thresholds() -> tuple[Row, ...]:
+    """FixMatch that selects more, or less."""
+    base = {"algorithm": "FixMatch"}
+    return tuple(Row(f"FixMatch at {cut}", {**base, "algorithm.threshold": cut}, "FixMatch") for cut in THRESHOLDS)
 
 
 def prefixed(arguments: dict[str, Any]) -> dict[str, Any]:
