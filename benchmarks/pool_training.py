@@ -75,7 +75,6 @@ ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
         "FixMatch + energy": {"algorithm": EnergyFixMatch()},
         "FixMatch, inliers as IOMatch": {"algorithm": InlierFixMatch()},
         "SelfTraining, the default": {"algorithm": "SelfTraining"},
-        "SelfTraining, the default, open_set auto": {"algorithm": "SelfTraining", "open_set": "auto"},
         "SelfTraining, handed out": {"algorithm": "SelfTraining", "cross_fit": True},
         "Balance(FreeMatch)": {"algorithm": BALANCED},
         "Balance(FreeMatch), open_set auto": {"algorithm": BALANCED, "open_set": "auto"},

@@ -328,7 +328,7 @@ def _asks_for_steps(config: RunConfig) -> bool:
     named = model if not isinstance(model, PartConfig) or model.class_path is not None else None
     kind = named.kind("model") if isinstance(named, PartConfig) else type(named)
     layers = config.bank.head != "linear" or (named is not None and not issubclass(kind, FIXED))
-    return config.selector is not None or layers or "steps" in config.train
+    return config.selector is not None or layers or bool({"steps", "open_set"} & config.train.keys())
 
 
 def _filled(given: Any, default: PartConfig) -> Any:

@@ -24,16 +24,7 @@ from vcc_infuse import (
 from vcc_infuse.errors import UserError
 from vcc_infuse.selectors.infuse import aligned as aligned_module
 from vcc_infuse.training import pool_facts
-from vcc_infuse.training.pool_facts import (
-    LEAST,
-    estimated_shares,
-    known_shares,
-    late,
-    open_set_weights,
-    resemblance,
-    seems_foreign,
-    trusted_labels,
-)
+from vcc_infuse.training.pool_facts import LEAST, estimated_shares, late, open_set_weights, trusted_labels
 from vcc_infuse.types import Step
 
 FAST = dict(steps=8, eval_every=8, batch_size=8, unlabeled_ratio=2, progress=False, precision="fp32", device="cpu")
@@ -66,61 +57,6 @@ def test_foreign_rows_weigh_less_and_no_row_is_left_out():
     assert weights[of == 3].mean() < 0.5 * weights[of < 3].mean()
     labeled = np.isin(data.split.pool, data.split.labeled)
     assert (weights[labeled] == weights.max()).all()
-
-
-def beside_one_class(pool=(150, 150, 150), foreign=150, labels=12):
-    """Rows of no class that resemble the first class more than the others."""
-    rng = np.random.default_rng(0)
-    centers = 4 * np.eye(4, 6)
-    centers[3, 0] = 2
-    y = np.repeat(np.arange(3), labels)
-    truth = np.concatenate([y, np.repeat(np.arange(3), pool), np.full(foreign, 3)])
-    x = centers[truth] + rng.normal(size=(len(truth), 6))
-    return SSLData.from_arrays(x.astype(np.float32), np.concatenate([y, np.full(len(truth) - len(y), -1)])), truth
-
-
-def test_images_of_no_class_do_not_raise_the_share_of_the_class_they_resemble():
-    data, _ = beside_one_class()
-    shares = known_shares(data).numpy()
-    assert seems_foreign(torch.from_numpy(shares))
-    assert shares.sum() == pytest.approx(0.75, abs=0.12)
-    assert estimated_shares(data)[0] > 0.45
-    assert np.abs(shares / shares.sum() - 1 / 3).max() < 0.04
-
-
-def test_rows_resemble_the_labels_or_not():
-    data, truth = beside_one_class()
-    places = np.arange(len(data.split.pool))
-    likely = resemblance(data, places).numpy()
-    of = truth[data.split.pool]
-    labeled = np.isin(data.split.pool, data.split.labeled)
-    assert (likely[labeled] == 1).all()
-    assert likely.min() >= 0
-    assert likely[~labeled & (of < 3)].mean() > 0.65
-    assert likely[of == 3].mean() < 0.1
-    np.testing.assert_allclose(resemblance(data, places[::3]), likely[::3], atol=1e-5)
-
-
-def test_one_label_per_class_makes_few_rows_look_foreign():
-    data, truth = beside_one_class(labels=1)
-    likely = resemblance(data, np.arange(len(data.split.pool))).numpy()
-    assert np.isfinite(likely).all()
-    assert likely[truth[data.split.pool] < 3].mean() > 0.9
-
-
-@pytest.mark.parametrize(("foreign", "open_set", "asked"), [(150, "off", True), (0, "off", False), (0, "auto", True)])
-def test_self_training_trusts_images_of_no_class_last(monkeypatch, foreign, open_set, asked):
-    """Where the pool seems partly foreign, or the user says so."""
-    data, truth = beside_one_class(foreign=foreign)
-    facts = []
-    solve = SelfTraining.solve
-    monkeypatch.setattr(SelfTraining, "solve", lambda *given: facts.append(given[-1]) or solve(*given))
-    trainer = Trainer(Identity(), SelfTraining(), progress=False, cross_fit=False, open_set=open_set)
-    trainer.fit(data)
-    assert (facts[0].known is not None) == asked
-    if foreign:
-        logits = trainer.state_.model(torch.from_numpy(data.dataset.train.x)).logits
-        assert (logits.argmax(1).numpy()[truth < 3] == truth[truth < 3]).mean() > 0.95
 
 
 def test_weights_come_late():
@@ -187,14 +123,11 @@ def test_a_selector_keeps_the_shares_of_the_labels_beside_balance(monkeypatch):
 def test_self_training_asks_for_shares_that_leave_out_what_is_foreign():
     asked = {}
     for foreign in (0, 300):
-        data, truth = clustered([100, 60, 60, 60, 20], foreign=foreign, labels=15)
+        data, _ = clustered([100, 60, 60, 60, 20], foreign=foreign, labels=15)
         trainer = Trainer(Identity(), SelfTraining(), progress=False)
         trainer.fit(data)
         asked[foreign] = trainer.state_.task.pool_shares
-        known = np.bincount(truth[data.split.pool], minlength=6)[:5]
-        assert np.abs((asked[foreign] / asked[foreign].sum()).numpy() - known / known.sum()).max() < 0.08
-        if not foreign:
-            torch.testing.assert_close(asked[foreign], estimated_shares(data))
+        torch.testing.assert_close(asked[foreign] / asked[foreign].sum(), estimated_shares(data))
     assert asked[0].sum() == pytest.approx(1)
     assert asked[300].sum() == pytest.approx(0.5, abs=0.1)
     trainer = Trainer(Identity(), SelfTraining(shares="equal"), progress=False)

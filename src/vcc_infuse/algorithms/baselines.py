@@ -38,21 +38,6 @@ class FullySupervised(Supervised):
     all_labels = True
 
 
-class PoolFacts(NamedTuple):
-    """What was estimated of a pool on its features.
-
-    Args:
-        shares: of the classes, (classes,); what they lack of 1 is of no class.
-        known: how much each row resembles the labels, (pool,), from 0 to 1; None where all seem to be of known classes.
-    """
-
-    shares: Tensor | None = None
-    known: Tensor | None = None
-
-
-NOTHING = PoolFacts()
-
-
 class Solution(NamedTuple):
     """What a method without training steps arrives at.
 
@@ -81,10 +66,13 @@ class ClosedForm(Algorithm):
         return 0.0
 
     def solve(
-        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, facts: PoolFacts = NOTHING
+        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
     ) -> Solution:
-        """The classifier, given a model whose head is a linear probe, its features of labeled images, their labels,
-        features of the pool, and what was estimated of it."""
+        """The classifier, given a model whose head is a linear probe, its features of labeled images, their labels, and
+        features of the pool.
+
+        `shares` are the class shares of the pool, if they were estimated.
+        """
         raise NotImplementedError
 
     def losses(self, step: Step) -> Iterator[Losses]:
@@ -103,7 +91,7 @@ class LinearProbe(ClosedForm):
     seed: int = integer(0, 0)
 
     def solve(
-        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, facts: PoolFacts = NOTHING
+        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
     ) -> Solution:
         """The same backbone under the fitted head."""
         probe_on(model.backbone, labeled, y, model.head.out_features, self.seed).copy_to(model.head)
@@ -132,7 +120,7 @@ class LabelSpreading(ClosedForm):
     max_iter: int = integer(30)
 
     def solve(
-        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, facts: PoolFacts = NOTHING
+        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
     ) -> Solution:
         """The same backbone, then the vote of neighbors, under a head that passes the votes through."""
         from sklearn.semi_supervised import LabelSpreading as Spreading

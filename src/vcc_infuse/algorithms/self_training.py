@@ -12,7 +12,7 @@ from ..models import Classifier, Identity
 from ..models.linear_probe import logistic_regression, probe_on
 from ..types import PseudoLabels
 from ..utils.params import integer, number
-from .baselines import NOTHING, ClosedForm, PoolFacts, Solution
+from .baselines import ClosedForm, Solution
 
 MOST = 20_000  # rows of the pool, or so many of each class: a linear head learns little from more
 PER_CLASS = 100
@@ -40,8 +40,8 @@ class SelfTraining(ClosedForm):
             where a cross-validated probe errs nearly as often as chance: its labels would teach its mistakes.
         shares: quotas of the classes: `equal`; or with `auto` those of the labels, unless an estimate of the pool's
             shares on frozen features is clearly another. Then they lie between the estimate and the predictions, and
-            if the labels are uneven themselves, which blurs the estimate, they are equal. The part of the pool that
-            seems to be of no class is left out: what resembles the labels least is trusted last.
+            if the labels are uneven themselves, which blurs the estimate, they are equal. What seems to be of no
+            class is not trusted.
         strength: scikit-learn's C, for features of unit length.
         seed: of the rows that are drawn from a pool of more than 20,000.
 
@@ -71,15 +71,14 @@ class SelfTraining(ClosedForm):
         return self.rounds * PASSES * len(self.pool_rows(np.arange(pool), classes)) * float(width * classes)
 
     def solve(
-        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, facts: PoolFacts = NOTHING
+        self, model: Classifier, labeled: Tensor, y: Tensor, pool: Tensor, shares: Tensor | None = None
     ) -> Solution:
         """The same backbone under the head of the last round; the first starts at the model's head, a linear probe."""
         classes = model.head.out_features
         rows = torch.cat([labeled, pool])
         mean, scale = _unit_length(rows, standardized=isinstance(model.backbone, Identity))
         rows = (rows - mean) / scale
-        estimated = facts.shares.numpy() if facts.shares is not None and self.shares == "auto" else None
-        known = None if facts.known is None else facts.known.numpy()
+        estimated = shares.numpy() if shares is not None and self.shares == "auto" else None
         head = model.head
         probe = head.weight.detach().cpu()  # where the rows are
         weight = probe * scale
@@ -88,7 +87,7 @@ class SelfTraining(ClosedForm):
         parts = self.parts(probe_on(model.backbone, labeled, y, classes, self.seed).error, classes) if len(pool) else ()
         for part in parts:
             probs = (rows @ weight.T + bias).softmax(1).numpy()
-            kept, labels = self.trusted(probs, y.numpy(), part, estimated, known)
+            kept, labels = self.trusted(probs, y.numpy(), part, estimated)
             weights = row_weights(labels, len(y), classes)
             weight, bias = logistic_regression(rows[kept].numpy(), labels, self.strength, weights, start=(weight, bias))
             counts = torch.isin(torch.arange(len(y), len(rows)), torch.from_numpy(kept)).float()
@@ -108,12 +107,7 @@ class SelfTraining(ClosedForm):
         return min(self.pool_fraction, 1 - of_chance**2) * np.arange(1, self.rounds + 1) / self.rounds
 
     def trusted(
-        self,
-        probs: np.ndarray,
-        y: np.ndarray,
-        part: float,
-        estimated: np.ndarray | None = None,
-        known: np.ndarray | None = None,
+        self, probs: np.ndarray, y: np.ndarray, part: float, estimated: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows to learn from, all the labeled ones first, and their labels.
 
@@ -122,7 +116,6 @@ class SelfTraining(ClosedForm):
             y: (labels,).
             part: of the pool.
             estimated: class shares of the pool, (classes,), if there is an estimate.
-            known: how much each row of the pool resembles the labels, (pool,), if some seem to be of no class.
         """
         labels = probs.argmax(1)
         classes = probs.shape[1]
@@ -133,8 +126,6 @@ class SelfTraining(ClosedForm):
             shares = blended_shares(estimated, shares, np.bincount(labels, minlength=classes))
         quotas = np.maximum(1, np.rint(part * len(labels) * shares))
         confidence = probs.max(1)
-        if known is not None:
-            confidence[len(y) :] *= known
         labels[: len(y)] = y
         confidence[: len(y)] = 1.0
         best = most_confident(labels, confidence, quotas)

@@ -65,9 +65,8 @@ class TrainConfig:
             method or the linear probe, on a bank or on vectors also a mix of both, and calibrate its confidence. On
             images the repetition is one shorter run, for which `head_init` must be "probe". "auto" does so where it
             takes less than about two minutes.
-        open_set: "auto" lets images of the pool that are far from all labels count less, on a bank or on vectors: in
-            the second half of a run, by their p-value; SelfTraining trusts them last. "off" treats all the same, but
-            SelfTraining does so in either case where the pool clearly has such images. Nothing is left out.
+        open_set: "auto" lets images of the pool that are far from all labels count less in the second half of the run,
+            by their p-value, on a bank or on vectors. Nothing is left out, and "off" treats all the same.
         doubt: "weigh" lets labels that are more likely wrong than right, judged by the others, weigh nothing, while
             their images stay in the pool; on a bank or on vectors. "off" trusts all labels.
         micro_batch: images per forward and backward, which bounds memory; the whole batch if not given.

@@ -13,7 +13,7 @@ from ..algorithms import Balance, SelfTraining
 from ..calibrators import Evidence
 from ..data.ssl_data import SSLData
 from ..errors import UserError
-from ..pool_audit import KnownRows, RidgeHead, find_doubtful_labels, find_unknown, fit_ridge, known_share, unit_rows
+from ..pool_audit import KnownRows, find_doubtful_labels, find_unknown, fit_ridge, known_share, unit_rows
 from ..pool_audit.audit import DOUBT
 from ..pool_audit.shares import shares_by_em
 from ..selectors import AlignedINFUSE
@@ -22,29 +22,18 @@ FEWEST = 10  # labels of every class: with four the estimate cost accuracy, with
 MOST = 20_000  # rows of the pool that shares are estimated on
 USUAL = 0.2  # p-value from which on a row counts in full
 LEAST = 0.1  # of the weight of any row: with few labels p-values are rough, and nothing is filtered
-# Where, in deviations of the labels' scores above their mean, a row is half as likely to be trusted, and how fast that
-# falls. Chosen on CIFAR-10 and STL-10, six of ten classes labeled, with 4 to 25 labels of each.
-LATE = 1.0
-STEEP = 2.0
-ROUNDING = 1e-4
-TINY = 1e-6
 RAMP = (0.25, 0.5)  # of the run in which weights fall from 1: pseudo labels are better judges than distances at first
 
 
 def pool_features(data: SSLData, option: str, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Rows of unit length of the pool, about `most` of them, and of the labels, from plain views or vectors."""
-    plain = plain_rows(data, option)
-    chosen = data.split.pool
-    pool = np.asarray(plain[chosen if most is None else chosen[:: -(-len(chosen) // most)]])
-    return unit_rows(pool), unit_rows(np.asarray(plain[data.split.labeled]), reference=pool)
-
-
-def plain_rows(data: SSLData, option: str) -> np.ndarray:
-    """Features of the plain view of every image, which `option` needs."""
     x = data.dataset.train.x
     if x.ndim == 4:
         raise UserError(f"{option} needs features of a frozen network; train with the preset frozen")
-    return x[:, 0] if x.ndim == 3 else x
+    plain = x[:, 0] if x.ndim == 3 else x
+    chosen = data.split.pool
+    pool = np.asarray(plain[chosen if most is None else chosen[:: -(-len(chosen) // most)]])
+    return unit_rows(pool), unit_rows(np.asarray(plain[data.split.labeled]), reference=pool)
 
 
 def asked_shares(parts: Iterable[object], data: SSLData, label_counts: Tensor) -> Tensor | None:
@@ -65,22 +54,14 @@ def asked_shares(parts: Iterable[object], data: SSLData, label_counts: Tensor) -
 def estimated_shares(data: SSLData) -> Tensor:
     """The class shares of the pool, (classes,), by EM on a ridge head; a class without labels has none."""
     pool, labeled = pool_features(data, "shares estimated", MOST)
-    head = fit_ridge(labeled, data.labeled_y, len(data.dataset.classes))
-    return shares_by_head(head, pool, data.labeled_y)
-
-
-def shares_by_head(head: RidgeHead, pool: np.ndarray, y: np.ndarray) -> Tensor:
-    """The class shares of rows, (classes,), given a head on the labels `y`."""
-    probs = head.probs(pool)
-    return torch.from_numpy(shares_by_em(probs, np.bincount(y, minlength=probs.shape[1]) / len(y))).float()
+    y = data.labeled_y
+    classes = len(data.dataset.classes)
+    probs = fit_ridge(labeled, y, classes).probs(pool)
+    return torch.from_numpy(shares_by_em(probs, np.bincount(y, minlength=classes) / len(y))).float()
 
 
 def known_shares(data: SSLData) -> Tensor:
-    """Estimated class shares of the unlabeled pool, which leave out what seems to be of no class.
-
-    Images of no class resemble some classes more than others and would raise their shares: where there seem to be some,
-    the shares are those among images that resemble the labels as other labels do.
-    """
+    """Estimated class shares of the unlabeled pool, which leave out what seems to be of no class."""
     shares = estimated_shares(data)
     rows = np.setdiff1d(data.split.pool, data.split.labeled)
     if not len(rows):
@@ -88,40 +69,8 @@ def known_shares(data: SSLData) -> Tensor:
     pool, labeled = pool_features(SSLData(data.dataset, replace(data.split, pool=rows)), "shares auto", MOST)
     y = data.labeled_y
     known = KnownRows.of(labeled, y)
-    judged = known.judge(pool)
-    head = fit_ridge(labeled, y, len(shares))
-    part = known_share(judged.score, head.scores(pool).argmax(1), known.own, y)
-    usual = judged.p > USUAL
-    if part < 1 and usual.any():
-        shares = shares_by_head(head, pool[usual], y)
-    return part * shares
-
-
-def seems_foreign(shares: Tensor | None) -> bool:
-    """Whether estimated shares leave out a part of the pool."""
-    return shares is not None and float(shares.sum()) < 1 - ROUNDING
-
-
-def resemblance(data: SSLData, places: np.ndarray) -> Tensor:
-    """How much rows of the pool, at these places of it, resemble the labels, (places,), from 0 to 1.
-
-    A logistic curve of the score of `find_unknown`, on the scale of the labels' own scores: p-values would be too
-    coarse, because few labels have few of them.
-    """
-    plain = plain_rows(data, "open_set auto")
-    pool = data.split.pool
-    reference = np.asarray(plain[pool[:: -(-len(pool) // MOST)]])
-    rows, labeled = (
-        unit_rows(np.asarray(plain[some]), reference=reference) for some in (pool[places], data.split.labeled)
-    )
-    known = KnownRows.of(labeled, data.labeled_y)
-    own = known.own[np.isfinite(known.own)]  # the only label of a class has none
-    if len(own) < 2:
-        return torch.ones(len(places))
-    score = (known.judge(rows).score - own.mean()) / max(own.std(), TINY)
-    likely = 1 / (1 + np.exp(np.clip(STEEP * (score - LATE), -50, 50)))
-    likely[np.isin(pool[places], data.split.labeled)] = 1
-    return torch.from_numpy(likely).float()
+    predicted = fit_ridge(labeled, y, len(shares)).scores(pool).argmax(1)
+    return known_share(known.judge(pool).score, predicted, known.own, y) * shares
 
 
 def open_set_weights(data: SSLData) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import Algorithm
-from ..algorithms.baselines import ClosedForm, PoolFacts
+from ..algorithms.baselines import ClosedForm
 from ..calibrators import Calibrator, Softmax
 from ..data.dataset import Dataset
 from ..data.ssl_data import SSLData
@@ -37,7 +37,6 @@ from .config import TrainConfig
 from .coreset import CoresetScheduler
 from .distributed import average_, make_accelerator
 from .optimizer import bn_momentum, freeze, make_optimizer
-from .pool_facts import resemblance, seems_foreign
 from .summary import TrainingStats
 
 if TYPE_CHECKING:
@@ -308,7 +307,7 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
     probe.copy_to(model.head)
     error = error_on_test_set(state, model)
     if isinstance(algorithm, ClosedForm):
-        solve(state, algorithm, labeled, y, foreign=config.open_set == "auto")
+        solve(state, algorithm, labeled, y)
         return error
     if len(data.dataset.shape) > 1:
         state.probe = copy.deepcopy(model)
@@ -316,18 +315,13 @@ def start_head(state: TrainState, algorithm: Algorithm, config: TrainConfig, inh
     return error
 
 
-def solve(state: TrainState, algorithm: ClosedForm, labeled: Tensor, y: Tensor, *, foreign: bool = False) -> None:
-    """Give the run the solution of a method without steps, which takes all of its training time.
-
-    `foreign` says that the pool has images of no class, whether it seems so or not.
-    """
+def solve(state: TrainState, algorithm: ClosedForm, labeled: Tensor, y: Tensor) -> None:
+    """Give the run the solution of a method without steps, which takes all of its training time."""
     began = time.perf_counter()
     places = algorithm.pool_rows(np.arange(state.task.pool), state.task.classes)
     rows = state.data.split.pool[places]
     pool = plain_features(state, state.model, rows) if algorithm.needs_pool else labeled[:0]
-    shares = state.task.pool_shares
-    known = resemblance(state.data, places) if foreign or seems_foreign(shares) else None
-    solution = algorithm.solve(state.model, labeled, y, pool, PoolFacts(shares, known))
+    solution = algorithm.solve(state.model, labeled, y, pool, state.task.pool_shares)
     state.model = solution.model.to(state.device)
     if solution.pseudo is not None:
         own = slice(state.accelerator.process_index, None, state.world)  # every process has solved for the same

@@ -164,8 +164,7 @@ class Trainer:
             device=state.device,
             lazy=config.lazy,
         )
-        weighed = config.open_set == "auto" and self.steps > 0  # a method without steps asks by itself
-        self.open_set_ = open_set_weights(data).to(state.device) if weighed else None
+        self.open_set_ = open_set_weights(data).to(state.device) if config.open_set == "auto" else None
         self.recorder_ = RunRecorder(config.out, state, self.batches_, report=config.report)
         self.recovery_ = Recovery(state, self.batches_, self.recorder_, config)
         self.micro_batch_ = config.micro_batch or self._fit_memory()
