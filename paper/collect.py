@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from .cell import Cell
+from vcc_infuse.calibrators import VCC
+
+from .cell import Cell, Options
 from .confidences import MOMENTS
 from .table import Row, Table, TableColumn
 
@@ -64,14 +66,14 @@ class Entry:
     wins: int | None = None
     """On how many of the shared seeds the first metric is better than that of the base."""
     metrics_by_seed: dict[str, dict[int, float]] = field(default_factory=dict)
-    curves: dict[int, dict[str, list[float | None]]] = field(default_factory=dict)
+    curves: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Metrics over the run by seed, of rows that measure them."""
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
         return {
             "row": self.row.name,
-            "options": dict(self.row.options),
+            "options": recorded(self.row.options),
             "column": self.column.name,
             "setting": dict(self.column.options),
             "ours": {name: asdict(value) if value else None for name, value in self.ours.items()},
@@ -87,6 +89,12 @@ class Entry:
             "further": {name: asdict(value) if value else None for name, value in self.further.items()},
             **({"curves": self.curves} if self.curves else {}),
         }
+
+
+def recorded(options: Options) -> dict[str, Any]:
+    """The options of a row, with where VCC starts: that default has changed, and with it what tables show."""
+    start = {"calibrator.residual": VCC.residual} if options.get("calibrator") == "VCC" else {}
+    return {**start, **options}
 
 
 def collect(table: Table, seeds: int, cells: Path, first: int = 0) -> list[Entry]:
