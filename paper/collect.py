@@ -149,8 +149,9 @@ def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries
     base = runs.get(row.base or "", {})
     reference = runs.get(table.reference or "", {}) if row.name != table.reference else {}
     first = table.metrics[0]
-    metrics = estimates(ours, [name for name in table.metrics if name != "hours"])
-    if "hours" in table.metrics:
+    shown = [name for name in table.metrics if name not in row.meaningless]
+    metrics = estimates(ours, [name for name in shown if name != "hours"])
+    if "hours" in shown:
         metrics["hours"] = time_ratio(ours, base)
     return Entry(
         row=row,
@@ -164,7 +165,7 @@ def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries
         further=estimates(ours, FURTHER),
         to_reference=paired(values(ours, first), values(reference, first)),
         wins=wins(first, values(ours, first), values(base, first)),
-        metrics_by_seed={name: values(ours, name) for name in table.metrics},
+        metrics_by_seed={name: values(ours, name) for name in shown},
         curves={seed: summary["curve"] for seed, summary in ours.items() if "curve" in summary},
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def test_figures_and_differences(cells: Path) -> None:
 def test_fewer_seeds_are_a_smaller_table(cells: Path) -> None:
     _, ours, _ = collect(TABLE, 1, cells)
     assert ours.difference.seeds == 1
+
+
+def test_a_metric_that_says_nothing_about_a_row_is_left_out(cells: Path) -> None:
+    table = replace(TABLE, rows=(BASE, replace(OURS, meaningless=("ece",))))
+    base, ours = collect(table, 3, cells)
+    assert base.ours["ece"].mean == pytest.approx(0.02)
+    assert "ece" not in ours.ours
+    assert "ece" not in ours.metrics_by_seed
+    assert " 13.33 ± 2.08 | – | 0.500 |" in markdown(table, [base, ours], [])
 
 
 def test_markdown_is_one_table_and_says_where_the_sign_differs(cells: Path) -> None:
