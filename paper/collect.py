@@ -24,6 +24,7 @@ LABELS = {
     "least_coverage": "least covered class %", "trusted_and_wrong": "wrong in the pool %",
     "trusted_error": "wrong of the trusted %", "seconds_train": "training s, median",
     "seconds_select": "selection s, median", "seconds": "seconds, median", "steps": "steps",
+    "seconds_cpu": "CPU s, median", "cpu": "CPU time ratio, median",
     "passes": "network passes %",
     **{f"{name}_{moment}": f"{label}, {moment}" for name, label in
        (("auroc", "AUROC"), ("ece", "ECE"), ("precision", "precision"),
@@ -31,6 +32,8 @@ LABELS = {
 }  # fmt: skip
 # In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
+RATIOS = {"hours": "hours", "cpu": "seconds_cpu"}
+"""Metrics that are a ratio to the base, with the time that each compares."""
 HIGHER_IS_BETTER = ("auroc", "precision", "pseudo_label_precision")  # first words of metrics
 Summaries = dict[int, dict[str, Any]]
 """The summary of each finished seed."""
@@ -150,9 +153,10 @@ def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries
     reference = runs.get(table.reference or "", {}) if row.name != table.reference else {}
     first = table.metrics[0]
     shown = [name for name in table.metrics if name not in row.meaningless]
-    metrics = estimates(ours, [name for name in shown if name != "hours"])
-    if "hours" in shown:
-        metrics["hours"] = time_ratio(ours, base)
+    metrics = estimates(ours, [name for name in shown if name not in RATIOS])
+    for name, seconds in RATIOS.items():
+        if name in shown:
+            metrics[name] = time_ratio(ours, base, seconds)
     return Entry(
         row=row,
         column=column,
@@ -192,10 +196,10 @@ def values(summaries: Summaries, name: str) -> dict[int, float]:
     return {seed: unit * summary[name] for seed, summary in summaries.items() if summary.get(name) is not None}
 
 
-def time_ratio(ours: Summaries, base: Summaries) -> Estimate | None:
-    """Training time over that of the base, seed by seed."""
-    shared = sorted(ours.keys() & base.keys())
-    return estimate([ours[seed]["hours"] / base[seed]["hours"] for seed in shared])
+def time_ratio(ours: Summaries, base: Summaries, name: str = "hours") -> Estimate | None:
+    """Training time over that of the base, seed by seed; `name` is the time."""
+    shared = sorted(seed for seed in ours.keys() & base.keys() if name in ours[seed] and name in base[seed])
+    return estimate([ours[seed][name] / base[seed][name] for seed in shared])
 
 
 def printed(table: Table, row: Row, column: TableColumn) -> dict[str, float]:

@@ -32,6 +32,7 @@ LAZY = "FullShort, lazy, 4/3 of the steps"
 CALIBRATION = ("ece_calibrated", "mce_calibrated", "ace_calibrated")
 CONFIRMED, OPEN, REVERSED, UNKNOWN = "confirmed", "not confirmed", "reversed", "not measured"
 NOT_TESTED = "not tested"
+CPU = "seconds_cpu"  # compared instead of hours where both rows have it
 RESIDUAL = "calibrator.residual"
 STARTS = {
     True: "at the softmax confidence",
@@ -359,9 +360,11 @@ def short(metric: str) -> str:
 def differences(claim: Claim, entries: Sequence[dict[str, Any]]) -> Columns:
     """By column, the difference of each seed that both rows have."""
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for entry in entries:
-        if entry["row"] in (claim.row, claim.base):
-            found.setdefault(entry["column"], {})[entry["row"]] = entry["metrics_by_seed"].get(claim.metric, {})
+    both = [entry for entry in entries if entry["row"] in (claim.row, claim.base)]
+    in_cpu = claim.relative and all(entry["metrics_by_seed"].get(CPU) for entry in both)
+    for entry in both:
+        metric = CPU if in_cpu else claim.metric
+        found.setdefault(entry["column"], {})[entry["row"]] = entry["metrics_by_seed"].get(metric, {})
     pairs = {column: (rows[claim.row], rows[claim.base]) for column, rows in found.items() if len(rows) == 2}
     each = {
         column: {seed: change(claim, ours[seed], base[seed]) for seed in ours if seed in base}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paper.collect import Entry, collect, paired
+from paper.collect import Entry, collect, paired, time_ratio
 from paper.render import OVERALL_HEAD, markdown, overall, page, write_table
 from paper.table import Row, Table, TableColumn
 
@@ -48,6 +48,13 @@ def test_figures_and_differences(cells: Path) -> None:
     assert ours.metrics_by_seed["ece"] == {0: 0.02, 1: 0.02, 2: 0.02}
     assert ours.further["seconds_train"].mean == pytest.approx(1800)
     assert ours.further["pseudo_label_precision"] is None  # no summary has it
+
+
+def test_ratios_of_cpu_seconds_need_both_runs() -> None:
+    ours, base = {0: {"seconds_cpu": 3.0}, 1: {"hours": 1.0}}, {0: {"seconds_cpu": 2.0}, 1: {"seconds_cpu": 2.0}}
+    found = time_ratio(ours, base, "seconds_cpu")
+    assert (found.median, found.seeds) == (1.5, 1)
+    assert time_ratio(ours, base) is None
 
 
 def test_fewer_seeds_are_a_smaller_table(cells: Path) -> None:

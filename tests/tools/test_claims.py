@@ -119,6 +119,15 @@ def test_times_are_relative(claims: ModuleType) -> None:
     assert claims.differences(claim, entries) == {"a": {"0": -50.0, "1": -25.0}}
 
 
+def test_times_are_cpu_seconds_where_both_rows_have_them(claims: ModuleType) -> None:
+    claim = claims.Claim("", "t", "new", "old", "hours")
+    entries = [entry("old", "a", "hours", s0=2.0), entry("new", "a", "hours", s0=1.0)]
+    entries[0]["metrics_by_seed"]["seconds_cpu"] = {"0": 10.0}
+    assert claims.differences(claim, entries) == {"a": {"0": -50.0}}
+    entries[1]["metrics_by_seed"]["seconds_cpu"] = {"0": 9.0}
+    assert claims.differences(claim, entries) == {"a": {"0": pytest.approx(-10.0)}}
+
+
 def test_every_claim_names_rows_and_metrics_of_its_table(claims: ModuleType) -> None:
     known = {name: tables(name, "frozen")[0] for name in TABLES}
     every = [claim for part in (claims.paper_claims(), claims.controls()) for _, found in part for claim in found]
