@@ -55,7 +55,7 @@ def mean_known(curves: list[Any]) -> np.ndarray | None:
 
 
 def end_bins(entry: Entry) -> tuple[np.ndarray, np.ndarray] | None:
-    """Confidence minus accuracy in each bin at the end of the run, NaN in an empty one, and the share of the bin."""
+    """Of each bin at the end of the run: confidence minus accuracy, and its share of the rows; NaN in an empty one."""
     tables = [curve["bins"]["end"] for curve in entry.get("curves", {}).values() if curve.get("bins", {}).get("end")]
     if not tables:
         return None
@@ -64,7 +64,7 @@ def end_bins(entry: Entry) -> tuple[np.ndarray, np.ndarray] | None:
     )
     total = share.sum(0)
     gap = np.nansum(share * (confidence - accuracy), axis=0) / np.where(total > 0, total, np.nan)
-    return gap, share.mean(0)
+    return gap, np.where(total > 0, share.mean(0), np.nan)
 
 
 def draw(entries: list[Entry], panels: dict[str, Panel], out: Path, *, sharex: bool = True) -> None:
@@ -119,11 +119,14 @@ def over_bins(place: int, logarithmic: bool) -> Panel:
 
 
 def classes_over_the_run(axis: Any, entries: list[Entry]) -> None:
-    """The coverage of each class, a thin line each."""
+    """The coverage of each class by the softmax and by r: a thin line each, and a thick one for the lowest."""
     for entry in entries:
-        curve = mean_curve(entry, "coverage_per_class") if entry["row"] in LINES else None
+        curve = mean_curve(entry, "coverage_per_class") if entry["row"] in ("softmax", "VCC: r of the VAE") else None
         if curve is not None:
-            axis.plot(np.linspace(5, 100, len(curve)), curve, color=LINES[entry["row"]][1], linewidth=0.7, alpha=0.7)
+            color = LINES[entry["row"]][1]
+            where = np.linspace(5, 100, len(curve))
+            axis.plot(where, curve, color=color, linewidth=0.6, alpha=0.5)
+            axis.plot(where, np.nanmin(curve, axis=1), color=color, linewidth=2)
 
 
 RUN = {label: over_the_run(metric) for metric, label in PANELS.items()}

@@ -30,7 +30,7 @@ def seed(share: float, confidence: float, accuracy: float) -> dict[str, object]:
         "confidence": [confidence, *empty, 1.0],
         "accuracy": [accuracy, *empty, 0.5],
     }
-    classes = [[0.1, None]] * PARTS
+    classes = [[0.1, 0.2]] * PARTS
     return {"auroc": [0.5] * PARTS, "coverage_per_class": classes, "bins": {"end": bins}}
 
 
