@@ -44,7 +44,10 @@ def test_bins_of_several_seeds_weigh_by_their_rows(plot: ModuleType) -> None:
 
 
 def test_both_pictures_are_drawn(plot: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [{"row": "softmax", "column": "c", "curves": {"0": seed(0.2, 0.1, 0.0)}}, {"row": "other", "column": "c"}]
+    entries = [
+        {"row": "softmax", "column": "c", "curves": {"0": seed(0.2, 0.1, 0.0)}},
+        {"row": "other", "column": "earlier"},
+    ]
     (tmp_path / "t.json").write_text(json.dumps({"entries": entries}))
     out = [tmp_path / "run.png", tmp_path / "truth.png"]
     monkeypatch.setattr(sys, "argv", ["confidence_plot.py", str(tmp_path / "t.json"), *map(str, out)])
