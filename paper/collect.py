@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from .cell import Cell
+from vcc_infuse.calibrators import VCC
+
+from .cell import Cell, Options
 from .confidences import MOMENTS
 from .table import Row, Table, TableColumn
 
@@ -22,6 +24,7 @@ LABELS = {
     "least_coverage": "least covered class %", "trusted_and_wrong": "wrong in the pool %",
     "trusted_error": "wrong of the trusted %", "seconds_train": "training s, median",
     "seconds_select": "selection s, median", "seconds": "seconds, median", "steps": "steps",
+    "seconds_cpu": "CPU s, median", "cpu": "CPU time ratio, median",
     "passes": "network passes %",
     **{f"{name}_{moment}": f"{label}, {moment}" for name, label in
        (("auroc", "AUROC"), ("ece", "ECE"), ("precision", "precision"),
@@ -29,6 +32,8 @@ LABELS = {
 }  # fmt: skip
 # In the JSON file beside the metrics of the table.
 FURTHER = ("pseudo_label_coverage", "pseudo_label_precision", "least_coverage", "seconds_train", "seconds_select")
+RATIOS = {"hours": "hours", "cpu": "seconds_cpu"}
+"""Metrics that are a ratio to the base, with the time that each compares."""
 HIGHER_IS_BETTER = ("auroc", "precision", "pseudo_label_precision")  # first words of metrics
 Summaries = dict[int, dict[str, Any]]
 """The summary of each finished seed."""
@@ -64,14 +69,14 @@ class Entry:
     wins: int | None = None
     """On how many of the shared seeds the first metric is better than that of the base."""
     metrics_by_seed: dict[str, dict[int, float]] = field(default_factory=dict)
-    curves: dict[int, dict[str, list[float | None]]] = field(default_factory=dict)
+    curves: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Metrics over the run by seed, of rows that measure them."""
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
         return {
             "row": self.row.name,
-            "options": dict(self.row.options),
+            "options": recorded(self.row.options),
             "column": self.column.name,
             "setting": dict(self.column.options),
             "ours": {name: asdict(value) if value else None for name, value in self.ours.items()},
@@ -87,6 +92,12 @@ class Entry:
             "further": {name: asdict(value) if value else None for name, value in self.further.items()},
             **({"curves": self.curves} if self.curves else {}),
         }
+
+
+def recorded(options: Options) -> dict[str, Any]:
+    """The options of a row, with where VCC starts: that default has changed, and with it what tables show."""
+    start = {"calibrator.residual": VCC.residual} if options.get("calibrator") == "VCC" else {}
+    return {**start, **options}
 
 
 def collect(table: Table, seeds: int, cells: Path, first: int = 0) -> list[Entry]:
@@ -141,9 +152,11 @@ def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries
     base = runs.get(row.base or "", {})
     reference = runs.get(table.reference or "", {}) if row.name != table.reference else {}
     first = table.metrics[0]
-    metrics = estimates(ours, [name for name in table.metrics if name != "hours"])
-    if "hours" in table.metrics:
-        metrics["hours"] = time_ratio(ours, base)
+    shown = [name for name in table.metrics if name not in row.meaningless]
+    metrics = estimates(ours, [name for name in shown if name not in RATIOS])
+    for name, seconds in RATIOS.items():
+        if name in shown:
+            metrics[name] = time_ratio(ours, base, seconds)
     return Entry(
         row=row,
         column=column,
@@ -156,7 +169,7 @@ def entry(table: Table, row: Row, column: TableColumn, runs: dict[str, Summaries
         further=estimates(ours, FURTHER),
         to_reference=paired(values(ours, first), values(reference, first)),
         wins=wins(first, values(ours, first), values(base, first)),
-        metrics_by_seed={name: values(ours, name) for name in table.metrics},
+        metrics_by_seed={name: values(ours, name) for name in shown},
         curves={seed: summary["curve"] for seed, summary in ours.items() if "curve" in summary},
     )
 
@@ -183,10 +196,10 @@ def values(summaries: Summaries, name: str) -> dict[int, float]:
     return {seed: unit * summary[name] for seed, summary in summaries.items() if summary.get(name) is not None}
 
 
-def time_ratio(ours: Summaries, base: Summaries) -> Estimate | None:
-    """Training time over that of the base, seed by seed."""
-    shared = sorted(ours.keys() & base.keys())
-    return estimate([ours[seed]["hours"] / base[seed]["hours"] for seed in shared])
+def time_ratio(ours: Summaries, base: Summaries, name: str = "hours") -> Estimate | None:
+    """Training time over that of the base, seed by seed; `name` is the time."""
+    shared = sorted(seed for seed in ours.keys() & base.keys() if name in ours[seed] and name in base[seed])
+    return estimate([ours[seed][name] / base[seed][name] for seed in shared])
 
 
 def printed(table: Table, row: Row, column: TableColumn) -> dict[str, float]:

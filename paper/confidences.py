@@ -8,7 +8,7 @@ and what it is made of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ PARTS = 20
 """Equal parts of the run, for curves."""
 COVERAGE = 0.7
 THRESHOLD = 0.95  # of FixMatch, in whose runs all is measured
+EDGES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, THRESHOLD, 0.99, 1.0)
+"""Of the bins: finer where a label is trusted."""
 SCORES = ("ensemble", "temporal", "view")
 CONFIDENCES = (
     "softmax", *SCORES, "target", "target, printed", "VAE", "MLP", "temperature", "RobustVCC",
@@ -61,15 +63,26 @@ class Watched(Softmax):
                 quality[name] |= {f"{metric}_{moment}": value for metric, value in measured.items()}
         return quality
 
-    def curves(self) -> dict[str, dict[str, list[float | None]]]:
-        """Of each confidence, for each twentieth of the run: AUROC, and of a probability ECE, bias and coverage."""
-        curves: dict[str, dict[str, list[float | None]]] = {}
+    def curves(self) -> dict[str, dict[str, Any]]:
+        """Of each confidence, for each twentieth of the run: AUROC, and of a probability ECE, bias and coverage.
+
+        Of a probability also the coverage of each true class, and at each moment its bins against the truth.
+        """
+        curves: dict[str, dict[str, Any]] = {}
+        truth = self.truth.cpu()
         for name, values in zip(self.names, self.curve.cpu()[:, 1:].unbind(1), strict=True):
             right = self.curve.cpu()[:, 0]
             parts = [on_the_way(*part, name not in SCORES) for part in zip(values, right, strict=True)]
             metrics_known = dict.fromkeys(metric for part in parts for metric in part)
             curves[name] = {metric: [part.get(metric) for part in parts] for metric in metrics_known}
+            if name not in SCORES:
+                curves[name]["coverage_per_class"] = [covered(part, truth) for part in values]
+                curves[name]["bins"] = self._bins(name)
         return curves
+
+    def _bins(self, name: str) -> dict[str, dict[str, list[float | None]]]:
+        kept = self.kept.cpu()[:, [0, 1 + self.names.index(name)]]
+        return {moment: in_bins(values, right) for moment, (right, values) in zip(MOMENTS, kept, strict=True)}
 
     def _keep(self, step: Step, values: dict[str, Tensor], labels: Tensor) -> None:
         """Store the values of a batch, over those of an earlier visit in the same window."""
@@ -187,6 +200,27 @@ def on_the_way(values: Tensor, right: Tensor, probability: bool) -> dict[str, fl
         curve |= {"coverage": trusted.float().mean().item()}
         curve |= {"precision": correct[trusted].float().mean().item()} if trusted.any() else {}
     return curve
+
+
+def covered(values: Tensor, truth: Tensor) -> list[float | None]:
+    """The share of each true class that reaches the threshold; None for a class without known values."""
+    known = (truth >= 0) & ~values.isnan()
+    count = torch.bincount(truth[known], minlength=int(truth.max()) + 1)
+    trusted = torch.bincount(truth[known & (values >= THRESHOLD)], minlength=len(count))
+    return [
+        round(part / whole, 4) if whole else None for part, whole in zip(trusted.tolist(), count.tolist(), strict=True)
+    ]
+
+
+def in_bins(values: Tensor, right: Tensor) -> dict[str, list[float | None]]:
+    """A probability against the truth: the share of the rows in each bin, their mean confidence and their accuracy."""
+    known = ~(values.isnan() | right.isnan())
+    if not known.any():
+        return {}
+    table = metrics.reliability(values[known], right[known] == 1, EDGES)
+    share = table.count / known.sum()
+    columns = {"share": share, "confidence": table.confidence, "accuracy": table.accuracy}
+    return {name: [None if value.isnan() else float(value) for value in column] for name, column in columns.items()}
 
 
 def measure(values: Tensor, right: Tensor, probability: bool = True, trusted: int = 0) -> dict[str, float]:

@@ -28,6 +28,8 @@ class Row:
     """The fraction that the column keeps is multiplied by it."""
     part: str | None = None
     """The part of the summary that has its metrics, if several rows share a run."""
+    meaningless: tuple[str, ...] = ()
+    """Metrics that say nothing about it, and are left out."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 from vcc_infuse.data.ssl_data import SSLData, choose_split
 from vcc_infuse.run import Prepared, prepare
-from vcc_infuse.utils.io import write_json
+from vcc_infuse.utils import manifest
+from vcc_infuse.utils.io import json_bytes, write_json
 
 from .banks import bank_key, open_bank
 from .cell import Cell
@@ -23,9 +24,12 @@ def train(cell: Cell, folder: Path, data_root: str | None) -> None:
         write_summary(cell, folder, train_on_bank(cell, data_root))
         return
     run = prepare(cell.config(data_root, out=str(cell.folder(folder))))
-    summary = fit(run, resume=cell.started(folder))
-    if "parts" in summary:
-        write_summary(cell, folder, summary)
+    resumed = cell.started(folder)
+    began = time.process_time()
+    summary = fit(run, resume=resumed)
+    if not resumed:  # the earlier part of a resumed run was computed by another process
+        summary["seconds_cpu"] = time.process_time() - began
+    manifest.publish(cell.folder(folder), {"summary.json": json_bytes(summary)})
 
 
 def train_on_bank(cell: Cell, data_root: str | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,13 @@ LAZY = "FullShort, lazy, 4/3 of the steps"
 CALIBRATION = ("ece_calibrated", "mce_calibrated", "ace_calibrated")
 CONFIRMED, OPEN, REVERSED, UNKNOWN = "confirmed", "not confirmed", "reversed", "not measured"
 NOT_TESTED = "not tested"
+CPU = "seconds_cpu"  # compared instead of hours where both rows have it
+RESIDUAL = "calibrator.residual"
+STARTS = {
+    True: "at the softmax confidence",
+    False: "at ½ (`residual=False`)",
+    None: "at a value that these tables do not record (see their README)",
+}
 COVERAGE = "pseudo_label_coverage"
 FULL = 100.0
 HEAD = """# The paper's claims, one by one
@@ -41,16 +48,22 @@ on the same seeds. Its verdict is *confirmed* if the 95 % interval of the paired
 direction, *reversed* if it excludes zero in the other direction, and else *not confirmed*. A column is *not tested* if
 the row cannot act in it: every difference is exactly zero, or all pairs have the same error with every pseudo label
 selected in both runs (a calibrated confidence, which acts at inference too, is then still compared). The overall
-verdict is that of the mean over all tested columns, taken for each seed that all of them have. Ties are pairs without
-any difference: neither wins nor losses. Intervals are not corrected for the number of claims. Every network is smaller,
-every run shorter than in the paper, so *reversed* means reversed here.
+verdict is that of the mean over all tested columns, taken for each seed that all of them have. It holds *only on* a
+column, or on a data set, if no other column is clear of zero in that direction by itself, or none was tested. Ties are
+pairs without any difference: neither wins nor losses. A column with a single pair of runs counts only if none has more.
+Intervals are not corrected for the number of claims. Every network is smaller, every run shorter than in the paper, so
+*reversed* means reversed here.
+
+ECE has two readings. The paper most likely reports that of the classifier's softmax, trained with or without VCC; r,
+the confidence that VCC selects by, has another one. The VAE can only be compared with what it learns from, the fused
+score r̃, which is measured on the pool: without the VAE there is no r at inference.
 """
 IN_SHORT = """## In short
 
 From scratch: a small network learns from random weights (`{scratch}`); only columns in which the base is ahead of
-Supervised by two standard errors. Frozen: heads on features of a pretrained network (`{folder}`), where VCC's view
-score is nearly empty and its temporal score half empty, and VCC starts at ½ (`residual=False`). Mean difference
-[95 % interval], wins.
+Supervised by two standard errors. There VCC starts {start}. Frozen: heads on features of a pretrained network
+(`{folder}`), where VCC's view score is nearly empty and its temporal score half empty; there it starts {frozen_start}.
+Mean difference [95 % interval], wins, columns that were tested.
 """
 DETAILS = "All that follows is measured with heads on frozen features (`{folder}/README.md`)."
 
@@ -73,16 +86,27 @@ class Claim:
 
 Tables = dict[str, list[dict[str, Any]]]
 """The entries of each table."""
+Columns = dict[str, dict[str, float]]
+"""By column, the difference of each seed."""
 
 
 class Finding(NamedTuple):
-    """The difference of a claim in one column, or over all; `wins` of `runs` pairs are better, `ties` exactly equal."""
+    """The difference of a claim in one column, or over all; `wins` of `runs` pairs are better, `ties` exactly equal.
+
+    `place` is the one column or data set that a verdict over all columns rests on.
+    """
 
     verdict: str
     difference: Estimate | None
     wins: int
     runs: int
     ties: int = 0
+    place: str = ""
+
+    @property
+    def words(self) -> str:
+        """The verdict, with the place that it rests on."""
+        return f"{self.verdict} only on {self.place}" if self.place else self.verdict
 
 
 def paper_claims() -> Iterator[tuple[str, list[Claim]]]:
@@ -94,9 +118,9 @@ def paper_claims() -> Iterator[tuple[str, list[Claim]]]:
     yield (
         "VCC lowers calibration errors",
         [
-            Claim(f"VCC lowers the {LABELS[metric]} of {x}", "calibration", f"VCC-{x}", x, metric)
+            Claim(f"VCC lowers the {LABELS[metric]}{reading(metric)} of {x}", "calibration", f"VCC-{x}", x, metric)
             for x in CORE
-            for metric in CALIBRATION
+            for metric in ("ece", *CALIBRATION)
         ],
     )
     yield (
@@ -127,10 +151,10 @@ def paper_claims() -> Iterator[tuple[str, list[Claim]]]:
         ],
     )
     yield "Reconstruction by the VAE helps", [
-        Claim(f"The VAE lowers the {short(metric)} of VCC-{x}", "ablation-vae", f"VCC-{x}",
-              f"VCC-{x} without reconstruction", metric)
-        for x in BASES
-        for metric in ("error", "ece_calibrated")
+        *(Claim(f"The VAE lowers the {short(metric)} of VCC-{x}", "ablation-vae", f"VCC-{x}",
+                f"VCC-{x} without reconstruction", metric)
+          for x in BASES for metric in ("error", "ece")),
+        Claim("r has a lower ECE on pseudo labels than r̃", "confidence", "VCC: r of the VAE", "target r̃", "ece_end"),
     ]  # fmt: skip
     yield (
         "The calibrated confidence is more accurate",
@@ -238,23 +262,23 @@ def controls() -> Iterator[tuple[str, list[Claim]]]:
 
 
 def main_claims() -> list[Claim]:
-    """The paper's claims, one line each. Its ECE is most likely that of the classifier's softmax."""
+    """The paper's claims, one line each, with both readings of its ECE."""
+    both = {"ece": "a lower ECE of the classifier trained with VCC", "ece_calibrated": "a lower ECE of r"}
     return [
-        Claim("VCC lowers the error of FixMatch", "main", "VCC-FixMatch", "FixMatch"),
-        Claim("VCC lowers the error of FlexMatch", "main", "VCC-FlexMatch", "FlexMatch"),
-        Claim("VCC lowers the error of SimMatch", "main", "VCC-SimMatch", "SimMatch"),
-        Claim("the classifier trained with VCC has a lower ECE", "main", "VCC-FixMatch", "FixMatch", "ece"),
-        Claim("r has a lower ECE than the softmax", "main", "VCC-FixMatch", "FixMatch", "ece_calibrated"),
+        *(Claim(f"VCC lowers the error of {x}", "main", f"VCC-{x}", x) for x in CORE),
+        *(Claim(f"{text} ({x})", "main", f"VCC-{x}", x, metric) for metric, text in both.items() for x in CORE),
         Claim("r ranks pseudo labels better", "confidence", "VCC: r of the VAE", "softmax", "auroc_end"),
         Claim("the VAE lowers the error", "ablation-vae", "VCC-FixMatch", "VCC-FixMatch without reconstruction"),
+        Claim("r has a lower ECE than r̃, which the VAE learns from", "confidence", "VCC: r of the VAE", "target r̃",
+              "ece_end"),
         Claim("the view score lowers the error", "ablation-scores", "VCC-FixMatch", "VCC-FixMatch without view"),
-        Claim(
-            "VCC is better than Ensemble-TS", "calibrators", "VCC-FlexMatch", "FlexMatch + EnsembleTS, pseudo labels"
-        ),
+        *(Claim(f"VCC errs less than Ensemble-TS on {labels}", "calibrators", "VCC-FlexMatch",
+                f"FlexMatch + EnsembleTS, {labels}") for labels in ("pseudo labels", "held-out labels")),
         Claim("VCC helps on a long tail", "imbalance", "VCC-FixMatch", "FixMatch"),
         Claim("INFUSE beats a new random subset", "coreset", "FixMatch + INFUSE", "FixMatch + RandomOnline"),
         Claim("VCC-INFUSE at 40 % saves time", "efficiency", "VCC-INFUSE-FlexMatch, 40 % kept", "FlexMatch", "hours"),
-    ]
+        Claim("VCC-INFUSE at 40 % lowers the error", "efficiency", "VCC-INFUSE-FlexMatch, 40 % kept", "FlexMatch"),
+    ]  # fmt: skip
 
 
 def in_short(frozen: Tables, scratch: Tables) -> Iterator[str]:
@@ -272,13 +296,44 @@ def brief_of(claim: Claim, entries: Sequence[dict[str, Any]]) -> str:
     return brief(claim, differences(claim, entries), entries)
 
 
-def brief(claim: Claim, columns: dict[str, dict[str, float]], entries: Sequence[dict[str, Any]]) -> str:
-    """A verdict with its difference and wins, in one cell."""
-    finding = overall(claim, columns, idle_columns(claim, entries))
+def brief(claim: Claim, columns: Columns, entries: Sequence[dict[str, Any]]) -> str:
+    """A verdict with its difference, its wins and the tested columns, in one cell."""
+    columns = repeated(columns)
+    idle = idle_columns(claim, entries)
+    finding = overall(claim, columns, idle)
     if finding.difference is None:
         return UNKNOWN
     figure, wins = figures(claim, finding)
-    return f"**{finding.verdict}**: {figure}, {wins}, {len(columns)} columns"
+    return f"**{finding.words}**: {figure}, {wins}, {counted(columns, acting(claim, columns, idle), finding.place)}"
+
+
+def counted(columns: Collection[str], able: Collection[str], place: str = "") -> str:
+    """How many columns were tested, with the name of a single one or of their only data set, unless `place` says it."""
+    rest = f", {len(columns) - len(able)} more not tested" if len(able) < len(columns) else ""
+    if not able:
+        return f"none of {len(columns)} columns tested"
+    data = {data_set(column) for column in able}
+    name = next(iter(able)) if len(able) == 1 else data.pop() if len(data) == 1 else ""
+    shown = f" ({name})" if name and name != place else ""
+    return f"{len(able)} column{'s' if len(able) > 1 else ''}{shown}{rest}"
+
+
+def data_set(column: str) -> str:
+    """The data of a column: `STL-10` of `STL-10, 40 labels`."""
+    return column.partition(",")[0]
+
+
+def start_of(tables: Tables) -> str:
+    """Where the VAE of VCC starts, as the options of its plain rows say."""
+    plain = {f"VCC-{name}" for name in CORE}
+    found: dict[bool | None, set[str]] = {}
+    for name, entries in tables.items():
+        for entry in entries:
+            if entry["row"] in plain and entry["metrics_by_seed"].get("error"):
+                found.setdefault(entry.get("options", {}).get(RESIDUAL), set()).add(name)
+    if len(found) < 2:
+        return STARTS[next(iter(found), None)]
+    return " and ".join(f"{STARTS[start]} in {', '.join(sorted(names))}" for start, names in found.items())
 
 
 def learns(column: str, claim: Claim, tables: Tables) -> bool:
@@ -291,18 +346,25 @@ def learns(column: str, claim: Claim, tables: Tables) -> bool:
     return gain is not None and gain.seeds > 1 and gain.mean > 2 * gain.std / math.sqrt(gain.seeds)
 
 
+def reading(metric: str) -> str:
+    """Which confidence a calibration error is of, where its name does not say."""
+    return " (of r)" if metric.endswith("_calibrated") else ""
+
+
 def short(metric: str) -> str:
     """The name of a metric without its unit."""
     label: str = LABELS[metric]
     return label.removesuffix(" %")
 
 
-def differences(claim: Claim, entries: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def differences(claim: Claim, entries: Sequence[dict[str, Any]]) -> Columns:
     """By column, the difference of each seed that both rows have."""
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for entry in entries:
-        if entry["row"] in (claim.row, claim.base):
-            found.setdefault(entry["column"], {})[entry["row"]] = entry["metrics_by_seed"].get(claim.metric, {})
+    both = [entry for entry in entries if entry["row"] in (claim.row, claim.base)]
+    in_cpu = claim.relative and all(entry["metrics_by_seed"].get(CPU) for entry in both)
+    for entry in both:
+        metric = CPU if in_cpu else claim.metric
+        found.setdefault(entry["column"], {})[entry["row"]] = entry["metrics_by_seed"].get(metric, {})
     pairs = {column: (rows[claim.row], rows[claim.base]) for column, rows in found.items() if len(rows) == 2}
     each = {
         column: {seed: change(claim, ours[seed], base[seed]) for seed in ours if seed in base}
@@ -353,25 +415,48 @@ def judge(claim: Claim, values: Sequence[float], runs: Sequence[float] | None = 
     return Finding(verdict, mean, wins, len(pairs), ties)
 
 
-def overall(claim: Claim, columns: dict[str, dict[str, float]], idle: Set[str] = frozenset()) -> Finding:
-    """The verdict on the mean over columns, seed by seed; over those that are tested, if there are any."""
-    by_column = {
+def repeated(columns: Columns) -> Columns:
+    """The columns with more than one pair of runs, or all if there are none."""
+    return {name: by_seed for name, by_seed in columns.items() if len(by_seed) > 1} or columns
+
+
+def acting(claim: Claim, columns: Columns, idle: Set[str]) -> Columns:
+    """The columns in which the row can act."""
+    return {
         column: by_seed
         for column, by_seed in columns.items()
         if judge(claim, list(by_seed.values()), idle=column in idle).verdict != NOT_TESTED
     }
-    untested = not by_column
-    by_column = by_column or columns
+
+
+def overall(claim: Claim, columns: Columns, idle: Set[str] = frozenset()) -> Finding:
+    """The verdict on the mean over columns, seed by seed; over those that are tested, if there are any."""
+    columns = repeated(columns)
+    able = acting(claim, columns, idle)
+    by_column = able or columns
     shared = sorted(set.intersection(*(set(by_seed) for by_seed in by_column.values()))) if by_column else []
     means = [sum(by_seed[seed] for by_seed in by_column.values()) / len(by_column) for seed in shared]
-    return judge(claim, means, [run for by_seed in by_column.values() for run in by_seed.values()], idle=untested)
+    every = [run for by_seed in by_column.values() for run in by_seed.values()]
+    finding = judge(claim, means, every, idle=not able)
+    return finding._replace(place=only_place(claim, able, finding.verdict))
+
+
+def only_place(claim: Claim, columns: Columns, verdict: str) -> str:
+    """The column, or else the data set, that alone speaks for a verdict; empty if several do."""
+    if verdict not in (CONFIRMED, REVERSED):
+        return ""
+    clear = [name for name, by_seed in columns.items() if judge(claim, list(by_seed.values())).verdict == verdict]
+    names = clear or list(columns)
+    data = {data_set(name) for name in names}
+    return names[0] if len(names) == 1 else data.pop() if len(data) == 1 else ""
 
 
 def page(tables: Tables, folder: str = "results/frozen", scratch: Tables | None = None, learned: str = "") -> str:
     """The whole page on the tables of a folder, with those from scratch first if there are any."""
     lines = [HEAD.format(folder=folder)]
     if scratch:
-        lines += [IN_SHORT.format(scratch=learned, folder=folder), *in_short(tables, scratch), ""]
+        starts = {"start": start_of(scratch), "frozen_start": start_of(tables)}
+        lines += [IN_SHORT.format(scratch=learned, folder=folder, **starts), *in_short(tables, scratch), ""]
     lines += [DETAILS.format(folder=folder), ""]
     for title, sections in (("What the paper claims", paper_claims()), ("Controls and departures", controls())):
         lines += [f"## {title}", ""]
@@ -400,7 +485,7 @@ def section(claims: Sequence[Claim], tables: Tables) -> Iterator[str]:
 
 def line(text: str, claim: Claim, finding: Finding, counts: str) -> str:
     """A line of the Markdown table."""
-    verdict = f"**{finding.verdict}**" if counts else finding.verdict
+    verdict = f"**{finding.words}**" if counts else finding.words
     figure, wins = figures(claim, finding)
     return f"| {text} | {verdict} | {figure} | {wins} | {counts} | {claim.table if counts else ''} |"
 

@@ -23,6 +23,8 @@ PAPER = paper_numbers(
 KEEP = 0.4
 OTHERS = ("Dash", "MPL", "FixMatch")
 METRICS = ("error", "steps", "seconds_train", "seconds_select", "hours")
+CPU = ("seconds_cpu", "cpu")
+"""Of runs on images; other work on the machine lengthens the wall time and hardly these."""
 FROZEN = (
     "Seconds are measured: run this table by itself, with --jobs 1 and --cells of its own, so that its rows take turns "
     "on the same machine. They are those of training a head on a finished bank, where the network costs nothing: what "
@@ -38,7 +40,7 @@ def table(scale: Scale) -> Table:
     column = timed_column(scale, *(("mnist", 40) if scale == "scratch" else ("cifar100", 2500)))
     title = "Error and training time"
     if scale != "frozen":
-        return Table("efficiency", title, rows, (column,), METRICS)
+        return Table("efficiency", title, rows, (column,), METRICS + CPU)
     fixmatch = efficient("FixMatch", scale)
     other = replace(timed_column(scale, "cifar10", 250), rows=names(fixmatch))
     columns = (replace(column, rows=names(rows)), other)

@@ -11,7 +11,17 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from paper import Cell, run_grid
 from paper.collect import collect
-from paper.confidences import CONFIDENCES, EVIDENCE_PARTS, MOMENTS, SCORES, WatchedSoftmax, measure
+from paper.confidences import (
+    CONFIDENCES,
+    EDGES,
+    EVIDENCE_PARTS,
+    MOMENTS,
+    SCORES,
+    WatchedSoftmax,
+    covered,
+    in_bins,
+    measure,
+)
 from paper.scales import run_options
 from paper.tables import beyond, tables
 from paper.tables.confidence import WATCHED
@@ -77,7 +87,7 @@ def test_curves_have_a_value_for_each_twentieth_of_the_run(watched: tuple[Watche
     calibrator, summary = watched
     curve = summary["parts"]["target"]["curve"]
     assert {"auroc", "ece", "bias", "coverage"} <= set(curve)
-    assert all(len(values) == 20 for values in curve.values())
+    assert all(len(values) == 20 for name, values in curve.items() if name != "bins")
     right, target = (calibrator.curve[-1, place].numpy() for place in (0, 1 + CONFIDENCES.index("target")))
     known = ~(np.isnan(right) | np.isnan(target))
     right, target = right[known], target[known]
@@ -85,6 +95,32 @@ def test_curves_have_a_value_for_each_twentieth_of_the_run(watched: tuple[Watche
     assert curve["bias"][-1] == pytest.approx(target.mean() - right.mean(), abs=1e-6)
     assert curve["coverage"][-1] == pytest.approx((target >= 0.95).mean())
     assert set(summary["parts"]["view"]["curve"]) == {"auroc"}
+
+
+def test_coverage_per_class_is_that_of_the_true_classes(watched: tuple[WatchedSoftmax, dict[str, float]]) -> None:
+    calibrator, summary = watched
+    curve = summary["parts"]["softmax"]["curve"]
+    values = calibrator.curve[-1, 1 + CONFIDENCES.index("softmax")].numpy()
+    truth = calibrator.truth.numpy()
+    rows = [(truth == label) & ~np.isnan(values) for label in range(10)]
+    assert curve["coverage_per_class"][-1] == pytest.approx([(values[row] >= 0.95).mean() for row in rows], abs=1e-4)
+    counts = [row.sum() for row in rows]
+    assert curve["coverage"][-1] == pytest.approx(np.average(curve["coverage_per_class"][-1], weights=counts), abs=1e-4)
+    assert covered(torch.tensor([0.96, 0.2, torch.nan]), torch.tensor([2, 2, 0])) == [None, None, 0.5]
+
+
+def test_bins_add_up_to_the_bias(watched: tuple[WatchedSoftmax, dict[str, float]]) -> None:
+    calibrator, summary = watched
+    bins = summary["parts"]["VAE"]["curve"]["bins"]["end"]
+    right, values = calibrator.kept[-1, [0, 1 + CONFIDENCES.index("VAE")]].numpy()
+    known = ~np.isnan(values) & ~np.isnan(right)
+    assert len(bins["share"]) == len(EDGES) - 1
+    assert sum(bins["share"]) == pytest.approx(1)
+    filled = [(share, c - a) for share, c, a in zip(*bins.values(), strict=True) if share]
+    assert sum(share * gap for share, gap in filled) == pytest.approx(
+        values[known].mean() - right[known].mean(), abs=1e-6
+    )
+    assert in_bins(torch.tensor([0.97, torch.nan]), torch.tensor([1.0, 1.0]))["accuracy"].index(1) == EDGES.index(0.95)
 
 
 def test_rows_whose_label_the_method_saw_do_not_count(

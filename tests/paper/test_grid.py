@@ -22,6 +22,7 @@ from paper.scales import run_options
 from vcc_infuse import Trainer
 from vcc_infuse.cli.main import main
 from vcc_infuse.errors import UserError
+from vcc_infuse.utils import manifest
 
 METRICS = ("error", "ece", "nll", "ece_calibrated", "steps")
 
@@ -48,6 +49,8 @@ def test_finished_cells_are_skipped_and_a_failure_does_not_stop_the_rest(tmp_pat
     assert [failure.cell for failure in failures] == [broken]
     assert str(failures[0].error).startswith("lr must be")
     summary = good[0].folder(tmp_path) / "summary.json"
+    assert json.loads(summary.read_text())["seconds_cpu"] > 0
+    manifest.check(summary.parent, ["summary.json"])
     before = summary.stat().st_mtime_ns
     assert run_grid(good, tmp_path) == []
     assert summary.stat().st_mtime_ns == before

@@ -2,12 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from paper.collect import Entry, collect, paired
+from paper.collect import Entry, collect, paired, time_ratio
 from paper.render import OVERALL_HEAD, markdown, overall, page, write_table
 from paper.table import Row, Table, TableColumn
 
@@ -49,9 +50,25 @@ def test_figures_and_differences(cells: Path) -> None:
     assert ours.further["pseudo_label_precision"] is None  # no summary has it
 
 
+def test_ratios_of_cpu_seconds_need_both_runs() -> None:
+    ours, base = {0: {"seconds_cpu": 3.0}, 1: {"hours": 1.0}}, {0: {"seconds_cpu": 2.0}, 1: {"seconds_cpu": 2.0}}
+    found = time_ratio(ours, base, "seconds_cpu")
+    assert (found.median, found.seeds) == (1.5, 1)
+    assert time_ratio(ours, base) is None
+
+
 def test_fewer_seeds_are_a_smaller_table(cells: Path) -> None:
     _, ours, _ = collect(TABLE, 1, cells)
     assert ours.difference.seeds == 1
+
+
+def test_a_metric_that_says_nothing_about_a_row_is_left_out(cells: Path) -> None:
+    table = replace(TABLE, rows=(BASE, replace(OURS, meaningless=("ece",))))
+    base, ours = collect(table, 3, cells)
+    assert base.ours["ece"].mean == pytest.approx(0.02)
+    assert "ece" not in ours.ours
+    assert "ece" not in ours.metrics_by_seed
+    assert " 13.33 ± 2.08 | – | 0.500 |" in markdown(table, [base, ours], [])
 
 
 def test_markdown_is_one_table_and_says_where_the_sign_differs(cells: Path) -> None:

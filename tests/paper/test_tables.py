@@ -33,6 +33,14 @@ def test_rows_compare_with_rows_that_exist(name: str, scale: str) -> None:
         assert any(table.cell(row, column, 0) for row in table.rows)
 
 
+def test_only_abc_with_vcc_has_no_ece_of_r() -> None:
+    """Its answers are those of another head than the one whose confidence the VAE learned."""
+    (table,) = tables("imbalance", "frozen")
+    assert {row.name: row.meaningless for row in table.rows if row.meaningless} == {
+        "FixMatch + ABC + VCC": ("ece_calibrated",)
+    }
+
+
 def make_trainer(cell: Cell) -> Trainer:
     config = cell.config()
     return Trainer(*(config.build(part) for part in PARTS), config.train_config())
