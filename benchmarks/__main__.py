@@ -6,6 +6,7 @@ Variants of a part take turns, so that other load on the machine slows them alik
 from __future__ import annotations
 
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -20,7 +21,7 @@ from .augment import measure_augment
 from .growth import measure_growth
 from .inference import measure_inference
 from .memory import measure_memory
-from .page import Part, write
+from .page import Part, write, write_times
 from .processes import measure_processes
 from .selection import measure_selection
 from .startup import measure_startup
@@ -28,6 +29,8 @@ from .steps import measure_steps
 from .workloads import NETWORKS
 
 PROG = "python -m benchmarks"
+LONG = {"startup": 3, "selection": 2}
+"""Turns of parts whose turns are long, at most, so that `all` ends within half an hour."""
 PARTS: dict[str, Callable[[Namespace], Part]] = {
     "startup": lambda options: measure_startup(options.rounds),
     "augment": lambda options: measure_augment(options.rounds),
@@ -88,8 +91,15 @@ def run(argv: Sequence[str]) -> int:
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
+    asked = options.rounds
     for name in PARTS if "all" in options.parts else options.parts:
-        print(write(PARTS[name](options), folder, command), flush=True)
+        options.rounds = min(asked, LONG.get(name, asked))
+        began = time.monotonic()
+        part = PARTS[name](options)
+        part.rounds = options.rounds
+        part.minutes = (time.monotonic() - began) / 60
+        print(write(part, folder, command), flush=True)
+    write_times(folder, PARTS)
     return 0
 
 
@@ -99,7 +109,9 @@ def read(argv: Sequence[str]) -> Namespace:
     parser = Parser(PROG, f"Measure parts of the benchmark: {', '.join(PARTS)}, or all.",
                     f"Studies with options of their own (`{PROG} NAME --help`): {studies}.")  # fmt: skip
     parser.add_argument("parts", nargs="+", metavar="PART", help="what to measure")
-    parser.add_argument("--rounds", type=integer(), default=5, help="turns of each variant (5)")
+    parser.add_argument(
+        "--rounds", type=integer(), default=5, help="turns of each variant (5; startup at most 3, selection 2)"
+    )
     parser.add_argument("--batch_size", type=integer(), default=16, help="labeled images per step of `steps` (16)")
     parser.add_argument("--size", type=integer(8), default=32, help="height and width of its images (32)")
     parser.add_argument("--network", **one_of(*NETWORKS), help="only this network of `steps` (all of them)")

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from vcc_infuse.runs.folder import versions
-from vcc_infuse.utils.io import write_json, write_text
+from vcc_infuse.utils.io import read_json, write_json, write_text
 
 from .turns import Comparison
 
@@ -41,6 +41,9 @@ class Part:
     notes: list[str] = field(default_factory=list)
     remark: str = REMARK
     """What the times are."""
+    rounds: int = 0
+    minutes: float = 0.0
+    """By the clock on the wall, until the part was measured."""
 
 
 def write(part: Part, folder: Path, command: str) -> str:
@@ -50,12 +53,29 @@ def write(part: Part, folder: Path, command: str) -> str:
         "command": command,
         "versions": versions(),
         "machine": machine(),
+        "rounds": part.rounds,
+        "minutes": part.minutes,
         "comparisons": [asdict(comparison) | {"summary": summary(comparison)} for comparison in part.comparisons],
         "tables": [asdict(table) for table in part.tables],
     }
     write_json(folder / f"{part.name}.json", figures)
     write_text(folder / f"{part.name}.md", text)
     return text
+
+
+def write_times(folder: Path, names: Iterable[str]) -> None:
+    """A page that says how long each part took, if all of them were measured there since they say so."""
+    found = {name: read_json(folder / f"{name}.json") or {} for name in names}
+    if not all("minutes" in facts for facts in found.values()):
+        return
+    lines = ["# How long the parts take", "", *dict.fromkeys(f"    {facts['command']}" for facts in found.values()), ""]
+    lines += [
+        "By the clock on the wall, other work on the machine included. Where there are several commands, the parts"
+    ]
+    lines += ["were measured one after another, and the sum is what `python -m benchmarks all` would take.", ""]
+    cells = [(name, facts["rounds"], f"{facts['minutes']:.1f}") for name, facts in found.items()]
+    cells.append(("all", "", f"{sum(facts['minutes'] for facts in found.values()):.1f}"))
+    write_text(folder / "all.md", "\n".join([*lines, *rows(["part", "rounds", "minutes"], cells)]) + "\n")
 
 
 def summary(comparison: Comparison) -> dict[str, dict[str, list[float]]]:

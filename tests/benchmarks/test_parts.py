@@ -9,6 +9,7 @@ from benchmarks import __main__ as command
 from benchmarks import processes, selection, steps, workloads
 from benchmarks.__main__ import main
 from benchmarks.growth import pool_bytes, state_bytes
+from benchmarks.page import Part
 from vcc_infuse import VCC, RobustVCC
 from vcc_infuse.calibrators.history import History
 from vcc_infuse.cli.parser import read_train, read_words
@@ -95,14 +96,40 @@ def test_mistakes_cost_one_line(words, capsys):
     assert line.count("\n") == 1
 
 
-def test_all_means_every_part(monkeypatch, tmp_path, capsys):
-    called = []
-    monkeypatch.setattr(
-        command, "PARTS", {name: lambda options, name=name: called.append(name) for name in command.PARTS}
-    )
-    monkeypatch.setattr(command, "write", lambda part, folder, command: "")
+@pytest.fixture
+def asked(monkeypatch):
+    """The rounds that each part is asked for; nothing is measured."""
+    found = {}
+
+    def fake(name):
+        def measure(options):
+            found[name] = options.rounds
+            return Part(name, name)
+
+        return measure
+
+    monkeypatch.setattr(command, "PARTS", {name: fake(name) for name in command.PARTS})
+    return found
+
+
+def test_all_means_every_part_and_long_turns_are_few(asked, tmp_path):
     assert main(["all", "--out", str(tmp_path)]) == 0
-    assert called == list(command.PARTS)
+    assert list(asked) == list(command.PARTS)
+    assert {name: rounds for name, rounds in asked.items() if rounds != 5} == {"startup": 3, "selection": 2}
+    assert main(["selection", "--rounds", "1", "--out", str(tmp_path)]) == 0
+    assert asked["selection"] == 1
+
+
+def test_a_page_says_how_long_the_parts_took_once_all_are_measured(asked, tmp_path):
+    first, *others = command.PARTS
+    assert main([*others, "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "all.md").exists()
+    assert main([first, "--rounds", "1", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "all.md").read_text()
+    assert f"    OMP_NUM_THREADS=1 python -m benchmarks {first} --rounds 1" in page
+    assert f"| {first} | 1 | 0.0 |" in page
+    assert "| selection | 2 | 0.0 |" in page
+    assert "| all |  | 0.0 |" in page
 
 
 @pytest.mark.parametrize("name", command.STUDIES)
