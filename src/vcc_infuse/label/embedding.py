@@ -17,14 +17,13 @@ import numpy as np
 
 from ..bank.onnx_engine import Engine
 from .images import ImagePool, PoolSource, Unreadable
-from .thumbnails import HEAD, KEY, KeyIndex, Places, Records, scan
+from .thumbnails import AT_ONCE, HEAD, KEY, KeyIndex, Places, Records, scan
 
 if TYPE_CHECKING:
     from ..augment.views import ImageViews
     from ..models import Backbone
 
 CHUNK = 32
-AT_ONCE = 4096  # records that are read together
 FEATURES = "features.bin"
 THUMBNAILS = "thumbnails.bin"
 SECONDS = 0.03  # per image in PyTorch, about: whether an export to ONNX Runtime pays

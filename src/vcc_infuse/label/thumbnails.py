@@ -21,6 +21,7 @@ import numpy as np
 from ..utils.io import lock_file
 
 HEAD = struct.Struct("<16sIII")  # key, length, checksum of the content, checksum of these three
+AT_ONCE = 4096  # records that are read, or looked for, together
 KEY = "S16"  # NumPy leaves out zeros at the end of what it hands out; writing adds them again
 
 
@@ -54,10 +55,12 @@ class KeyIndex:
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """The place of each key, of equal ones the last; −1 where it is not there."""
-        if not len(self._keys):
-            return np.full(len(wanted), -1)
-        near = self._order[np.searchsorted(self._keys, wanted, "right", self._order) - 1]
-        return np.where(self._keys[near] == wanted, near, -1)
+        found = np.full(len(wanted), -1)
+        for start in range(0, len(wanted) if len(self._keys) else 0, AT_ONCE):  # copies of a part of them are small
+            part = wanted[start : start + AT_ONCE]
+            near = self._order[np.searchsorted(self._keys, part, "right", self._order) - 1]
+            found[start : start + AT_ONCE] = np.where(self._keys[near] == part, near, -1)
+        return found
 
 
 class Records:
