@@ -96,7 +96,6 @@ def run(argv: Sequence[str]) -> int:
         options.rounds = min(asked, LONG.get(name, asked))
         began = time.monotonic()
         part = PARTS[name](options)
-        part.rounds = options.rounds
         part.minutes = (time.monotonic() - began) / 60
         print(write(part, folder, command), flush=True)
     write_times(folder, PARTS)

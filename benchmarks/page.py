@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,7 +42,6 @@ class Part:
     notes: list[str] = field(default_factory=list)
     remark: str = REMARK
     """What the times are."""
-    rounds: int = 0
     minutes: float = 0.0
     """By the clock on the wall, until the part was measured."""
 
@@ -53,7 +53,6 @@ def write(part: Part, folder: Path, command: str) -> str:
         "command": command,
         "versions": versions(),
         "machine": machine(),
-        "rounds": part.rounds,
         "minutes": part.minutes,
         "comparisons": [asdict(comparison) | {"summary": summary(comparison)} for comparison in part.comparisons],
         "tables": [asdict(table) for table in part.tables],
@@ -64,18 +63,32 @@ def write(part: Part, folder: Path, command: str) -> str:
 
 
 def write_times(folder: Path, names: Iterable[str]) -> None:
-    """A page that says how long each part took, if all of them were measured there since they say so."""
-    found = {name: read_json(folder / f"{name}.json") or {} for name in names}
-    if not all("minutes" in facts for facts in found.values()):
+    """A page that says how long each part took, once all of them were measured there."""
+    found = {name: read_json(folder / f"{name}.json") for name in names}
+    known = {name: facts for name, facts in found.items() if facts}
+    if len(known) < len(found):
         return
-    lines = ["# How long the parts take", "", *dict.fromkeys(f"    {facts['command']}" for facts in found.values()), ""]
+    lines = ["# How long the parts take", "", *dict.fromkeys(f"    {facts['command']}" for facts in known.values()), ""]
     lines += [
         "By the clock on the wall, other work on the machine included. Where there are several commands, the parts"
     ]
-    lines += ["were measured one after another, and the sum is what `python -m benchmarks all` would take.", ""]
-    cells = [(name, facts["rounds"], f"{facts['minutes']:.1f}") for name, facts in found.items()]
-    cells.append(("all", "", f"{sum(facts['minutes'] for facts in found.values()):.1f}"))
-    write_text(folder / "all.md", "\n".join([*lines, *rows(["part", "rounds", "minutes"], cells)]) + "\n")
+    lines += [
+        "were measured one after another, and the sum is what `python -m benchmarks all` would take. A part that was"
+    ]
+    lines += [
+        "measured before it said how long it took counts with its turns, without what comes before the first one.",
+        "",
+    ]
+    minutes = {name: facts.get("minutes") or minutes_of_turns(facts) for name, facts in known.items()}
+    cells = [(name, "" if "minutes" in known[name] else "turns", f"{value:.1f}") for name, value in minutes.items()]
+    cells.append(("all", "", f"{sum(minutes.values()):.1f}"))
+    write_text(folder / "all.md", "\n".join([*lines, *rows(["part", "", "minutes"], cells)]) + "\n")
+
+
+def minutes_of_turns(facts: dict[str, Any]) -> float:
+    """All turns of a part, by the clock on the wall."""
+    turns = (seconds for comparison in facts["comparisons"] for seconds in comparison["wall"].values())
+    return sum(map(sum, turns)) / 60
 
 
 def summary(comparison: Comparison) -> dict[str, dict[str, list[float]]]:

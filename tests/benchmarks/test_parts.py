@@ -127,9 +127,14 @@ def test_a_page_says_how_long_the_parts_took_once_all_are_measured(asked, tmp_pa
     assert main([first, "--rounds", "1", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "all.md").read_text()
     assert f"    OMP_NUM_THREADS=1 python -m benchmarks {first} --rounds 1" in page
-    assert f"| {first} | 1 | 0.0 |" in page
-    assert "| selection | 2 | 0.0 |" in page
+    assert f"| {first} |  | 0.0 |" in page
     assert "| all |  | 0.0 |" in page
+    earlier = {"command": "earlier", "comparisons": [{"wall": {"one": [60.0, 30.0], "other": [6.0]}}]}
+    (tmp_path / f"{first}.json").write_text(json.dumps(earlier))
+    assert main([*others, "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "all.md").read_text()
+    assert f"| {first} | turns | 1.6 |" in page
+    assert "| all |  | 1.6 |" in page
 
 
 @pytest.mark.parametrize("name", command.STUDIES)
