@@ -48,7 +48,11 @@ def main(argv: Sequence[str]) -> int:
         return 0
     known = read(path)
     own = known.get(kind)
-    whose = f"of {kind}" if own else f"slowest of {len(known)} other kinds: none are recorded of {kind} (--record)"
+    whose = (
+        f"those of {kind}"
+        if own
+        else f"the slowest of {len(known)} other kinds: none are recorded of {kind} (--record)"
+    )
     return compare(own or widest(known), options.rounds, options.precision, whose)
 
 
@@ -80,7 +84,7 @@ def compare(before: Mapping[str, Sequence[float]], rounds: int, precision: str, 
         mark = "slower" if key in slower else "ok"
         print(f"{mark:>6}  {key}, {now[key][1]:.2f} now, {before[key][1]:.2f} committed")
     found = f"FAILED, {len(slower)} are" if slower else "passed, none is"
-    print(f"compared {len(shared)} ratios with the {whose}: {found} more than {ALLOWED} times as slow")
+    print(f"compared {len(shared)} ratios with {whose}: {found} more than {ALLOWED} times as slow")
     return int(bool(slower))
 
 
