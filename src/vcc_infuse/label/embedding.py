@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from ..bank.onnx_engine import Engine
 from .images import ImagePool, PoolSource, Unreadable
-from .thumbnails import AT_ONCE, HEAD, KEY, KeyIndex, Places, Records, scan
+from .thumbnails import HEAD, KEY, KeyIndex, Places, Records, scan
 
 if TYPE_CHECKING:
     from ..augment.views import ImageViews
@@ -188,21 +187,20 @@ class FeatureRows:
         """Read what is new; whether there was anything."""
         if not self._path.is_file():
             return False
-        images: list[np.ndarray] = []
+        keys = bytearray()
         content = bytearray()  # not a list of rows, which takes six times the memory
         with open(self._path, "rb") as file:
-            records = scan(file.fileno(), self._read)
-            while some := list(islice(records, AT_ONCE)):
-                self._read = sum(some[-1][1])
-                numbers = self._index.find(np.array([key for key, _, _ in some], KEY))
-                kept = [place for place, (_, _, row) in enumerate(some) if row and numbers[place] >= 0]
-                images.append(numbers[kept])
-                for place in kept:
-                    content += some[place][2] or b""
-        if not content:
+            for key, place, row in scan(file.fileno(), self._read):
+                self._read = sum(place)
+                if row:
+                    keys += key
+                    content += row
+        numbers = self._index.find(np.frombuffer(keys, KEY))
+        known = numbers >= 0
+        if not known.any():
             return False
-        new = np.concatenate(images)
-        rows = np.frombuffer(content, np.float16).reshape(len(new), -1)
+        rows = np.frombuffer(content, np.float16).reshape(len(numbers), -1)
+        rows = rows if known.all() else rows[known]
         self.features = np.concatenate([self.features, rows]) if len(self.features) else rows
-        self.images = np.concatenate([self.images, new])
+        self.images = np.concatenate([self.images, numbers[known]])
         return True

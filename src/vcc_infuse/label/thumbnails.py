@@ -21,7 +21,7 @@ import numpy as np
 from ..utils.io import lock_file
 
 HEAD = struct.Struct("<16sIII")  # key, length, checksum of the content, checksum of these three
-AT_ONCE = 4096  # records that are read, or looked for, together
+AT_ONCE = 4096  # keys that are looked for together
 KEY = "S16"  # NumPy leaves out zeros at the end of what it hands out; writing adds them again
 
 
