@@ -43,7 +43,8 @@ class Part:
     remark: str = REMARK
     """What the times are."""
     minutes: float = 0.0
-    """By the clock on the wall, until the part was measured."""
+    """Until it was measured, by the clock on the wall."""
+    cpu_minutes: float = 0.0
 
 
 def write(part: Part, folder: Path, command: str) -> str:
@@ -54,6 +55,7 @@ def write(part: Part, folder: Path, command: str) -> str:
         "versions": versions(),
         "machine": machine(),
         "minutes": part.minutes,
+        "cpu_minutes": part.cpu_minutes,
         "comparisons": [asdict(comparison) | {"summary": summary(comparison)} for comparison in part.comparisons],
         "tables": [asdict(table) for table in part.tables],
     }
@@ -69,25 +71,29 @@ def write_times(folder: Path, names: Iterable[str]) -> None:
     if len(known) < len(found):
         return
     lines = ["# How long the parts take", "", *dict.fromkeys(f"    {facts['command']}" for facts in known.values()), ""]
-    lines += [
-        "By the clock on the wall, other work on the machine included. Where there are several commands, the parts"
-    ]
-    lines += [
-        "were measured one after another, and the sum is what `python -m benchmarks all` would take. A part that was"
-    ]
-    lines += [
-        "measured before it said how long it took counts with its turns, without what comes before the first one.",
-        "",
-    ]
-    minutes = {name: facts.get("minutes") or minutes_of_turns(facts) for name, facts in known.items()}
-    cells = [(name, "" if "minutes" in known[name] else "turns", f"{value:.1f}") for name, value in minutes.items()]
-    cells.append(("all", "", f"{sum(minutes.values()):.1f}"))
-    write_text(folder / "all.md", "\n".join([*lines, *rows(["part", "", "minutes"], cells)]) + "\n")
+    lines += [TIMES, ""]
+    minutes = {
+        name: [facts.get(kind) or minutes_of_turns(facts, turns) for kind, turns in CLOCKS.items()]
+        for name, facts in known.items()
+    }
+    minutes["all"] = [sum(column) for column in zip(*minutes.values(), strict=True)]
+    cells = [(name, *(f"{value:.1f}" for value in both)) for name, both in minutes.items()]
+    table = rows(["part", "CPU minutes", "minutes on the wall, beside other work"], cells)
+    write_text(folder / "all.md", "\n".join([*lines, *table]) + "\n")
 
 
-def minutes_of_turns(facts: dict[str, Any]) -> float:
-    """All turns of a part, by the clock on the wall."""
-    turns = (seconds for comparison in facts["comparisons"] for seconds in comparison["wall"].values())
+TIMES = (
+    "Where there are several commands, the parts were measured one after another, and the sum is what `python -m "
+    "benchmarks all` would take; on a machine with nothing else to do, CPU time and wall clock differ little. A part "
+    "that was measured before it said how long it took counts with its turns."
+)
+CLOCKS = {"cpu_minutes": "seconds", "minutes": "wall"}
+"""How long a part took, and the same of its turns."""
+
+
+def minutes_of_turns(facts: dict[str, Any], clock: str) -> float:
+    """All turns of a part."""
+    turns = (seconds for comparison in facts["comparisons"] for seconds in comparison[clock].values())
     return sum(map(sum, turns)) / 60
 
 
@@ -129,13 +135,16 @@ def markdown(part: Part, command: str) -> str:
 def compared(comparison: Comparison) -> list[str]:
     """A row per variant."""
     columns = ["", f"ms per {comparison.per}", f"time ÷ {comparison.base}", f"{comparison.base} ÷ time"]
+    others = "ours" in comparison.seconds and comparison.base != "ours"
+    columns += ["time ÷ ours"] if others else []
     columns += ["peak MB"] if comparison.memory else []
     lines = []
     for name in comparison.seconds:
         ratio = comparison.ratios(name)
         row = [name, spread(comparison.times(name), 3), spread(ratio, 3), f"{1 / ratio[1]:.2f}"]
         memory = [f"{comparison.memory[name]:.0f}"] if comparison.memory else []
-        lines.append([*row, *memory])
+        apart = [spread(comparison.ratios(name, "ours"), 3)] if others else []
+        lines.append([*row, *apart, *memory])
     return rows(columns, lines)
 
 
