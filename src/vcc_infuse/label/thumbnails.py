@@ -21,7 +21,7 @@ import numpy as np
 from ..utils.io import lock_file
 
 HEAD = struct.Struct("<16sIII")  # key, length, checksum of the content, checksum of these three
-AT_ONCE = 4096  # keys that are looked for together
+AT_ONCE = 2**16  # keys that are looked for together
 KEY = "S16"  # NumPy leaves out zeros at the end of what it hands out; writing adds them again
 
 
@@ -56,10 +56,11 @@ class KeyIndex:
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """The place of each key, of equal ones the last; −1 where it is not there."""
         found = np.full(len(wanted), -1)
-        for start in range(0, len(wanted) if len(self._keys) else 0, AT_ONCE):  # copies of a part of them are small
+        for start in range(0, len(wanted) if len(self._keys) else 0, AT_ONCE):
             part = wanted[start : start + AT_ONCE]
-            near = self._order[np.searchsorted(self._keys, part, "right", self._order) - 1]
-            found[start : start + AT_ONCE] = np.where(self._keys[near] == part, near, -1)
+            rising = np.argsort(part)  # so that one search begins where the last one ended
+            near = self._order[np.searchsorted(self._keys, part[rising], "right", self._order) - 1]
+            found[start + rising] = np.where(self._keys[near] == part[rising], near, -1)
         return found
 
 
