@@ -5,7 +5,10 @@ Variants of a part take turns, so that other load on the machine slows them alik
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -20,7 +23,7 @@ from .augment import measure_augment
 from .growth import measure_growth
 from .inference import measure_inference
 from .memory import measure_memory
-from .page import Part, write
+from .page import Part, write, write_times
 from .processes import measure_processes
 from .selection import measure_selection
 from .startup import measure_startup
@@ -28,10 +31,14 @@ from .steps import measure_steps
 from .workloads import NETWORKS
 
 PROG = "python -m benchmarks"
+LONG = {"startup": 3, "selection": 2}
+"""Turns of parts whose turns are long, at most, so that `all` ends within half an hour."""
 PARTS: dict[str, Callable[[Namespace], Part]] = {
     "startup": lambda options: measure_startup(options.rounds),
     "augment": lambda options: measure_augment(options.rounds),
-    "steps": lambda options: measure_steps(options.rounds, options.batch_size, options.size, options.network),
+    "steps": lambda options: measure_steps(
+        options.rounds, options.batch_size, options.size, options.network, only=options.variants
+    ),
     "selection": lambda options: measure_selection(options.rounds),
     "inference": lambda options: measure_inference(options.rounds),
     "memory": lambda options: measure_memory(),
@@ -87,9 +94,17 @@ def run(argv: Sequence[str]) -> int:
     options = read(argv)
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
+    command = " ".join(["OMP_NUM_THREADS=1", PROG, *map(shlex.quote, argv)])
+    asked = options.rounds
     for name in PARTS if "all" in options.parts else options.parts:
-        print(write(PARTS[name](options), folder, command), flush=True)
+        options.rounds = min(asked, LONG.get(name, asked))
+        began = time.monotonic()
+        worked = sum(os.times()[:4])
+        part = PARTS[name](options)
+        part.minutes = (time.monotonic() - began) / 60
+        part.cpu_minutes = (sum(os.times()[:4]) - worked) / 60
+        print(write(part, folder, command), flush=True)
+    write_times(folder, PARTS)
     return 0
 
 
@@ -99,10 +114,13 @@ def read(argv: Sequence[str]) -> Namespace:
     parser = Parser(PROG, f"Measure parts of the benchmark: {', '.join(PARTS)}, or all.",
                     f"Studies with options of their own (`{PROG} NAME --help`): {studies}.")  # fmt: skip
     parser.add_argument("parts", nargs="+", metavar="PART", help="what to measure")
-    parser.add_argument("--rounds", type=integer(), default=5, help="turns of each variant (5)")
+    parser.add_argument(
+        "--rounds", type=integer(), default=5, help="turns of each variant (5; startup at most 3, selection 2)"
+    )
     parser.add_argument("--batch_size", type=integer(), default=16, help="labeled images per step of `steps` (16)")
     parser.add_argument("--size", type=integer(8), default=32, help="height and width of its images (32)")
     parser.add_argument("--network", **one_of(*NETWORKS), help="only this network of `steps` (all of them)")
+    parser.add_argument("--variants", nargs="+", default=[], help="only these lines of `steps` (all of them)")
     parser.add_argument("--out", default="results/bench", help="folder of the JSON and Markdown files (results/bench)")
     options = parser.read(argv)
     names = [*PARTS, "all", *STUDIES]

@@ -1,4 +1,4 @@
-"""What a calibrator loses if it learns in fewer steps: the same labels and seeds, on arrays of features.
+"""What a calibrator loses if it learns in fewer steps or from fewer rows: the same labels and seeds, on features.
 
     OMP_NUM_THREADS=1 python -m benchmarks cheaper --features features --sets stl10-224 fashion_mnist-224 \\
         --seeds 0 1 2 --out results/bench/cheaper
@@ -46,6 +46,7 @@ VARIANTS = {
     "VCC, other draws": Variant("VCC", {}, other_draws=True),
     "VCC, every=4": Variant("VCC", {"every": 4}),
     "VCC, every=8": Variant("VCC", {"every": 8}),
+    "VCC, target_fraction=0.25": Variant("VCC", {"target_fraction": 0.25}),
 }
 
 
@@ -76,7 +77,7 @@ def page(runs: Sequence[Run], command: str) -> str:
     """Paired differences to the first variant of the family, over all cells."""
     by_key = {key_of(run): run for run in runs}
     lines = [
-        "# Calibrators that learn in fewer steps",
+        "# Calibrators that learn in fewer steps, or from fewer rows",
         "",
         f"    {command}",
         "",

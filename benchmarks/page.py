@@ -7,11 +7,12 @@ import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from vcc_infuse.runs.folder import versions
-from vcc_infuse.utils.io import write_json, write_text
+from vcc_infuse.utils.io import read_json, write_json, write_text
 
 from .turns import Comparison
 
@@ -41,6 +42,9 @@ class Part:
     notes: list[str] = field(default_factory=list)
     remark: str = REMARK
     """What the times are."""
+    minutes: float = 0.0
+    """Until it was measured, by the clock on the wall."""
+    cpu_minutes: float = 0.0
 
 
 def write(part: Part, folder: Path, command: str) -> str:
@@ -50,12 +54,47 @@ def write(part: Part, folder: Path, command: str) -> str:
         "command": command,
         "versions": versions(),
         "machine": machine(),
+        "minutes": part.minutes,
+        "cpu_minutes": part.cpu_minutes,
         "comparisons": [asdict(comparison) | {"summary": summary(comparison)} for comparison in part.comparisons],
         "tables": [asdict(table) for table in part.tables],
     }
     write_json(folder / f"{part.name}.json", figures)
     write_text(folder / f"{part.name}.md", text)
     return text
+
+
+def write_times(folder: Path, names: Iterable[str]) -> None:
+    """A page that says how long each part took, once all of them were measured there."""
+    found = {name: read_json(folder / f"{name}.json") for name in names}
+    known = {name: facts for name, facts in found.items() if facts}
+    if len(known) < len(found):
+        return
+    lines = ["# How long the parts take", "", *dict.fromkeys(f"    {facts['command']}" for facts in known.values()), ""]
+    lines += [TIMES, ""]
+    minutes = {
+        name: [facts.get(kind) or minutes_of_turns(facts, turns) for kind, turns in CLOCKS.items()]
+        for name, facts in known.items()
+    }
+    minutes["all"] = [sum(column) for column in zip(*minutes.values(), strict=True)]
+    cells = [(name, *(f"{value:.1f}" for value in both)) for name, both in minutes.items()]
+    table = rows(["part", "CPU minutes", "minutes on the wall, beside other work"], cells)
+    write_text(folder / "all.md", "\n".join([*lines, *table]) + "\n")
+
+
+TIMES = (
+    "Where there are several commands, the parts were measured one after another, and the sum is what `python -m "
+    "benchmarks all` would take; on a machine with nothing else to do, CPU time and wall clock differ little. A part "
+    "that was measured before it said how long it took counts with its turns."
+)
+CLOCKS = {"cpu_minutes": "seconds", "minutes": "wall"}
+"""How long a part took, and the same of its turns."""
+
+
+def minutes_of_turns(facts: dict[str, Any], clock: str) -> float:
+    """All turns of a part."""
+    turns = (seconds for comparison in facts["comparisons"] for seconds in comparison[clock].values())
+    return sum(map(sum, turns)) / 60
 
 
 def summary(comparison: Comparison) -> dict[str, dict[str, list[float]]]:
@@ -96,13 +135,16 @@ def markdown(part: Part, command: str) -> str:
 def compared(comparison: Comparison) -> list[str]:
     """A row per variant."""
     columns = ["", f"ms per {comparison.per}", f"time ÷ {comparison.base}", f"{comparison.base} ÷ time"]
+    others = "ours" in comparison.seconds and comparison.base != "ours"
+    columns += ["time ÷ ours"] if others else []
     columns += ["peak MB"] if comparison.memory else []
     lines = []
     for name in comparison.seconds:
         ratio = comparison.ratios(name)
         row = [name, spread(comparison.times(name), 3), spread(ratio, 3), f"{1 / ratio[1]:.2f}"]
         memory = [f"{comparison.memory[name]:.0f}"] if comparison.memory else []
-        lines.append([*row, *memory])
+        apart = [spread(comparison.ratios(name, "ours"), 3)] if others else []
+        lines.append([*row, *apart, *memory])
     return rows(columns, lines)
 
 

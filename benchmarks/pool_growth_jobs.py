@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vcc_infuse import pool_audit
-from vcc_infuse.algorithms import FixMatch, LabelSpreading
+from vcc_infuse.algorithms import Algorithm, FixMatch, LabelSpreading, SelfTraining
 from vcc_infuse.augment.views import ImageViews
 from vcc_infuse.bank.bank import Bank, BankConfig
 from vcc_infuse.calibrators.evidence.neighbors import FeatureMemory
@@ -20,11 +20,11 @@ from vcc_infuse.calibrators.history import History
 from vcc_infuse.data.ssl_data import SSLData
 from vcc_infuse.label import embedding
 from vcc_infuse.label.images import PoolSource
-from vcc_infuse.label.thumbnails import Reader, Records, scan
+from vcc_infuse.label.thumbnails import KEY, KeyIndex, Places, Reader, Records
 from vcc_infuse.models import Classifier, Identity
 from vcc_infuse.pool_audit import AuditedImages, audit_images
 from vcc_infuse.report import write_report
-from vcc_infuse.selectors import INFUSE
+from vcc_infuse.selectors import INFUSE, AlignedINFUSE, Selector
 from vcc_infuse.selectors.pool import Pool
 from vcc_infuse.training.trainer import Trainer
 from vcc_infuse.utils.io import npz_bytes
@@ -59,16 +59,21 @@ def features(rows: int, *, noise: float = 0.4, copies: bool = False) -> np.ndarr
     return x
 
 
-def few_labels(rows: int) -> np.ndarray:
-    """100 labels of ten classes, −1 elsewhere."""
-    return np.where(np.arange(rows) < LABELS, np.arange(rows) % CLASSES, -1)
+def few_labels(rows: int, classes: int = CLASSES) -> np.ndarray:
+    """Ten labels of each class, or as many as fill half of the rows, −1 elsewhere."""
+    return np.where(np.arange(rows) < min(10 * classes, rows // 2), np.arange(rows) % classes, -1)
+
+
+def some_keys(rows: int) -> np.ndarray:
+    """Sixteen bytes per row, in no order."""
+    return np.random.default_rng(0).integers(0, 2**64, (rows, 2), np.uint64).view(KEY).ravel()
 
 
 class FakePool:
     """Images that are made, not read: what the embedding queue asks of a pool."""
 
     def __init__(self, source: PoolSource) -> None:
-        self.keys = [number.to_bytes(16, "little") for number in range(int(source.path))]
+        self.keys = some_keys(int(source.path))
         self.pixels = np.zeros((2, 2, 3), np.uint8)
 
     def __len__(self) -> int:
@@ -103,7 +108,7 @@ def queue(rows: int) -> Timed:
 def read_queue(rows: int) -> Timed:
     """What the process that trains reads of it."""
     folder = tempfile.mkdtemp()
-    keys = [number.to_bytes(16, "little") for number in range(rows)]
+    keys = some_keys(rows)
     with embedding.open_features(Path(folder), FakeNetwork.key) as records:
         for key, row in zip(keys, features(rows), strict=True):
             records.add(key, row.tobytes())
@@ -133,18 +138,18 @@ def bank(rows: int) -> Timed:
     return job
 
 
-def slots(rows: int) -> SSLData:
+def slots(rows: int, classes: int = CLASSES) -> SSLData:
     """A plain, a weak and a strong view of each row."""
     x = np.repeat(features(rows)[:, None], 3, axis=1)
-    return SSLData.from_arrays(x, few_labels(rows), x[:LABELS], few_labels(rows)[:LABELS], slots=(1, 1))
+    y = few_labels(rows, classes)
+    return SSLData.from_arrays(x, y, x[:classes], y[:classes], slots=(1, 1))
 
 
-def prepared(rows: int, **options: Any) -> Trainer:
-    """FixMatch on views of made-up features, ready for its first step."""
-    trainer = Trainer(
-        Identity(), FixMatch(threshold=0.1), steps=STEPS, batch_size=BATCH // 7, device="cpu", progress=False, **options
-    )
-    trainer.prepare(slots(rows))
+def prepared(rows: int, algorithm: Algorithm | None = None, classes: int = CLASSES, **options: Any) -> Trainer:
+    """FixMatch, or another method, on views of made-up features, ready for its first step."""
+    common: dict[str, Any] = dict(steps=STEPS, batch_size=BATCH // 7, device="cpu", progress=False)
+    trainer = Trainer(Identity(), algorithm or FixMatch(threshold=0), **common, **options)
+    trainer.prepare(slots(rows, classes))
     return trainer
 
 
@@ -229,9 +234,9 @@ def spreading(rows: int) -> Timed:
     return job
 
 
-def infuse(rows: int) -> Timed:
-    """Influence of every row of a pool, and which are kept."""
-    trainer = prepared(rows, selector=INFUSE(keep=0.1))
+def selection(rows: int, selector: Selector, classes: int = CLASSES) -> Timed:
+    """What a selector says of every row of a pool, and which a tenth are kept."""
+    trainer = prepared(rows, classes=classes, selector=selector)
     state = trainer.state_
     parts: dict[str, Any] = {name: getattr(state, name) for name in ("algorithm", "calibrator", "task")}
     model = state.ema.module.eval()
@@ -240,6 +245,21 @@ def infuse(rows: int) -> Timed:
     def job() -> None:
         assert isinstance(state.selector, INFUSE)
         state.selector.choose(pool, rows // 10)
+
+    return job
+
+
+def self_training(rows: int) -> Timed:
+    """A whole fit of the default method, which looks at some of the rows."""
+    algorithm = SelfTraining()
+    x = features(rows)
+    y = np.where(few_labels(rows) < 0, -1, x[:, :CLASSES].argmax(1))  # which can be learned from the features
+    data = SSLData.from_arrays(np.repeat(x[:, None], 3, axis=1), y, slots=(1, 1))
+
+    def job() -> Note:
+        Trainer(Identity(), algorithm, device="cpu", progress=False, cross_fit=False).fit(data)
+        seen = len(algorithm.pool_rows(np.arange(rows - LABELS), CLASSES))
+        return f"learns from {seen:,} rows of the pool"
 
     return job
 
@@ -315,16 +335,18 @@ def report(rows: int) -> Timed:
 
 def thumbnails(rows: int) -> Timed:
     """Written, found again after a start, and read."""
+    keys = some_keys(rows)
 
     def job() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "thumbnails.bin"
             with Records(path) as records:
-                for number in range(rows):
-                    records.add(number.to_bytes(16, "little"), b"thumbnail")
-            reader = Reader(path)
-            with path.open("rb") as file:
-                reader.tell((int.from_bytes(key, "little"), place) for key, place, _ in scan(file.fileno()))
+                for key in keys:
+                    records.add(key, b"thumbnail")
+            reader = Reader(path, rows)
+            with Records(path) as records:
+                places = KeyIndex(records.keys).find(keys)
+                reader.tell(Places(np.arange(rows), records.offsets[places], records.lengths[places]))
             for number in range(0, rows, 1000):
                 assert reader.get(number) == b"thumbnail"
             reader.close()
@@ -341,7 +363,10 @@ JOBS: dict[str, Callable[[int], Timed]] = {
     "Evidence: neighbors": neighbors,
     "Evidence: look-up": look_up,
     "LabelSpreading": spreading,
-    "INFUSE": infuse,
+    "SelfTraining": self_training,
+    "INFUSE": lambda rows: selection(rows, INFUSE(keep=0.1)),
+    "AlignedINFUSE": lambda rows: selection(rows, AlignedINFUSE(keep=0.1)),
+    "AlignedINFUSE, 1,000 classes": lambda rows: selection(rows, AlignedINFUSE(keep=0.1), 1000),
     "find_unknown": unknown,
     "find_duplicates": duplicates,
     "suggest_labels": suggest,

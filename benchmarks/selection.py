@@ -56,6 +56,9 @@ def variants(case: Case, steps: int) -> dict[str, Maker]:
         "FlexMatch": whole_run(case, data, steps),
         "INFUSE-FlexMatch": whole_run(case, data, steps, None, INFUSE(keep=KEEP)),
         "VCC-INFUSE-FlexMatch": whole_run(case, data, steps, VCC(), INFUSE(keep=KEEP)),
+        "VCC-INFUSE-FlexMatch, target_fraction=0.25": whole_run(
+            case, data, steps, VCC(target_fraction=0.25), INFUSE(keep=KEEP)
+        ),
         "VCC-INFUSE-FlexMatch, lazy": whole_run(case, data, steps, VCC(), INFUSE(keep=KEEP), lazy=True),
     }
     reference = {"reference": reference_run(case, data, steps)} if data.dataset.shape[2:] == (3,) else {}

@@ -50,6 +50,7 @@ def measure_startup(rounds: int) -> Part:
             "train, 1 step, first start": training(Path(folder), photos, fresh=True),
             "train, 1 step, images in the cache": training(Path(folder), photos, fresh=False),
             "import torch._dynamo, as torch's first optimizer does": interpreter("-c", "import torch._dynamo"),
+            "import torchvision, as timm does": interpreter("-c", "import torchvision"),
             "import timm": interpreter("-c", "import timm"),
             "import torch, sklearn.linear_model": interpreter("-c", "import torch, sklearn.linear_model"),
             "the libraries of a run on a bank": interpreter("-c", LIBRARIES),

@@ -50,6 +50,7 @@ class Case(NamedTuple):
     model: Callable[[], nn.Module]
     batch_size: int
     images: bool = True
+    precision: str = "auto"
 
     @property
     def steps_per_turn(self) -> int:
@@ -93,6 +94,7 @@ def our_step(
         if malloc:
             keep_freed_memory()
         common: dict[str, Any] = dict(steps=STEPS, batch_size=case.batch_size, device="cpu", progress=False)
+        common |= {"precision": case.precision}
         common |= {} if case.images else {"optimizer": "adamw", "lr": 0.01}  # as of the preset `frozen`
         trainer = Trainer(case.model(), Covered(share), calibrator, **{**common, **options})
         trainer.prepare(data)

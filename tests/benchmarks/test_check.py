@@ -42,30 +42,49 @@ SLOW = (3.4, 3.5, 3.3, 3.2, 3.6)
     ("measurements", "status"),
     [
         ([(2.0, 2.1, 1.9, 2.0, 2.2)], 0),
-        ([SLOW, SLOW], 1),
+        ([SLOW, SLOW, SLOW], 1),
+        ([SLOW, SLOW, (2.0, 2.1, 1.9, 2.0, 2.2)], 0),
         ([SLOW, (2.0, 2.1, 1.9, 2.0, 2.2)], 0),  # not again: the machine was busy
         ([(2.0, 2.1, 9.0, 9.0, 9.0)], 0),  # two rounds are as fast as before
         ([(2.9, 2.9, 2.9, 2.9, 2.9)], 0),
     ],
 )
-def test_only_what_is_slower_twice_in_most_rounds_fails(measurements, status, committed, measuring, capsys):
+def test_only_what_is_slower_three_times_in_most_rounds_fails(measurements, status, committed, measuring, capsys):
     left = measuring(*measurements)
     assert check.main(["--committed", str(committed)]) == status
     assert not left
     assert ("slower" in capsys.readouterr().out) == bool(status)
 
 
-def test_another_kind_of_processor_is_not_compared_until_it_is_recorded(committed, measuring, monkeypatch, capsys):
-    monkeypatch.setattr(check, "machine", lambda: {"processor": "another"})
+def test_another_kind_of_processor_is_compared_with_the_slowest_until_it_is_recorded(
+    committed, measuring, monkeypatch, capsys
+):
+    known = {processor(): check.read(committed)[processor()], "older": {"head: VCC": [2.2, 2.3, 2.6]}}
+    committed.write_text(json.dumps(known))
+    monkeypatch.setattr(check, "machine", lambda: {"processor": "another", "vector_instructions": "AVX2"})
+    measuring(SLOW)  # less than 1.5 times 2.6
     assert check.main(["--committed", str(committed)]) == 0
-    assert "nothing is compared" in capsys.readouterr().out
-    measuring(SLOW)
+    said = capsys.readouterr().out
+    assert "compared 2 ratios with the slowest of 2 other kinds: none are recorded of another" in said
+    assert said.rstrip().endswith("passed, none is more than 1.5 times as slow")
+    measuring(*[[4.1] * 5] * 3)
+    assert check.main(["--committed", str(committed)]) == 1
+    assert capsys.readouterr().out.rstrip().endswith("FAILED, 1 are more than 1.5 times as slow")
+    measuring(SLOW, SLOW)
     check.main(["--record", "--committed", str(committed)])
+    check.main(["--record", "--precision", "fp32", "--committed", str(committed)])
     kinds = json.loads(committed.read_text())
     assert {name: round(ratios["head: VCC"][1], 1) for name, ratios in kinds.items()} == {
         processor(): 2.0,
+        "older": 2.3,
         "another": 3.4,
+        "another, AVX2, fp32": 3.4,
     }
+
+
+def test_the_step_of_others_may_be_as_slow_as_it_likes():
+    step = Comparison("head", "ours", {"ours": [1.0] * 5, "plain loop": [9.0] * 5})
+    assert check.ratios(Part("steps", "Steps", [step])).keys() == {"head: ours"}
 
 
 def test_missing_or_foreign_results_cost_one_line(committed, measuring):

@@ -9,9 +9,11 @@ from benchmarks import __main__ as command
 from benchmarks import processes, selection, steps, workloads
 from benchmarks.__main__ import main
 from benchmarks.growth import pool_bytes, state_bytes
+from benchmarks.page import Part
 from vcc_infuse import VCC, RobustVCC
 from vcc_infuse.calibrators.history import History
 from vcc_infuse.cli.parser import read_train, read_words
+from vcc_infuse.errors import UserError
 
 
 @pytest.mark.parametrize("calibrator", [VCC(), RobustVCC()], ids=["VCC", "RobustVCC"])
@@ -41,12 +43,21 @@ def test_the_command_writes_tables(tmp_path, capsys, monkeypatch):
 def test_one_network_of_the_steps(monkeypatch):
     seen = []
     monkeypatch.setattr(steps, "take_turns", lambda title, *_, count: seen.append((title, count)))
-    monkeypatch.setattr(steps, "variants", lambda case, data: {})
+    monkeypatch.setattr(steps, "variants", lambda case, data: {"ours": None})
     steps.measure_steps(1, 2, 8, "SmallConv")
     assert seen == [("SmallConv, 2/14 images of 8 px", 1)]
     steps.measure_steps(1, 2, 8)
     assert [title.split()[0].strip(",") for title, _ in seen[1:]] == list(workloads.NETWORKS)
     assert [count for _, count in seen[1:]] == [1, 1, 20, 20]
+
+
+def test_some_variants_of_the_steps(monkeypatch):
+    seen = []
+    monkeypatch.setattr(steps, "take_turns", lambda title, makers, *_, count: seen.append(list(makers)))
+    steps.measure_steps(1, 2, 8, "SmallConv", only=["VCC", "ours"])
+    assert seen == [["ours", "VCC"]]
+    with pytest.raises(UserError, match="--variants Ours is none of SmallConv.*choose among reference, plain loop"):
+        steps.measure_steps(1, 2, 8, "SmallConv", only=["Ours"])
 
 
 def test_enlarged_digits_are_the_digits():
@@ -95,14 +106,48 @@ def test_mistakes_cost_one_line(words, capsys):
     assert line.count("\n") == 1
 
 
-def test_all_means_every_part(monkeypatch, tmp_path, capsys):
-    called = []
-    monkeypatch.setattr(
-        command, "PARTS", {name: lambda options, name=name: called.append(name) for name in command.PARTS}
-    )
-    monkeypatch.setattr(command, "write", lambda part, folder, command: "")
+@pytest.fixture
+def asked(monkeypatch):
+    """The rounds that each part is asked for; nothing is measured."""
+    found = {}
+
+    def fake(name):
+        def measure(options):
+            found[name] = options.rounds
+            return Part(name, name)
+
+        return measure
+
+    monkeypatch.setattr(command, "PARTS", {name: fake(name) for name in command.PARTS})
+    return found
+
+
+def test_all_means_every_part_and_long_turns_are_few(asked, tmp_path):
     assert main(["all", "--out", str(tmp_path)]) == 0
-    assert called == list(command.PARTS)
+    assert list(asked) == list(command.PARTS)
+    assert {name: rounds for name, rounds in asked.items() if rounds != 5} == {"startup": 3, "selection": 2}
+    assert main(["selection", "--rounds", "1", "--out", str(tmp_path)]) == 0
+    assert asked["selection"] == 1
+
+
+def test_a_page_says_how_long_the_parts_took_once_all_are_measured(asked, tmp_path):
+    first, *others = command.PARTS
+    assert main([*others, "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "all.md").exists()
+    assert main([first, "--rounds", "1", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "all.md").read_text()
+    assert f"    OMP_NUM_THREADS=1 python -m benchmarks {first} --rounds 1" in page
+    assert f"| {first} | 0.0 | 0.0 |" in page
+    assert "| all | 0.0 | 0.0 |" in page
+    earlier = {
+        "command": "earlier",
+        "comparisons": [{"seconds": {"one": [30.0, 30.0]}, "wall": {"one": [60.0, 30.0], "other": [6.0]}}],
+    }
+    (tmp_path / f"{first}.json").write_text(json.dumps(earlier))
+    assert main([*others, "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "all.md").read_text()
+    assert f"| {first} | 1.0 | 1.6 |" in page
+    assert "| all | 1.0 | 1.6 |" in page
 
 
 @pytest.mark.parametrize("name", command.STUDIES)

@@ -7,6 +7,7 @@ from tests.helpers.tiny import make_step
 from torch import nn
 
 from benchmarks import pil
+from benchmarks.plain_loop import plain_step, views
 from benchmarks.reference import Reference, out_of_place, plain, reference_step
 from benchmarks.workloads import Case, our_step, random_images, random_vectors
 from vcc_infuse import FlexMatch, SmallConv, Trainer, WideResNet
@@ -81,3 +82,25 @@ def test_our_step_covers_the_share(share):
     (trainer,) = (cell.cell_contents for cell in work.__closure__ if isinstance(cell.cell_contents, Trainer))
     work(0)
     assert trainer.state_.stats.read()["pseudo_label_coverage"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("vcc", [False, True])
+def test_the_plain_loop_is_the_step_of_the_example(vcc):
+    data = random_images(8, 10, 200)
+    work = plain_step(Case("tiny", lambda: data, lambda: SmallConv(2), 2), data, vcc=vcc)()
+    run, seen = work.args[0], []
+    run.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    before = [parameter.clone() for parameter in (*run.model.parameters(), *run.vae.parameters())]
+    work(0)
+    assert [(len(images), images.dtype) for images in seen] == [(14, torch.float32), (2 + 14, torch.float32)]
+    after = [*run.model.parameters(), *run.vae.parameters()]
+    changed = [not torch.equal(*pair) for pair in zip(before, after, strict=True)]
+    assert any(changed[: len(list(run.model.parameters()))])
+    assert any(changed[len(list(run.model.parameters())) :]) == vcc
+    assert not torch.equal(seen[0], seen[1][2:])
+
+
+def test_views_of_torchvision_differ_from_image_to_image():
+    image = torch.arange(16 * 16 * 3, dtype=torch.uint8).view(3, 16, 16)
+    for view in views(16):
+        assert len({view(image).numpy().tobytes() for _ in range(8)}) > 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vcc_infuse import LinearProbe, SelfTraining
-from vcc_infuse.label.embedding import FEATURES, open_features
+from vcc_infuse.label.embedding import FEATURES, FeatureRows, open_features
 from vcc_infuse.label.jobs import Job
 from vcc_infuse.label.thumbnails import Records
 from vcc_infuse.label.worker import REGROUPED, Learner, Overtaken, answer_jobs
@@ -301,8 +301,9 @@ def test_features_of_another_network_are_not_mixed(tmp_path):
     write(tmp_path, range(6))
     open_features(tmp_path, b"n" * 16).close()
     assert len(Learner(tmp_path, KEYS).rows.images) == 0
-    with open_features(tmp_path, b"m" * 16) as records:
-        assert list(records.places) == [b"m" * 16]
+    open_features(tmp_path, b"m" * 16).close()
+    with Records(tmp_path / FEATURES) as records:
+        assert records.keys.tolist() == [b"m" * 16]
     assert (tmp_path / FEATURES).stat().st_size < 40
 
 
@@ -319,3 +320,14 @@ def test_copies_among_many_images_need_faiss(tmp_path, monkeypatch, installed, m
     learner = Learner(tmp_path, keys)
     learner.refresh()
     assert learner.copies() == ([[3, 7]] if found else None)
+
+
+def test_features_of_files_that_are_gone_are_left_out(tmp_path):
+    write(tmp_path, range(6))
+    stored = FeatureRows(tmp_path / FEATURES, [KEYS[4], b"x" * 16, KEYS[1]])
+    assert stored.refresh()
+    assert stored.images.tolist() == [2, 0]
+    whole = FeatureRows(tmp_path / FEATURES, KEYS)
+    whole.refresh()
+    assert (stored.features == whole.features[[1, 4]]).all()
+    assert not FeatureRows(tmp_path / FEATURES, [b"x" * 16]).refresh()

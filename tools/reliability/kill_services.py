@@ -402,11 +402,11 @@ def run(plan: list[str], seed: int, seconds: float, out: Path, words: str) -> di
             case = label_case if plan[number].startswith("label") else shard_case
             cases.append(case(rng, Path(home), plan[number].endswith("!")))
             print(len(cases), cases[-1], flush=True)
-        write(cases, out, words)
-    return write(cases, out, words)
+        write(cases, out, words, len(plan))
+    return write(cases, out, words, len(plan))
 
 
-def write(cases: list[dict[str, Any]], out: Path, words: str) -> dict[str, Any]:
+def write(cases: list[dict[str, Any]], out: Path, words: str, planned: int) -> dict[str, Any]:
     table: dict[str, dict[str, int]] = {}
     for one in cases:
         row = table.setdefault(one["kind"], {"cases": 0, "kills": 0, "answers": 0, "faults": 0})
@@ -416,6 +416,7 @@ def write(cases: list[dict[str, Any]], out: Path, words: str) -> dict[str, Any]:
         row["faults"] += len(one["faults"])
     found = {
         "command": f"python tools/reliability/kill_services.py {words}",
+        "planned": planned,
         **{name: sum(row[name] for row in table.values()) for name in ("cases", "kills", "answers", "faults")},
         "table": table,
         "cases": cases,

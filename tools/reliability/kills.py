@@ -1,11 +1,14 @@
 """Kill training at random moments, resume it, and compare the model with that of a run that was left alone.
 
     python tools/reliability/kills.py --count 200 --seed 0
+    python tools/reliability/kills.py --algorithm SelfTraining --count 50 --out results/reliability/kills_default.json
 
 Each case takes a combination of method, calibrator and selector on one to three processes, trains it to the end, then
 again with SIGKILL after a random part of that time, up to eight times, and resumes it. The weights must have the same
 SHA-256. Processes are forks of this one, which has imported everything: a kill can hit the first step, too. One case in
 three trains a head on frozen features, in a cache of its own for each run, so that a kill can hit the embedding.
+A method without steps, such as the default, is named by `--algorithm`, always trains on frozen features, and is
+cross-validated.
 The same command continues where it was stopped.
 """
 
@@ -42,8 +45,10 @@ WORLDS = (1, 2, 3)
 PATIENCE = 60.0
 
 
-def words(rng: random.Random) -> list[str]:
-    """A combination."""
+def words(rng: random.Random, algorithm: str = "") -> list[str]:
+    """A combination, or the method that is named alone."""
+    if algorithm:
+        return ["--algorithm", algorithm, "--cross_fit", "true"]
     method, plugin = rng.choice([*CONFIDENT, *OTHERS]), rng.choice(WRAPPERS)
     wrapped = method in CONFIDENT[:4] and rng.random() < 0.5
     found = ["--algorithm", plugin, "--algorithm.base", method] if wrapped else ["--algorithm", method]
@@ -127,10 +132,12 @@ def digest(run: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no model"
 
 
-def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = WORLDS) -> dict[str, object]:
+def case(
+    rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = WORLDS, algorithm: str = ""
+) -> dict[str, object]:
     """One combination: what came of it."""
-    chosen, world = words(rng), rng.choice(worlds)
-    frozen = rng.random() < 1 / 3
+    chosen, world = words(rng, algorithm), rng.choice(worlds)
+    frozen = rng.random() < 1 / 3 or bool(algorithm)
     whole, cut, log = home / "whole", home / "cut", home / "log"
 
     def train(out: Path) -> list[str]:
@@ -162,20 +169,23 @@ def case(rng: random.Random, home: Path, kills: int, worlds: Sequence[int] = WOR
     return {**found, "kills": killed, "result": result, "traceback": traceback, "others_end_s": longest, "said": said}
 
 
-def run(count: int, seed: int, seconds: float, out: Path, worlds: Sequence[int] = WORLDS) -> dict[str, object]:
+def run(
+    count: int, seed: int, seconds: float, out: Path, worlds: Sequence[int] = WORLDS, algorithm: str = ""
+) -> dict[str, object]:
     """Cases until so many processes were killed, or the time is over; those of an earlier call are kept."""
     cases = json.loads(out.read_text())["cases"] if out.is_file() else []
+    asked = f"--count {count} --seed {seed}" + (f" --algorithm {algorithm} --out {out}" if algorithm else "")
     began = time.monotonic()
     while sum(one["kills"] for one in cases) < count and time.monotonic() - began < seconds:
         rng = random.Random(f"{seed} {len(cases)}")
         with tempfile.TemporaryDirectory() as home:
-            cases.append(case(rng, Path(home), rng.randint(3, 8), worlds))
+            cases.append(case(rng, Path(home), rng.randint(3, 8), worlds, algorithm))
             print(len(cases), cases[-1]["result"], cases[-1]["kills"], cases[-1]["words"], flush=True)
-        write(cases, count, seed, out)
-    return write(cases, count, seed, out)
+        write(cases, asked, out)
+    return write(cases, asked, out)
 
 
-def write(cases: list[dict[str, object]], count: int, seed: int, out: Path) -> dict[str, object]:
+def write(cases: list[dict[str, object]], asked: str, out: Path) -> dict[str, object]:
     """The figures so far."""
     table: dict[str, dict[str, int]] = {}
     for one in cases:
@@ -188,7 +198,7 @@ def write(cases: list[dict[str, object]], count: int, seed: int, out: Path) -> d
             row["runs"] += 1
             row["identical"] += one["result"] == "identical"
     found: dict[str, object] = {
-        "command": f"python tools/reliability/kills.py --count {count} --seed {seed}",
+        "command": f"python tools/reliability/kills.py {asked}",
         "kills": sum(int(str(one["kills"])) for one in cases),
         "runs": len(cases),
         "identical": sum(one["result"] == "identical" for one in cases),
@@ -218,11 +228,12 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200, help="processes to kill (200)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, nargs="+", default=list(WORLDS), help="numbers to draw from (1 2 3)")
+    parser.add_argument("--algorithm", default="", help="this method alone, on frozen features (drawn combinations)")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time")
     parser.add_argument("--out", type=Path, default=Path("results/reliability/kills.json"))
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     warm_up()
-    result = run(options.count, options.seed, options.seconds, options.out, options.processes)
+    result = run(options.count, options.seed, options.seconds, options.out, options.processes, options.algorithm)
     print({name: value for name, value in result.items() if name not in ("table", "faults", "cases")})
     sys.exit(0 if not result["faults"] else 1)

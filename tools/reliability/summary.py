@@ -34,10 +34,23 @@ def kills(found: Found) -> tuple[str, int, int, str]:
     return "`kill -9` of training at random moments, one to three processes", found["kills"], 100, done
 
 
+def kills_default(found: Found) -> tuple[str, int, int, str]:
+    """The default method, killed."""
+    what, count, _, done = kills(found)
+    return (
+        what.replace("training", "runs of the default method, embedding and cross-validation included,"),
+        count,
+        40,
+        done,
+    )
+
+
 def kill_services(found: Found) -> tuple[str, int, int, str]:
     """The labeling server and workers of shards, killed."""
     rows = (f"{name} {row['kills']} ({row['faults']} faults)" for name, row in found["table"].items())
-    done = f"{found['answers']:,} answers given; kills: {', '.join(rows)}"
+    planned = found.get("planned", 0)
+    left = f"; {len(found['cases'])} of {planned} cases were done" if len(found["cases"]) < planned else ""
+    done = f"{found['answers']:,} answers given; kills: {', '.join(rows)}{left}"
     return "`kill -9` of the labeling server, its processes, and workers of `embed --shards`", found["kills"], 90, done
 
 
@@ -55,6 +68,10 @@ def damage(found: Found) -> tuple[str, int, int, str]:
     text = "{detected} detected, {harmless} harmless, {SILENT} silent, {traceback} tracebacks, {hang} hangs"
     if found.get("mended"):
         text += "; {mended} of them were silent or tracebacks at first and were tried again after they were mended"
+    alone = found["exported_without_checksum"]
+    text += f"; of {sum(alone.values())} damages to an exported model whose checksum file was taken away, "
+    text += f"{alone.get('refused', 0)} were refused, {alone.get('same', 0)} changed no answer, "
+    text += f"{alone.get('OTHER', 0)} gave other answers without a word"
     return "bits flipped and files cut, in every kind of file", found["damages"], 1000, text.format(**found)
 
 
@@ -89,8 +106,8 @@ def soak(found: Found) -> tuple[str, int, int, str]:
 
 
 PARTS: dict[str, Callable[[Found], tuple[str, int, int, str]]] = {
-    "kills": kills, "damage": damage, "arguments": arguments, "hostile": hostile, "broken_images": broken_images,
-    "soak": soak, "kill_services": kill_services, "soak_label": soak_label,
+    "kills": kills, "kills_default": kills_default, "damage": damage, "arguments": arguments, "hostile": hostile,
+    "broken_images": broken_images, "soak": soak, "kill_services": kill_services, "soak_label": soak_label,
 }  # fmt: skip
 
 

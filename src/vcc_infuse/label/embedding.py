@@ -7,8 +7,7 @@ random sample of the images, however they are sorted into folders.
 from __future__ import annotations
 
 import hashlib
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 
 from ..bank.onnx_engine import Engine
 from .images import ImagePool, PoolSource, Unreadable
-from .thumbnails import HEAD, Place, Records, scan
+from .thumbnails import HEAD, KEY, KeyIndex, Places, Records, scan
 
 if TYPE_CHECKING:
     from ..augment.views import ImageViews
@@ -92,30 +91,44 @@ class Progress(NamedTuple):
     `fault` says why nothing more will come.
     """
 
-    places: list[tuple[int, Place]]
-    unreadable: list[int]
+    places: Places
+    unreadable: Sequence[int] | np.ndarray
     done: int
     fault: str = ""
+
+    @classmethod
+    def broken(cls, fault: str) -> Progress:
+        """Nothing more will come."""
+        return cls(Places.of([], []), [], -1, fault)
 
 
 def embed_pool(source: PoolSource, network: Any, out: Path, seed: int, send: Callable[[Progress], None]) -> None:
     """Embed what is not embedded yet; `network` has the `key` and `load` of `Network`."""
     pool = ImagePool(source)
     with Records(out / THUMBNAILS) as thumbnails, open_features(out, network.key) as rows:
-        known = [number for number, key in enumerate(pool.keys) if key in rows.places and key in thumbnails.places]
-        places = [(number, thumbnails.places[pool.keys[number]]) for number in known]
-        bad = [number for number in known if not rows.places[pool.keys[number]].length]
-        send(Progress(places, bad, len(known)))
-        done = set(known)
-        waiting = [int(n) for n in np.random.default_rng(seed).permutation(len(pool)) if int(n) not in done]
-        if not waiting:
+        known, bad = _stored(pool.keys, thumbnails, rows)
+        send(Progress(known, bad, len(known.images)))
+        done = np.zeros(len(pool), bool)
+        done[known.images] = True
+        waiting = np.random.default_rng(seed).permutation(len(pool))
+        waiting = waiting[~done[waiting]]
+        if not len(waiting):
             return
         side, embed = network.load(len(waiting))
-        count = len(known)
+        count = len(known.images)
         for start in range(0, len(waiting), CHUNK):
-            progress = _embed_chunk(pool, waiting[start : start + CHUNK], side, embed, thumbnails, rows)
-            count += len(progress.places)
+            progress = _embed_chunk(pool, waiting[start : start + CHUNK].tolist(), side, embed, thumbnails, rows)
+            count += len(progress.places.images)
             send(progress._replace(done=count))
+
+
+def _stored(keys: np.ndarray, thumbnails: Records, rows: Records) -> tuple[Places, np.ndarray]:
+    """The images that have thumbnail and features, and those of them that could not be read."""
+    shown = KeyIndex(thumbnails.keys).find(keys)
+    embedded = KeyIndex(rows.keys).find(keys)
+    known = np.flatnonzero((shown >= 0) & (embedded >= 0))
+    places = Places(known, thumbnails.offsets[shown[known]], thumbnails.lengths[shown[known]])
+    return places, known[rows.lengths[embedded[known]] == 0]
 
 
 def _embed_chunk(
@@ -134,12 +147,12 @@ def _embed_chunk(
         else:
             good.append(number)
             pixels.append(seen)
-        places.append((number, thumbnails.add(pool.keys[number], thumbnail)))
+        places.append(thumbnails.add(pool.keys[number], thumbnail))
     for number, row in zip(good, embed(np.stack(pixels)) if good else [], strict=True):
         rows.add(pool.keys[number], np.asarray(row, np.float16).tobytes())
     for number in bad:
         rows.add(pool.keys[number], b"")
-    return Progress(places, bad, 0)
+    return Progress(Places.of(numbers, places), bad, 0)
 
 
 def open_features(out: Path, key: bytes) -> Records:
@@ -150,7 +163,7 @@ def open_features(out: Path, key: bytes) -> Records:
             if file.read(HEAD.size)[:16] != key:
                 path.unlink()
     records = Records(path)
-    if key not in records.places:
+    if key not in records.keys:
         records.add(key, b"")
     return records
 
@@ -163,9 +176,9 @@ class FeatureRows:
         features: float16 of shape (rows, width).
     """
 
-    def __init__(self, path: Path, keys: list[bytes]) -> None:
+    def __init__(self, path: Path, keys: np.ndarray | Sequence[bytes]) -> None:
         self._path = path
-        self._number = {key: number for number, key in enumerate(keys)}
+        self._index = KeyIndex(np.asarray(keys, KEY))
         self._read = 0
         self.images = np.zeros(0, np.int64)
         self.features = np.zeros((0, 0), np.float16)
@@ -174,17 +187,20 @@ class FeatureRows:
         """Read what is new; whether there was anything."""
         if not self._path.is_file():
             return False
-        images = array("q")
+        keys = bytearray()
         content = bytearray()  # not a list of rows, which takes six times the memory
         with open(self._path, "rb") as file:
             for key, place, row in scan(file.fileno(), self._read):
                 self._read = sum(place)
-                if key in self._number and row:
-                    images.append(self._number[key])
+                if row:
+                    keys += key
                     content += row
-        if not images:
+        numbers = self._index.find(np.frombuffer(keys, KEY))
+        known = numbers >= 0
+        if not known.any():
             return False
-        rows = np.frombuffer(content, np.float16).reshape(len(images), -1)
+        rows = np.frombuffer(content, np.float16).reshape(len(numbers), -1)
+        rows = rows if known.all() else rows[known]
         self.features = np.concatenate([self.features, rows]) if len(self.features) else rows
-        self.images = np.concatenate([self.images, np.frombuffer(images, np.int64)])
+        self.images = np.concatenate([self.images, numbers[known]])
         return True

@@ -16,6 +16,7 @@ from ..data.images.decode import BROKEN, Header, fit
 from ..data.images.high_bit_depth import Deep, open_image
 from ..data.images.store import FolderStore, Limits, Store, is_image, open_store
 from ..errors import UserError
+from .thumbnails import KEY
 
 THUMBNAIL = 192  # pixels of the longer side
 LARGE = 1280
@@ -63,10 +64,11 @@ class ImagePool:
         return {name: number for number, name in enumerate(self.names)}
 
     @cached_property
-    def keys(self) -> list[bytes]:
+    def keys(self) -> np.ndarray:
         """What thumbnails and features are stored under: it changes with the name and the content of a file."""
         texts = (f"{name}\0{self.store.stamps[name]}".encode("utf-8", "surrogateescape") for name in self.names)
-        return [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
+        digests = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in texts)
+        return np.frombuffer(digests, KEY)
 
     def open(self, image: int) -> Image.Image | Deep:
         """The opened image; Unreadable if it is damaged, too large, or a link that leads out of the folder."""

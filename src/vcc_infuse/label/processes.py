@@ -75,7 +75,7 @@ class Processes:
             child.join(PATIENCE)
             if child.exitcode and not self._closed:  # killed, perhaps for want of memory
                 fault = f"{lost}: its process was ended; start the command again, nothing is lost"
-                self._tell(Progress([], [], -1, fault))
+                self._tell(Progress.broken(fault))
 
         threading.Thread(target=listen, daemon=True).start()
 
@@ -123,7 +123,7 @@ def _embed(connection: Connection, source: PoolSource, network: Any, out: Path, 
         try:
             embed_pool(source, network, out, seed, connection.send)
         except (UserError, OSError) as fault:
-            connection.send(Progress([], [], -1, f"embedding has stopped: {fault}"))
+            connection.send(Progress.broken(f"embedding has stopped: {fault}"))
 
 
 def _train(connection: Connection, source: PoolSource, out: Path, seed: int) -> None:

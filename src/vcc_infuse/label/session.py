@@ -62,7 +62,7 @@ class Session:
         self.changed = 0  # grows with everything that a page should hear of
         self.embedded = 0
         self.unreadable = np.zeros(len(pool), bool)
-        self.thumbnails = Reader(out / THUMBNAILS)
+        self.thumbnails = Reader(out / THUMBNAILS, len(pool))
         self.answer = Answer(-1, "none")
         self.copies = np.full(len(pool), -1)  # the group of each image; −1 if it has no copy
         self.reserve = audit_reserve(len(pool), seed)

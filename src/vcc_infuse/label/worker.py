@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Overtaken(Exception):  # noqa: N818 - a newer job, not a fault
 class Learner:
     """Answers jobs about the images whose features are in a file."""
 
-    def __init__(self, out: Path, keys: list[bytes], seed: int = 0) -> None:
+    def __init__(self, out: Path, keys: np.ndarray | Sequence[bytes], seed: int = 0) -> None:
         self.rows = FeatureRows(out / FEATURES, keys)
         self.size = len(keys)
         self.seed = seed
