@@ -124,5 +124,5 @@ def test_error_against_minutes(tmp_path, monkeypatch):
     written = (tmp_path / "m.md").read_text()
     assert "| defaults | " in written
     assert f"chose on the labels: {runs[-1]['network']} (2)." in written
-    monkeypatch.setattr(minutes, "WAYS", {name: None for name in minutes.WAYS})  # which nothing could call
+    monkeypatch.setattr(minutes, "WAYS", dict.fromkeys(minutes.WAYS))  # which nothing could call
     assert main(words) == 0
