@@ -339,7 +339,9 @@ def page(runs: Sequence[Run], seeds: int) -> str:
         *reported_table(measured(runs), reported),
         "## What `auto` compares",
         "",
-        "Error on labels kept aside, from which `auto` recommends, beside the errors on test images of default runs.",
+        "Error on labels kept aside, from which `auto` recommends what errs less, beside the errors on test images of "
+        "default runs. Before seed 0 of this table was known the rule asked for a difference of ten points: it was "
+        "changed after seeing these sets, so the table is no test of it.",
         "",
         *auto_table(runs),
     ]

@@ -32,8 +32,8 @@ from .utils.suggest import did_you_mean
 
 PARTS: dict[str, type] = {"model": Backbone, "algorithm": Algorithm, "calibrator": Calibrator, "selector": Selector}
 DEFAULTS = {"algorithm": "FixMatch", "calibrator": "Softmax"}
-# What a user gets who names neither method nor calibrator: the lowest mean rank of results/methods/choose, and the
-# cheapest. It has no steps, so who asks for some (or for a selector, or for more layers) gets the best with steps.
+# What a user gets who names neither method nor calibrator: the lowest mean rank of results/methods/choose, and little
+# to train. It has no steps, so who asks for some (or for a selector, or for more layers) gets the best with steps.
 BEST_ON_BANKS: dict[str, Any] = {"algorithm": "SelfTraining", "calibrator": "Softmax"}
 BEST_IN_STEPS: dict[str, Any] = {
     "algorithm": {"class_path": "Balance", "init_args": {"base": {"class_path": "FreeMatch"}}},

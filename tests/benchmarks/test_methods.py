@@ -10,6 +10,7 @@ from PIL import Image
 from benchmarks import engines, features, methods, minutes
 from benchmarks.__main__ import main
 from vcc_infuse import Balance, Evidence, FlexMatch
+from vcc_infuse.training import auto
 
 
 @pytest.fixture
@@ -106,6 +107,7 @@ def test_error_against_minutes(tmp_path, monkeypatch):
     timm = minutes.Timm
     monkeypatch.setattr(minutes, "Timm", lambda name, input_size: timm("test_resnet", "none", input_size or 32))
     monkeypatch.setattr(minutes.vcc_infuse, "train", partial(minutes.vcc_infuse.train, steps=3, batch_size=4))
+    monkeypatch.setattr(auto, "TINY", 99)  # the defaults train a small network here, and compare no large ones
     folder = tmp_path / "photos"
     for number, part in enumerate(("train", "test")):
         for color in ("red", "blue"):
@@ -115,8 +117,12 @@ def test_error_against_minutes(tmp_path, monkeypatch):
                 Image.new("RGB", (24, 24), shade).save(folder / part / color / f"{i}.png")
     words = ["minutes", "--data", str(folder), "--labels", "4", "--seeds", "2", "--out", str(tmp_path / "m")]
     assert main(words) == 0
-    rows = json.loads((tmp_path / "m.json").read_text())["rows"]
-    assert [len(row["errors"]) for row in rows] == [2] * 4
-    assert all(row["minutes"] > 0 for row in rows)
+    runs = json.loads((tmp_path / "m.json").read_text())["runs"]
+    assert [(run["way"], run["seed"]) for run in runs] == [(name, seed) for seed in (0, 1) for name in minutes.WAYS]
+    assert all(run["minutes"] > 0 for run in runs)
     assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
-    assert "| defaults, native size | " in (tmp_path / "m.md").read_text()
+    written = (tmp_path / "m.md").read_text()
+    assert "| defaults | " in written
+    assert f"chose on the labels: {runs[-1]['network']} (2)." in written
+    monkeypatch.setattr(minutes, "WAYS", dict.fromkeys(minutes.WAYS))  # which nothing could call
+    assert main(words) == 0
