@@ -1,5 +1,7 @@
 """Near copies among the labels of a bank: grouped, kept on one side, and what a naive split would have claimed."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +78,23 @@ def test_labels_of_a_group_share_a_fold_of_evidence(short):
     assert (fold >= 0).all()
     assert all(len(fold[labels == group].unique()) == 1 for group in labels.unique())
     assert len(fold.unique()) == 4
+
+
+def test_a_run_says_what_more_labels_would_bring(tmp_path):
+    x, y, _ = burst(1, images=40)
+    x[..., 0] = np.where(y[:, None, None] == 1, 250, x[..., 0])
+    out = tmp_path / "run"
+    summary = train(x, y, cache=str(tmp_path), out=str(out), cross_fit=False).summary
+    curve = summary["learning_curve"]
+    assert curve["labels"] == summary["labels"]
+    assert 0 <= curve["at_double"]["low"] <= curve["at_double"]["value"] <= curve["at_double"]["high"] <= 1
+    assert json.loads((out / "summary.json").read_text())["learning_curve"]["text"] == curve["text"]
+    assert f"{curve['text'][1:]}." in (out / "report.html").read_text()
+
+
+def test_without_a_report_no_curve_is_estimated(tmp_path):
+    x, y, _ = burst(1, images=40)
+    assert "learning_curve" not in train(x, y, cache=str(tmp_path), cross_fit=False, report=False).summary
 
 
 @pytest.mark.parametrize(("naive", "said"), [(0.1, "would claim 10 % error instead of 30 %"), (0.302, "")])

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from ..data.dataset import Examples
 from ..data.ssl_data import SSLData
-from ..inference.evaluate import evaluate, name_classes
+from ..inference.evaluate import chunks, evaluate, name_classes
+from ..pool_audit.curve import curve_in_passing
 from ..runs.fingerprint import row_digests
 from ..runs.folder import versions
 from ..types import Losses
+from ..utils.progress import phase
 from .config import TrainConfig
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),
         **state.stats.read_total(),
         **state.calibrator.promise,
+        **about_more_labels(state, config),
         "steps": task.steps,
         "seconds_train": state.counters.train_seconds,
         "seconds_embed": bank.seconds if bank else 0.0,
@@ -185,6 +188,17 @@ def about_handed_out(state: TrainState, last: dict[str, Any], config: TrainConfi
     counts = state.task.label_counts
     metrics = evaluate(chosen.model, chosen.calibrator, test, state.views, state.device, config.bins, counts)
     return {**metrics, "error_method": last["error"], **figures}
+
+
+def about_more_labels(state: TrainState, config: TrainConfig) -> dict[str, Any]:
+    """What more labels would bring a linear head; on a bank, which answers in seconds, and where there is a report."""
+    data = state.data
+    if data.dataset.bank is None or not config.report:
+        return {}
+    with phase("estimating what more labels would bring", shown=config.progress):
+        views = chunks(data.dataset.train.x, state.views, state.device, rows=data.split.labeled)
+        features = torch.cat([view.cpu() for view in views]).numpy()
+        return {"learning_curve": curve_in_passing(features, data.labeled_y, state.task.classes)}
 
 
 def peak_memory() -> float | None:
