@@ -1,10 +1,12 @@
 """Near copies among the labels of a bank: grouped, kept on one side, and what a naive split would have claimed."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vcc_infuse
 from vcc_infuse import Evidence, FixMatch, SSLData
@@ -78,6 +80,46 @@ def test_labels_of_a_group_share_a_fold_of_evidence(short):
     assert (fold >= 0).all()
     assert all(len(fold[labels == group].unique()) == 1 for group in labels.unique())
     assert len(fold.unique()) == 4
+
+
+def flat_folder(tmp_path, group_by="auto"):
+    """Class folders without a test folder, from bursts of three: a fifth of each class is split off to test."""
+    x, y, groups = burst(3, images=20)
+    for row, image in enumerate(x):
+        file = tmp_path / "photos" / "ab"[y[row]] / f"scene{groups[row]:02}-{row % 3}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+    return vcc_infuse.load_ssl(str(tmp_path / "photos"), labels=16, cache=str(tmp_path), group_by=group_by)
+
+
+def run_on(data, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = Timm("test_resnet", "none", 32)
+        options = {**OPTIONS, "cross_fit": False, "cache": str(tmp_path), "report": False}
+        return vcc_infuse.train(data, model=network, algorithm="LinearProbe", **options).summary["warnings"]
+
+
+def test_near_copies_across_the_test_split_of_a_flat_folder_are_said(tmp_path):
+    data = flat_folder(tmp_path)
+    scenes = [{name[-12:-6] for name in part.names} for part in (data.dataset.train, data.dataset.test)]
+    shared = [name for name in data.dataset.test.names if name[-12:-6] in scenes[0]]
+    assert shared
+    (line,) = run_on(data, tmp_path)
+    assert line.startswith(f"{len(shared)} of 12 test images are near copies of training images, such as {shared[0]}; ")
+    assert "group_by" in line
+    assert run_on(flat_folder(tmp_path, r"scene\d+"), tmp_path) == []
+
+
+def test_of_many_images_only_the_labeled_ones_are_compared(tmp_path, monkeypatch):
+    data = flat_folder(tmp_path)
+    scenes = {data.dataset.train.names[row][-12:-6] for row in data.split.labeled}
+    shared = [name for name in data.dataset.test.names if name[-12:-6] in scenes]
+    monkeypatch.setattr(copies, "MOST_ACROSS", 30)  # 16 labels and 12 images to test
+    (line,) = run_on(data, tmp_path)
+    assert line.startswith(f"{len(shared)} of 12 test images are near copies")
+    monkeypatch.setattr(copies, "MOST_ACROSS", 20)
+    assert run_on(data, tmp_path) == []
 
 
 def test_a_run_says_what_more_labels_would_bring(tmp_path):

@@ -24,6 +24,7 @@ from ..runs.folder import versions
 from ..types import Losses
 from ..utils.progress import phase
 from .config import TrainConfig
+from .copies import copied_tests
 
 if TYPE_CHECKING:
     from .state import TrainState
@@ -237,6 +238,14 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
         yield (
             f"{seen:,} of {len(pictures.test):,} {dataset.evaluated_on} images are also training images{where}; "
             "the error is too low: remove them from one of the two"
+        )
+    near = copied_tests(data, rows)
+    if len(near) > seen:
+        where = f", such as {pictures.test.names[near[0]]}" if pictures.test.names is not None else ""
+        yield (
+            f"{len(near):,} of {len(pictures.test):,} {dataset.evaluated_on} images are near copies of training "
+            f"images{where}; the error is too low: keep such files together with group_by, or remove them from one of "
+            "the two (vcc-infuse audit lists them)"
         )
 
 
