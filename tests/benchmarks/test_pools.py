@@ -123,7 +123,7 @@ def test_runs_with_another_head_are_neither_taken_nor_shown(features):
     log.write_text(json.dumps(earlier) + "\n")
     (table,) = run("suggest_ssl", features)
     assert "SelfTraining" in table["title"]
-    assert [row[0] for row in table["rows"]] == list(pool_suggest.CHOOSERS)
+    assert [row[0] for row in table["rows"]] == list(pool_suggest.WITH_DEFAULT)
     assert not any("99.0" in cell for row in table["rows"] for cell in row)
 
 
@@ -154,10 +154,11 @@ def test_shares_and_curve(features):
     assert all(0 <= mean(row[-2]) <= 1 for row in curve["rows"])
 
 
-def test_growth(features):
-    (table,) = run("growth", features, "--rows", "1000")
-    assert {row[1] for row in table["rows"]} >= {"find_unknown", "find_duplicates", "suggest_labels, none"}
-    assert all(row[2] >= 0 and row[3] > 0 for row in table["rows"])
+def test_seconds_of_a_curve(features, monkeypatch):
+    monkeypatch.setattr(pools, "CURVES", ((3, 5),))
+    (table,) = run("curve_seconds", features)
+    assert table["rows"][0][:3] == [3, 5, "15"]
+    assert table["rows"][0][3] >= 0
 
 
 def test_copies(features, monkeypatch):

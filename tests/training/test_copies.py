@@ -106,7 +106,9 @@ def test_near_copies_across_the_test_split_of_a_flat_folder_are_said(tmp_path):
     shared = [name for name in data.dataset.test.names if name[-12:-6] in scenes[0]]
     assert shared
     (line,) = run_on(data, tmp_path)
-    assert line.startswith(f"{len(shared)} of 12 test images are near copies of training images, such as {shared[0]}; ")
+    assert line.startswith(
+        f"{len(shared)} of 12 test images look like copies of training images, such as {shared[0]}; "
+    )
     assert "group_by" in line
     assert run_on(flat_folder(tmp_path, r"scene\d+"), tmp_path) == []
 
@@ -117,7 +119,7 @@ def test_of_many_images_only_the_labeled_ones_are_compared(tmp_path, monkeypatch
     shared = [name for name in data.dataset.test.names if name[-12:-6] in scenes]
     monkeypatch.setattr(copies, "MOST_ACROSS", 30)  # 16 labels and 12 images to test
     (line,) = run_on(data, tmp_path)
-    assert line.startswith(f"{len(shared)} of 12 test images are near copies")
+    assert line.startswith(f"{len(shared)} of 12 test images look like copies")
     monkeypatch.setattr(copies, "MOST_ACROSS", 20)
     assert run_on(data, tmp_path) == []
 

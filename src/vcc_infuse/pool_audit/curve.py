@@ -15,7 +15,7 @@ from .ridge import leave_one_out, ridge_scores
 EXPONENTS = np.linspace(0.1, 1.5, 29)
 LEAST_SIZES = 3
 MOST_LABELS = 2000  # of which subsets are drawn
-MOST_IN_PASSING = 2000  # labels for which a run continues a curve: more take over ten seconds (results/pools)
+MOST_IN_PASSING = 2000  # labels for which a run continues a curve: eight seconds (results/pools/curve_seconds.md)
 REPEATS = (5, 20)  # fewest and most subsets of each size in a run
 EASY = 400  # labels of which the most subsets take a second
 
@@ -100,7 +100,7 @@ def learning_curve(
 
 
 def curve_in_passing(features: Any, labels: np.ndarray, classes: int) -> dict[str, Any]:
-    """What the summary of a run says of more labels, after a few seconds of one core at most.
+    """What the summary of a run says of more labels, after eight seconds of one core at most.
 
     Args:
         features: of the labeled images, of shape (rows, width), as `unit_rows` makes them.

@@ -243,7 +243,7 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
     if len(near) > seen:
         where = f", such as {pictures.test.names[near[0]]}" if pictures.test.names is not None else ""
         yield (
-            f"{len(near):,} of {len(pictures.test):,} {dataset.evaluated_on} images are near copies of training "
+            f"{len(near):,} of {len(pictures.test):,} {dataset.evaluated_on} images look like copies of training "
             f"images{where}; the error is too low: keep such files together with group_by, or remove them from one of "
             "the two (vcc-infuse audit lists them)"
         )
