@@ -224,8 +224,11 @@ def about_skipped(skipped: Sequence[tuple[str, str]], out: str | None) -> Iterat
     yield f"{files} skipped ({why}{more}){where}; replace or remove them"
 
 
-def about_data(data: SSLData, out: str | None) -> Iterator[str]:
-    """Warnings that the data give rise to before the first step; `out` is the run folder."""
+def about_data(data: SSLData, out: str | None, *, near: bool) -> Iterator[str]:
+    """Warnings that the data give rise to before the first step; `out` is the run folder.
+
+    With `near`, images to test are also compared with others that only look like them, which takes seconds.
+    """
     dataset = data.dataset
     yield from about_skipped(dataset.skipped, out)
     pictures = dataset.images
@@ -239,11 +242,11 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
             f"{seen:,} of {len(pictures.test):,} {dataset.evaluated_on} images are also training images{where}; "
             "the error is too low: remove them from one of the two"
         )
-    near = copied_tests(data, rows)
-    if len(near) > seen:
-        where = f", such as {pictures.test.names[near[0]]}" if pictures.test.names is not None else ""
+    alike = copied_tests(data, rows) if near else rows[:0]
+    if len(alike) > seen:
+        where = f", such as {pictures.test.names[alike[0]]}" if pictures.test.names is not None else ""
         yield (
-            f"{len(near):,} of {len(pictures.test):,} {dataset.evaluated_on} images look like copies of training "
+            f"{len(alike):,} of {len(pictures.test):,} {dataset.evaluated_on} images look like copies of training "
             f"images{where}; the error is too low: keep such files together with group_by, or remove them from one of "
             "the two (vcc-infuse audit lists them)"
         )
