@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 import vcc_infuse
 from vcc_infuse import Evidence, FixMatch, SSLData
+from vcc_infuse.data.dataset import Examples
 from vcc_infuse.models import Timm
 from vcc_infuse.training import copies
 from vcc_infuse.training import cross_fit as module
@@ -112,6 +114,20 @@ def test_near_copies_across_the_test_split_of_a_flat_folder_are_said(tmp_path):
     assert "group_by" in line
     assert run_on(data, tmp_path, report=False) == []  # studies of many runs on the same images save the seconds
     assert run_on(flat_folder(tmp_path, r"scene\d+"), tmp_path) == []
+
+
+@pytest.mark.parametrize(("channels", "found"), [(1, [2]), (3, [0, 1, 2])])
+def test_gray_pictures_need_features_that_are_nearly_the_same(channels, found):
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(6, 1, 200))
+    test = 0.6 * train[:3] + 0.8 * rng.normal(size=(3, 1, 200))  # cosines of about 0.6 where all hashes are the same
+    test[2] = train[2]
+    same = rng.integers(0, 255, (1, 32, 32, channels), dtype=np.uint8)
+    parts = [Examples(x, np.zeros(len(x), int)) for x in (train, test, same.repeat(6, 0), same.repeat(3, 0))]
+    pictures = SimpleNamespace(train=parts[2], test=parts[3])
+    facts = {"mean": (0.0,) * 200, "std": (1.0,) * 200, "images": pictures}
+    dataset = SimpleNamespace(bank="some", train=parts[0], test=parts[1], **facts)
+    assert copies.copied_tests(SimpleNamespace(dataset=dataset), np.arange(6)).tolist() == found
 
 
 def test_of_many_images_only_the_labeled_ones_are_compared(tmp_path, monkeypatch):
