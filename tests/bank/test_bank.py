@@ -240,6 +240,22 @@ def test_plain_views_first_leave_the_same_bank(tmp_path):
         np.testing.assert_array_equal(again.features[part], features)
 
 
+def test_another_run_may_embed_the_same_images_meanwhile(tmp_path):
+    config = replace(CONFIG, lazy=True)
+    bank = make_bank(tmp_path, config=config)
+    done = []
+
+    def overtaken(function, jobs):
+        for job in jobs:
+            done.append(job)
+            yield function(job)
+            fill(make_bank(tmp_path, config=config))  # the other one ends while this one is at its first chunk
+
+    fill(bank, run=overtaken)
+    assert len(done) <= 2  # the first chunk of each part
+    assert bank.missing() == 0
+
+
 SCRIPT = """
 import sys, time, torch
 sys.path.insert(0, {tests!r})

@@ -203,6 +203,8 @@ class Bank:
             for number in stored.missing(len(names)):
                 if number % world == rank:  # not every world-th of the list, which others shorten meanwhile
                     rows = stored.lacking(number, len(names))
+                    if not len(rows):  # another run on these images was faster
+                        continue
                     yield Job(part, number, rows, names[1:] if stored.have_plain(rows) else names)
 
     def missing(self, rank: int = 0, world: int = 1, *, plain: bool = False) -> int:
