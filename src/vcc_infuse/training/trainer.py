@@ -123,8 +123,9 @@ class Trainer:
             try:
                 text = config or (self._config_yaml() if out else "")
                 start = self.recorder_.open(text, resume=resume, force=force)
-                with phase("comparing the images with those to test", shown=self.config.progress):
-                    warnings = list(about_data(self.state_.data, out, near=self.config.report))
+                near = self.config.report and self.state_.data.dataset.bank is not None
+                with phase("comparing the images with those to test", shown=near and self.config.progress):
+                    warnings = list(about_data(self.state_.data, out, near=near))
                 self.state_.warn(*warnings)
                 if self.config.doubt == "weigh":
                     self.state_.warn(*about_doubt(data, self.state_.data))
