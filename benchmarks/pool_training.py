@@ -63,6 +63,8 @@ ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
         "Balance(FixMatch), estimated shares": {"algorithm": balance("FixMatch", "estimated")},
         "FixMatch + Evidence, predicted shares": {"algorithm": "FixMatch", "calibrator": evidence("predicted")},
         "FixMatch + Evidence, estimated shares": {"algorithm": "FixMatch", "calibrator": evidence("estimated")},
+        "FixMatch + VCC": {"algorithm": "FixMatch", "calibrator": "VCC"},
+        "FixMatch + RobustVCC": {"algorithm": "FixMatch", "calibrator": "RobustVCC"},
         "FixMatch, AlignedINFUSE, shares of labels": {"algorithm": "FixMatch", "selector": aligned("labels")},
         "FixMatch, AlignedINFUSE, estimated shares": {"algorithm": "FixMatch", "selector": aligned("estimated")},
         "FixMatch, Random": {
