@@ -33,9 +33,13 @@ from .pool_study import Case, Study, commands, measure, read_runs, table_of
 from .pool_suggest import SUGGEST, suggest_ssl
 
 PROG = "python -m benchmarks pools"
-REMARK = (
-    "Frozen features, standardized on the whole pool and scaled to unit length. Mean ± standard deviation over seeds."
-)
+REMARK = "Frozen features, standardized on the whole pool and scaled to unit length."
+REMARKS = {  # of other parts: mean ± standard deviation over seeds
+    "suggest": REMARK,
+    "suggest_ssl": REMARK,
+    "copies": REMARK,
+    "curve_seconds": "Made-up features of width 1,280.",
+}
 LABELS = (4, 10, 25)
 CURVES = ((10, 4), (10, 25), (10, 40), (10, 100), (10, 200), (100, 4), (100, 20))  # classes and labels of each
 Row = list[str | float]
@@ -208,7 +212,8 @@ def main(argv: Sequence[str]) -> None:
             tables = measure_copies(options.images, options.sizes, options.count)
         else:
             tables, command = on_features(name, options, folder / f"{name}.jsonl")
-        print(write(Part(name, f"Pools: {name}", tables=tables, remark=REMARK), folder, command))
+        remark = REMARKS.get(name, f"{REMARK} Mean ± standard deviation over seeds.")
+        print(write(Part(name, f"Pools: {name}", tables=tables, remark=remark), folder, command))
 
 
 def on_features(name: str, options: Namespace, log: Path) -> tuple[list[Table], str]:
