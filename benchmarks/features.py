@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from vcc_infuse import BankConfig, SSLData, Timm, embed_data
+from vcc_infuse import BankConfig, SSLData, Timm
+from vcc_infuse.bank.embed import make_encoder, open_bank
 from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.data.split import balanced
 from vcc_infuse.data.ssl_data import load
@@ -90,7 +91,11 @@ def main(argv: Sequence[str]) -> None:
         classes=dataset.classes,
         flip=dataset.flip,
     )
-    bank = embed_data(data, Timm(options.network, input_size=options.size), config, cache=options.cache).dataset
+    encoder, _ = make_encoder(Timm(options.network, input_size=options.size), data.dataset.shape)
+    opened = open_bank(data, encoder, config, cache=options.cache)
+    # Not `embed_data`: all rows are labeled here, and of those a lazy bank embeds every view.
+    opened.embed_plain() if options.plain else opened.embed_all(kept)
+    bank = opened.dataset()
     assert bank.test is not None
     views = slice(1 if options.plain else None)
     arrays |= {"train": np.asarray(bank.train.x)[:, views], "test": np.asarray(bank.test.x)[:, 0]}

@@ -10,7 +10,7 @@ import numpy as np
 
 from vcc_infuse import SSLData, pool_audit
 
-from .features import SLOTS, FeatureSet
+from .features import FeatureSet
 from .page import Table
 from .pool_features import Features, enough
 from .pool_study import Case, Run, Study, grouped
@@ -70,6 +70,9 @@ CHOOSERS: dict[str, Chooser] = {
 }
 
 
+WITH_DEFAULT = ("random", "margin alone", "suggest_labels")  # each takes the time of a fit per round
+
+
 def ridge_error(data: Features, pool: np.ndarray, labels: np.ndarray) -> float:
     """The test error of a ridge head."""
     chosen = labels >= 0
@@ -78,12 +81,18 @@ def ridge_error(data: Features, pool: np.ndarray, labels: np.ndarray) -> float:
 
 
 def suggest(head: str, names: Sequence[str], error_of: ErrorOf, rounds: Sequence[int] = PER_CLASS) -> Study:
-    """Errors of a head after each round, in per cent, by the ways to choose of these names."""
+    """Errors of a head after each round, in per cent, by the ways to choose of these names.
+
+    The head is part of each case, so that runs with an earlier one are never shown as runs with this.
+    """
 
     def values(data: Features, case: Case, seed: int) -> list[float]:
         return [100 * error for error in label_in_rounds(data, CHOOSERS[str(case[0])], error_of, rounds, seed)]
 
-    return Study(lambda data: [(name,) for name in names], values, lambda runs: tables(head, rounds, runs))
+    def shown(runs: Sequence[Run]) -> list[Table]:
+        return tables(head, rounds, [run for run in runs if run["case"][1:] == [head]])
+
+    return Study(lambda data: [(name, head) for name in names], values, shown)
 
 
 SUGGEST = suggest("ridge head", list(CHOOSERS), ridge_error)
@@ -96,7 +105,7 @@ def suggest_ssl(folder: Path) -> Study:
     def error_of(data: Features, pool: np.ndarray, labels: np.ndarray) -> float:
         return default_error(load(folder, data.name), pool, labels)
 
-    return suggest("SelfTraining", list(CHOOSERS), error_of, FEWER)
+    return suggest("SelfTraining", WITH_DEFAULT, error_of, FEWER)
 
 
 def default_error(views: FeatureSet, pool: np.ndarray, labels: np.ndarray) -> float:
@@ -106,7 +115,7 @@ def default_error(views: FeatureSet, pool: np.ndarray, labels: np.ndarray) -> fl
     tested = np.isin(views.test_y, present)
     truth = np.searchsorted(present, views.test_y[tested])
     names = [str(label) for label in present]
-    data = SSLData.from_arrays(views.train[pool], shown, views.test[tested], truth, slots=SLOTS, classes=names)
+    data = SSLData.from_arrays(views.train[pool], shown, views.test[tested], truth, slots=views.slots, classes=names)
     error = measure(data, {"algorithm": "SelfTraining"}, 0)
     return 1 - (1 - error) * float(tested.mean())
 

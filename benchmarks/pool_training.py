@@ -32,6 +32,7 @@ PROG = "python -m benchmarks pool_training"
 Run = dict[str, Any]
 WEIGHED = {"class_path": "Evidence", "init_args": {"weigh": True, "shares": "predicted"}}
 KEYS = ("set", "per_class", "seed", "pool", "row", "steps")
+EARLIER = "FlexMatch + Evidence"
 KEPT = 0.4  # of the pool, by selectors
 
 
@@ -62,6 +63,8 @@ ROWS: dict[str, dict[str, Mapping[str, Any]]] = {
         "Balance(FixMatch), estimated shares": {"algorithm": balance("FixMatch", "estimated")},
         "FixMatch + Evidence, predicted shares": {"algorithm": "FixMatch", "calibrator": evidence("predicted")},
         "FixMatch + Evidence, estimated shares": {"algorithm": "FixMatch", "calibrator": evidence("estimated")},
+        "FixMatch + VCC": {"algorithm": "FixMatch", "calibrator": "VCC"},
+        "FixMatch + RobustVCC": {"algorithm": "FixMatch", "calibrator": "RobustVCC"},
         "FixMatch, AlignedINFUSE, shares of labels": {"algorithm": "FixMatch", "selector": aligned("labels")},
         "FixMatch, AlignedINFUSE, estimated shares": {"algorithm": "FixMatch", "selector": aligned("estimated")},
         "FixMatch, Random": {
@@ -174,6 +177,8 @@ def page(part: str, runs: Sequence[Run]) -> str:
         "Test error in per cent, mean over seeds (their number in brackets), of the method itself on frozen features;",
         f"after it the difference from {REFERENCES[part]}, with its standard error.",
     ]
+    if any(run["row"].startswith(EARLIER) for run in runs):
+        lines += [f"{EARLIER} was the default of an earlier version."]
     for name, per_class in tables:
         cell = [run for run in runs if (run["set"], run["per_class"]) == (name, per_class)]
         lines += ["", f"## {name}, {per_class} labels per class", "", f"    {command(part, cell)}", ""]

@@ -4,14 +4,15 @@
 
 reads FOLDER/SET.npz, which `python -m benchmarks features` makes: `train` (rows, views, width) with the plain view
 first, or (rows, width), `train_y`, `test` and `test_y`. It appends each seed to OUT/PART.jsonl, so that a killed study
-continues, and writes OUT/PART.json and OUT/PART.md. `copies` reads a zip of images instead, `growth` nothing.
+continues, and writes OUT/PART.json and OUT/PART.md. `copies` reads a zip of images instead,
+`curve_seconds` nothing.
 """
 
 from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from vcc_infuse import pool_audit
 from vcc_infuse.cli.parser import Parser, integer
 from vcc_infuse.errors import UserError
 from vcc_infuse.metrics import auroc
-from vcc_infuse.training.summary import peak_memory
+from vcc_infuse.pool_audit.curve import curve_in_passing
 
 from .features import flip
 from .page import Part, Table, write
@@ -32,10 +33,15 @@ from .pool_study import Case, Study, commands, measure, read_runs, table_of
 from .pool_suggest import SUGGEST, suggest_ssl
 
 PROG = "python -m benchmarks pools"
-REMARK = (
-    "Frozen features, standardized on the whole pool and scaled to unit length. Mean ± standard deviation over seeds."
-)
+REMARK = "Frozen features, standardized on the whole pool and scaled to unit length."
+REMARKS = {  # of other parts: mean ± standard deviation over seeds
+    "suggest": REMARK,
+    "suggest_ssl": REMARK,
+    "copies": REMARK,
+    "curve_seconds": "Made-up features of width 1,280.",
+}
 LABELS = (4, 10, 25)
+CURVES = ((10, 4), (10, 25), (10, 40), (10, 100), (10, 200), (100, 4), (100, 20))  # classes and labels of each
 Row = list[str | float]
 
 
@@ -134,36 +140,18 @@ def curve_values(data: Features, case: Case, seed: int) -> list[float]:
     return [*promised, 100 * (double.high - double.low), held]
 
 
-def measure_growth(sizes: Sequence[int]) -> list[Table]:
-    """Seconds of CPU and peak memory on random features of width 1,280, 100 labels of 10 classes."""
+def measure_curve_seconds() -> list[Table]:
+    """What the learning curve in the summary of a run costs, on random features of width 1,280."""
     rows: list[Row] = []
-    for size in sizes:
+    for classes, each in CURVES:
         rng = np.random.default_rng(0)
-        classes = rng.normal(size=(10, 1280)).astype(np.float32)
-        y = rng.integers(0, 10, size)
-        x = np.empty((size, 1280), np.float16)
-        for start in range(0, size, 10_000):
-            part = slice(start, start + 10_000)
-            x[part] = classes[y[part]] + 2 * rng.normal(size=(len(y[part]), 1280)).astype(np.float32)
-        labels = np.where(np.arange(size) < 100, y, -1)
-        probs = pool_audit.fit_ridge(x[:100], y[:100], 10).probs(x)
-        jobs: dict[str, Callable[[], object]] = {
-            "find_unknown": lambda x=x, y=y: pool_audit.find_unknown(x, x[:100], y[:100]),  # type: ignore[misc]
-            "find_duplicates": lambda x=x: pool_audit.find_duplicates(x),  # type: ignore[misc]
-            "estimate_shares": lambda p=probs, y=y: pool_audit.estimate_shares(p, p[:100], y[:100]),  # type: ignore[misc]
-            "suggest_labels, none": lambda x=x: pool_audit.suggest_labels(x),  # type: ignore[misc]
-            "suggest_labels, 100": lambda x=x, y=labels: pool_audit.suggest_labels(x, y),  # type: ignore[misc]
-        }
-        rows += [[f"{size:,}", name, *timed(job)] for name, job in jobs.items()]
-    columns = ("rows", "function", "CPU seconds", "peak MB of the process so far")
-    return [Table("Growth on random features of width 1,280 (float16), one thread", columns, rows)]
-
-
-def timed(job: Callable[[], object]) -> tuple[float, float]:
-    """CPU seconds of a job, and the peak memory of the process."""
-    began = time.process_time()
-    job()
-    return round(time.process_time() - began, 2), round(peak_memory() or 0)
+        y = np.arange(classes).repeat(each)
+        x = pool_audit.unit_rows(rng.normal(size=(classes, 1280))[y] + 3 * rng.normal(size=(len(y), 1280)))
+        began = time.process_time()
+        found = curve_in_passing(x, y, classes)
+        rows.append([classes, each, f"{len(y):,}", round(time.process_time() - began, 2), len(found["sizes"])])
+    columns = ("classes", "labels per class", "labels", "CPU seconds", "sizes of subsets")
+    return [Table("The learning curve in the summary of a run, one thread", columns, rows)]
 
 
 STUDIES: dict[str, Study] = {
@@ -208,7 +196,7 @@ STUDIES: dict[str, Study] = {
     "suggest": SUGGEST,
 }  # fmt: skip
 WITH_FOLDER = {"suggest_ssl": suggest_ssl, "unknown_scores": scores_study}  # which read more than plain views
-PARTS = (*STUDIES, *WITH_FOLDER, "copies", "growth")
+PARTS = (*STUDIES, *WITH_FOLDER, "copies", "curve_seconds")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -218,12 +206,14 @@ def main(argv: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in options.parts:
         command = " ".join(["OMP_NUM_THREADS=1", PROG, *argv])
-        if name in ("copies", "growth"):
-            tables = measure_copies(options.images, options.sizes, options.count) if name == "copies" else []
-            tables = tables or measure_growth(options.rows)
+        if name == "curve_seconds":
+            tables = measure_curve_seconds()
+        elif name == "copies":
+            tables = measure_copies(options.images, options.sizes, options.count)
         else:
             tables, command = on_features(name, options, folder / f"{name}.jsonl")
-        print(write(Part(name, f"Pools: {name}", tables=tables, remark=REMARK), folder, command))
+        remark = REMARKS.get(name, f"{REMARK} Mean ± standard deviation over seeds.")
+        print(write(Part(name, f"Pools: {name}", tables=tables, remark=remark), folder, command))
 
 
 def on_features(name: str, options: Namespace, log: Path) -> tuple[list[Table], str]:
@@ -245,7 +235,6 @@ def read(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--images", type=Path, default=Path("stl10.zip"), help="zip of images for copies")
     parser.add_argument("--sizes", type=integer(), nargs="+", default=[96, 224], help="pixels of copies (96 224)")
     parser.add_argument("--count", type=integer(2), default=300, help="images that copies are made of (300)")
-    parser.add_argument("--rows", type=integer(1000), nargs="+", default=[10**4, 10**5], help="rows of growth")
     parser.add_argument("--out", default="results/pools", help="folder of the JSON and Markdown files (results/pools)")
     options = parser.read(argv)
     for name in options.parts:

@@ -91,7 +91,22 @@ def test_features_of_a_dataset(tmp_path, monkeypatch):
     assert (data.hidden_truth >= 0).any()
 
 
+def test_features_of_plain_views_embed_no_others(tmp_path, monkeypatch):
+    words = ["features", "--data", "digits", "--images", "40", "--network", "test_resnet", "--size", "32", "--plain"]
+    monkeypatch.setattr(features, "Timm", lambda name, input_size: features_timm(name, "none", input_size))
+    monkeypatch.setattr(features, "TEST_IMAGES", 30)
+    opened = []
+    monkeypatch.setattr(features, "open_bank", lambda *given, **options: opened.append(open_bank(*given, **options))
+                        or opened[0])  # fmt: skip
+    assert main([*words, "--cache", str(tmp_path), "--out", str(tmp_path)]) == 0
+    made = features.FeatureSet.load(tmp_path, "digits-32")
+    assert made.train.shape[:2] == (40, 1)
+    assert made.slots == (0, 0)
+    assert len(opened[0].stored["train"].missing_rows(np.arange(40))) == 40
+
+
 features_timm = features.Timm
+open_bank = features.open_bank
 
 
 def test_engines_are_compared_in_turns(tmp_path, capsys):

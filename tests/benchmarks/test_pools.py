@@ -116,10 +116,22 @@ def test_suggest(features):
     assert all(" ± " in cell for row in table["rows"] for cell in row[1:])
 
 
-def test_suggest_with_the_default_method(tmp_path):
+def test_runs_with_another_head_are_neither_taken_nor_shown(features):
+    log = features / "out" / "suggest_ssl.jsonl"
+    log.parent.mkdir()
+    earlier = {"set": "easy", "case": ["random", "FixMatch"], "seed": 0, "values": [99.0] * 4}
+    log.write_text(json.dumps(earlier) + "\n")
+    (table,) = run("suggest_ssl", features)
+    assert "SelfTraining" in table["title"]
+    assert [row[0] for row in table["rows"]] == list(pool_suggest.WITH_DEFAULT)
+    assert not any("99.0" in cell for row in table["rows"] for cell in row)
+
+
+@pytest.mark.parametrize("slots", [7, 1])  # of `benchmarks features`, and with --plain
+def test_suggest_with_the_default_method(slots):
     rng = np.random.default_rng(0)
     y = np.arange(40) % 3
-    views = 3 * np.eye(3, 8)[y][:, None] + rng.normal(size=(40, 7, 8))
+    views = 3 * np.eye(3, 8)[y][:, None] + rng.normal(size=(40, slots, 8))
     test_y = np.array([0, 1, 2, 2])
     test = 3 * np.eye(3, 8)[test_y]
     data = feature_sets.FeatureSet("x", views.astype(np.float16), y, test, test_y)
@@ -142,10 +154,11 @@ def test_shares_and_curve(features):
     assert all(0 <= mean(row[-2]) <= 1 for row in curve["rows"])
 
 
-def test_growth(features):
-    (table,) = run("growth", features, "--rows", "1000")
-    assert {row[1] for row in table["rows"]} >= {"find_unknown", "find_duplicates", "suggest_labels, none"}
-    assert all(row[2] >= 0 and row[3] > 0 for row in table["rows"])
+def test_seconds_of_a_curve(features, monkeypatch):
+    monkeypatch.setattr(pools, "CURVES", ((3, 5),))
+    (table,) = run("curve_seconds", features)
+    assert table["rows"][0][:3] == [3, 5, "15"]
+    assert table["rows"][0][3] >= 0
 
 
 def test_copies(features, monkeypatch):

@@ -30,6 +30,8 @@ def test_many_classes_are_cut_short_and_none_is_shown_without_a_mistake():
     lines = findings({**TEST, "per_class": many, "abstain": []})
     assert [line.split()[0] for line in lines] == ["class", "c19", "c18", "c17", "c16", "c15", "c14", "…"]
     assert lines[-1] == "… and 14 more, in summary.json and the report"
+    found = {**TEST, "per_class": [], "abstain": [], "learning_curve": {"text": "more labels help"}}
+    assert findings(found) == ["more labels help"]
     assert findings({**TEST, "error": 0.0, "per_class": [row("a", 0.0), row("b", 0.0)], "abstain": []}) == []
 
 

@@ -120,3 +120,45 @@ def test_uneven_classes_and_copies():
 def test_mistakes_cost_one_line(features, labels, message):
     with pytest.raises(UserError, match=message):
         learning_curve(features, labels)
+
+
+@pytest.mark.parametrize(("per_class", "repeats"), [(10, 20), (80, 20), (160, 10), (350, 5)])
+def test_a_run_draws_fewer_subsets_of_many_labels(monkeypatch, per_class, repeats):
+    asked = []
+    monkeypatch.setattr(module, "learning_curve", lambda *_, repeats, classes: asked.append(repeats) or learning_curve(
+        *blobs(10), repeats=2, classes=classes))  # fmt: skip
+    x, y = blobs(per_class)
+    found = module.curve_in_passing(x, y, 5)
+    assert asked == [repeats]
+    assert found["labels"] == 5 * per_class
+
+
+def test_what_a_run_says_is_the_curve_of_the_audit():
+    x, y = blobs(12)
+    found = module.curve_in_passing(x, y, 5)
+    curve = learning_curve(x, y, classes=5)
+    assert found["sizes"] == curve.sizes.tolist()
+    assert found["at_double"] == {
+        "value": curve.at_double.value,
+        "low": curve.at_double.low,
+        "high": curve.at_double.high,
+    }
+    assert found["text"] == curve.describe()
+    assert f"with twice the labels {curve.at_double.value:.1%} (" in found["text"]
+    assert 0 < found["seconds"] < 60
+    assert found["factor"] == curve.factor
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        (np.arange(5).repeat(2), "10 labels are too few to continue a curve"),
+        (np.zeros(9, int), "label a second class"),
+        (np.arange(5).repeat(500), "2,500 labels are too many to estimate in passing"),
+    ],
+)
+def test_what_cannot_be_said_has_a_reason_and_no_figures(labels, why):
+    x = np.random.default_rng(0).normal(size=(len(labels), 4))
+    found = module.curve_in_passing(x, labels, 5)
+    assert why in found["text"]
+    assert not {"sizes", "now", "at_double"} & set(found)

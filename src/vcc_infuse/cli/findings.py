@@ -12,7 +12,8 @@ Row = dict[str, Any]
 
 def findings(summary: dict[str, Any]) -> list[str]:
     """All lines; `summary` is that of a run, or what `Predictor.evaluate` returns with `evaluated_on`."""
-    return [*class_lines(summary), *summary.get("advice", ()), *abstain_lines(summary)]
+    more_labels = [curve["text"]] if (curve := summary.get("learning_curve")) else []
+    return [*class_lines(summary), *summary.get("advice", ()), *abstain_lines(summary), *more_labels]
 
 
 def measured_on(summary: dict[str, Any]) -> str:

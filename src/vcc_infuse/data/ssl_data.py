@@ -258,9 +258,9 @@ def load_ssl(
         label_file: labels of the images in `data`: a CSV with the columns file, label and maybe split (train,
             validation or test), JSON lines, or a JSON export of Label Studio or COCO; other images are unlabeled.
         validation: share of the labels that is kept out of training to measure on, if there is no test set; or none.
-        group_by: what belongs together when labels are split for validation, testing or cross-validation: auto (near
-            copies, on a bank), none, a column of the label file, or a regular expression whose first group, or whole
-            match, is found in the name of each file.
+        group_by: what belongs together when labels are split for validation or cross-validation: auto (near copies, on
+            a bank), none, a column of the label file, or a regular expression whose first group, or whole match, is
+            found in the name of each file. An expression also splits class folders for testing.
         limits: largest image, file and depth of folders that are read of a folder or zip.
         seed: seed of the choice of labels.
         all_labels: show every label if neither `labels` nor `long_tail` is given.

@@ -67,8 +67,9 @@ def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
 
 
 def unit(features: np.ndarray) -> np.ndarray:
-    """Rows scaled to unit length, as float32; a row of zeros stays one."""
+    """Rows scaled to unit length, as float32; a row of zeros, all that is left of copies alone, becomes one of ones."""
     rows = features.astype(np.float32)
+    rows[~rows.any(1)] = 1
     length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     scaled: np.ndarray = rows / np.maximum(length, 1e-12)[:, None]
     return scaled

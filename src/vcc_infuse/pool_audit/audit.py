@@ -171,11 +171,7 @@ class Audit:
                 for name, share, low, high, given in zip(*columns, strict=True)
             ]
             lines.append(f"class shares of the pool: {', '.join(texts)}")
-        now = self.curve.now
-        double = self.curve.at_double
-        more = f"error of a linear head now {now.value:.1%} ({now.low:.1%} to {now.high:.1%}), with twice the labels "
-        more += f"{double.value:.1%} ({double.low:.1%} to {double.high:.1%})"
-        return [*lines, self.curve.note or more]
+        return [*lines, self.curve.describe()]
 
 
 def audit_images(images: AuditedImages, *, alpha: float = ALPHA, count: int = 20) -> Audit:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from .ridge import leave_one_out, ridge_scores
 EXPONENTS = np.linspace(0.1, 1.5, 29)
 LEAST_SIZES = 3
 MOST_LABELS = 2000  # of which subsets are drawn
+MOST_IN_PASSING = 2000  # labels for which a run continues a curve: eight seconds (results/pools/curve_seconds.md)
+REPEATS = (5, 20)  # fewest and most subsets of each size in a run
+EASY = 400  # labels of which the most subsets take a second
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class LearningCurve:
         """The fitted error with this number of labels."""
         return float(self.floor + self.factor * labels**-self.exponent)
 
+    def describe(self) -> str:
+        """The error now and with twice the labels, or why nothing can be said."""
+        now, double = (f"{at.value:.1%} ({at.low:.1%} to {at.high:.1%})" for at in (self.now, self.at_double))
+        return self.note or f"error of a linear head now {now}, with twice the labels {double}"
+
 
 def learning_curve(
     features: Any,
@@ -88,6 +97,31 @@ def learning_curve(
     wrong = [_wrong_on_subsets(rows, given, counts, penalty, repeats, rng) for counts in plans]
     sizes = np.array([int(counts.sum()) for counts in plans])
     return _summarize(sizes, wrong, len(given), level, check_integer("draws", draws), rng)
+
+
+def curve_in_passing(features: Any, labels: np.ndarray, classes: int) -> dict[str, Any]:
+    """What the summary of a run says of more labels, after eight seconds of one core at most.
+
+    Args:
+        features: of the labeled images, of shape (rows, width), as `unit_rows` makes them.
+        labels: of shape (rows,).
+        classes: their number.
+
+    Returns:
+        `text`, one sentence, `labels`, `seconds`, and the values of a `LearningCurve` if the curve can be continued.
+    """
+    count = len(labels)
+    if count > MOST_IN_PASSING:
+        text = f"{count:,} labels are too many to estimate in passing what more would bring; vcc-infuse audit does"
+        return {"labels": count, "text": text}
+    if len(np.unique(labels)) < 2:
+        return {"labels": count, "text": "labels of one class say nothing about more labels; label a second class"}
+    began = time.perf_counter()
+    repeats = int(np.clip(REPEATS[1] * EASY // count, *REPEATS))
+    curve = learning_curve(features, labels, classes=classes, repeats=repeats)
+    figures = {} if curve.note else asdict(curve)
+    figures |= {name: values.tolist() for name, values in figures.items() if isinstance(values, np.ndarray)}
+    return {"labels": count, "text": curve.describe(), "seconds": time.perf_counter() - began, **figures}
 
 
 def _subset_counts(counts: np.ndarray) -> list[np.ndarray]:

@@ -267,6 +267,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     scores = [Part(run, drawn(training.score_histogram(run)), training.coreset_sentence(run)) for run in runs]
     images = [Part(run, strips=gallery(run)) for run in runs]
     audits = [Part(run, facts=audit_facts(run), strips=audit_strips(run)) for run in runs]
+    outlooks = [Part(run, drawn(training.learning_curve(run)), more_labels(run)) for run in runs]
     no_evaluation = "No evaluation was recorded yet."
     no_predictions = "No predictions were kept: the run is unfinished, or older than this section."
     no_images = "No images were kept: none was mistaken, the data are not images, or the run is unfinished."
@@ -277,6 +278,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
             else [Section("curves", "Error and losses", over_time, [], no_evaluation)]
         ),
         Section("classes", "Classes", [], [Part(run, classes=class_rows(run)) for run in runs]),
+        Section("labels", "More labels", [], outlooks),
         Section("calibration", "Calibration", drawn(*(draw(runs) for draw in diagrams)), histograms, no_evaluation),
         per_class("pseudo", "Pseudo labels per class", runs, list(training.PER_CLASS)[:2]),
         per_class("thresholds", "Thresholds per class", runs, ["threshold_per_class"]),
@@ -291,6 +293,12 @@ def sections(runs: Sequence[Run]) -> list[Section]:
 def without_steps(run: Run) -> bool:
     """Whether the method solves its problem at once, so that nothing changes over time."""
     return run.latest.get("steps") == 0
+
+
+def more_labels(run: Run) -> str:
+    """What more labels would bring, in a sentence; empty if it was not asked."""
+    text = str((run.latest.get("learning_curve") or {}).get("text", ""))
+    return text and f"{text[:1].upper()}{text[1:]}."
 
 
 def audit_facts(run: Run) -> list[str]:

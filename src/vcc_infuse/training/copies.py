@@ -1,6 +1,8 @@
-"""Near copies among the labels of a run on a bank, so that no split of the labels tears them apart."""
+"""Near copies in the data of a run on a bank: labels that no split may tear apart, and images that are also tested."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -8,13 +10,15 @@ import torch
 from ..bank.bank import Bank
 from ..data.dataset import channel_mean_std
 from ..data.ssl_data import SSLData
-from ..pool_audit import find_duplicates, perceptual_hashes
+from ..pool_audit import Duplicates, across_parts, find_duplicates, perceptual_hashes
 from ..utils.device import unit_features
 from ..utils.neighbors import has_graph
 
 HASH_BITS = 2  # drawings on plain ground have similar hashes: ten bits would group a tenth of MNIST
 CONFIRM_BITS = 16  # unrelated images differ by about 26, crops of nine tenths by up to 12
 MOST = 20_000  # labels that are compared without the extra `faiss`: more take minutes
+STRICT = 0.9  # cosine of gray pictures to test: scans on plain ground resemble each other, and so do their hashes
+MOST_ACROSS = 10_000  # images that are compared in passing, those to test included: more take over ten seconds
 
 
 def known_rows(data: SSLData) -> np.ndarray:
@@ -41,14 +45,48 @@ def keep_together(data: SSLData, features: np.ndarray) -> SSLData:
     rows = known_rows(data)
     if len(rows) > MOST and not has_graph():
         return data
-    images = data.dataset.train.x
-    hashes = None
-    if images.shape[-1] in (1, 3):
-        pixels = (np.asarray(images[row]) for row in rows)
-        hashes = perceptual_hashes(image[..., 0] if image.shape[-1] == 1 else image for image in pixels)
-    copies = find_duplicates(features, hashes=hashes, hash_bits=HASH_BITS, confirm_bits=CONFIRM_BITS)
+    copies = near_copies(features, [(data.dataset.train.x, rows)])
     if not len(copies.extra()):
         return data
     groups = np.arange(len(data.dataset.train))
     groups[rows] = rows[copies.group]
     return data.regrouped(groups)
+
+
+def near_copies(features: np.ndarray, pictures: Sequence[tuple[np.ndarray, np.ndarray]]) -> Duplicates:
+    """Groups of images by features of unit length, (images, width), and by the hashes of gray and color pictures.
+
+    Args:
+        features: of the images, one part after the other.
+        pictures: of each part, the images of the data and the rows among them.
+    """
+    channels = pictures[0][0].shape[-1]
+    hashes = None
+    if channels in (1, 3):
+        images = (np.asarray(x[row]) for x, rows in pictures for row in rows)
+        hashes = perceptual_hashes(image[..., 0] if channels == 1 else image for image in images)
+    return find_duplicates(features, hashes=hashes, hash_bits=HASH_BITS, confirm_bits=CONFIRM_BITS)
+
+
+def copied_tests(data: SSLData, rows: np.ndarray) -> np.ndarray:
+    """Images to test, ascending, that are near copies of these training images; none where there is no bank.
+
+    Among many images only the labeled ones are compared with them, or none.
+    """
+    dataset = data.dataset
+    if dataset.bank is None or dataset.test is None:
+        return np.arange(0)
+    rows = rows if len(rows) + len(dataset.test) <= MOST_ACROSS else data.split.labeled
+    pictures = dataset.images
+    if len(rows) + len(dataset.test) > MOST_ACROSS or pictures.test is None:
+        return np.arange(0)
+    plain = np.concatenate([dataset.train.x[rows, 0], dataset.test.x[:, 0]])
+    mean, std = (torch.tensor(values) for values in (dataset.mean, dataset.std))
+    features = unit_features(torch.from_numpy(plain), mean, std).half().numpy()
+    tests = np.arange(len(dataset.test))
+    if pictures.train.x.shape[-1] == 1:
+        copies = find_duplicates(features, threshold=STRICT)
+    else:
+        copies = near_copies(features, [(pictures.train.x, rows), (pictures.test.x, tests)])
+    across = across_parts(copies, np.arange(len(features)) < len(rows))
+    return across[across >= len(rows)] - len(rows)

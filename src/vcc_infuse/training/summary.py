@@ -17,11 +17,14 @@ from torch import Tensor
 
 from ..data.dataset import Examples
 from ..data.ssl_data import SSLData
-from ..inference.evaluate import evaluate, name_classes
+from ..inference.evaluate import chunks, evaluate, name_classes
+from ..pool_audit.curve import curve_in_passing
 from ..runs.fingerprint import row_digests
 from ..runs.folder import versions
 from ..types import Losses
+from ..utils.progress import phase
 from .config import TrainConfig
+from .copies import copied_tests
 
 if TYPE_CHECKING:
     from .state import TrainState
@@ -151,6 +154,7 @@ def summarize(state: TrainState, last: dict[str, Any], config: TrainConfig) -> d
         **({} if state.probe_error is None else {"error_probe": state.probe_error}),
         **state.stats.read_total(),
         **state.calibrator.promise,
+        **about_more_labels(state, config),
         "steps": task.steps,
         "seconds_train": state.counters.train_seconds,
         "seconds_embed": bank.seconds if bank else 0.0,
@@ -187,6 +191,17 @@ def about_handed_out(state: TrainState, last: dict[str, Any], config: TrainConfi
     return {**metrics, "error_method": last["error"], **figures}
 
 
+def about_more_labels(state: TrainState, config: TrainConfig) -> dict[str, Any]:
+    """What more labels would bring a linear head; on a bank, which answers in seconds, and where there is a report."""
+    data = state.data
+    if data.dataset.bank is None or not config.report:
+        return {}
+    with phase("estimating what more labels would bring", shown=config.progress):
+        views = chunks(data.dataset.train.x, state.views, state.device, rows=data.split.labeled)
+        features = torch.cat([view.cpu() for view in views]).numpy()
+        return {"learning_curve": curve_in_passing(features, data.labeled_y, state.task.classes)}
+
+
 def peak_memory() -> float | None:
     """The largest resident memory of this process so far, in megabytes; None where the system does not say."""
     try:
@@ -209,8 +224,11 @@ def about_skipped(skipped: Sequence[tuple[str, str]], out: str | None) -> Iterat
     yield f"{files} skipped ({why}{more}){where}; replace or remove them"
 
 
-def about_data(data: SSLData, out: str | None) -> Iterator[str]:
-    """Warnings that the data give rise to before the first step; `out` is the run folder."""
+def about_data(data: SSLData, out: str | None, *, near: bool) -> Iterator[str]:
+    """Warnings that the data give rise to before the first step; `out` is the run folder.
+
+    With `near`, images to test are also compared with others that only look like them, which takes seconds.
+    """
     dataset = data.dataset
     yield from about_skipped(dataset.skipped, out)
     pictures = dataset.images
@@ -223,6 +241,14 @@ def about_data(data: SSLData, out: str | None) -> Iterator[str]:
         yield (
             f"{seen:,} of {len(pictures.test):,} {dataset.evaluated_on} images are also training images{where}; "
             "the error is too low: remove them from one of the two"
+        )
+    alike = copied_tests(data, rows) if near else rows[:0]
+    if len(alike) > seen:
+        where = f", such as {pictures.test.names[alike[0]]}" if pictures.test.names is not None else ""
+        yield (
+            f"{len(alike):,} of {len(pictures.test):,} {dataset.evaluated_on} images look like copies of training "
+            f"images{where}; the error is too low: keep such files together with group_by, or remove them from one of "
+            "the two (vcc-infuse audit lists them)"
         )
 
 

@@ -27,6 +27,7 @@ from ..runs.folder import RunFolder
 from ..selectors import Selector
 from ..selectors.pool import Pool
 from ..types import Losses, Step
+from ..utils.progress import phase
 from ..utils.seeding import seed_step
 from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
@@ -122,7 +123,10 @@ class Trainer:
             try:
                 text = config or (self._config_yaml() if out else "")
                 start = self.recorder_.open(text, resume=resume, force=force)
-                self.state_.warn(*about_data(self.state_.data, out))
+                near = self.config.report and self.state_.data.dataset.bank is not None
+                with phase("comparing the images with those to test", shown=near and self.config.progress):
+                    warnings = list(about_data(self.state_.data, out, near=near))
+                self.state_.warn(*warnings)
                 if self.config.doubt == "weigh":
                     self.state_.warn(*about_doubt(data, self.state_.data))
                 self._notify("on_start", start)

@@ -165,6 +165,27 @@ def test_runs_with_different_classes_share_one_axis(tmp_path):
         go.Figure(data=chart.data, layout=chart.layout)
 
 
+def test_the_learning_curve_goes_on_to_twice_the_labels():
+    ends = {"now": {"value": 0.2, "low": 0.15, "high": 0.3}, "at_double": {"value": 0.15, "low": 0.1, "high": 0.17}}
+    law = {"floor": 0.1, "factor": 2.0, "exponent": 1.0, "sizes": [10, 20], "errors": [0.31, 0.19]}
+    curve = {"labels": 20, "text": "less error", **ends, **law}
+    run = Run("one", summary={"learning_curve": curve})
+    chart = training.learning_curve(run)
+    go.Figure(data=chart.data, layout=chart.layout)
+    fitted, measured, double = chart.data
+    assert (fitted["x"][0], fitted["x"][-1]) == (10, pytest.approx(40))
+    assert (fitted["y"][0], fitted["y"][-1]) == (pytest.approx(30), pytest.approx(15))
+    assert (measured["x"], measured["y"]) == ([10, 20], [31, 19])
+    assert (double["x"], double["y"]) == ([20, 40], [20, 15])
+    assert double["error_y"]["array"] == pytest.approx([10, 2])
+    assert double["error_y"]["arrayminus"] == pytest.approx([5, 5])
+    assert chart.alt == "one: less error."
+    (section,) = [section for section in sections([run]) if section.key == "labels"]
+    assert section.parts[0].text == "Less error."
+    assert training.learning_curve(Run("two", summary={"learning_curve": {"text": "too few"}})) is None
+    assert "labels" not in [section.key for section in sections([Run("old", summary={})])]
+
+
 def test_unknown_values_leave_gaps():
     lines = [{"step": 1, "seconds": 1.0, "error": None}, {"step": 2, "seconds": 2.0, "error": float("nan")},
              {"step": 3, "seconds": 3.0, "error": 0.25}]  # fmt: skip

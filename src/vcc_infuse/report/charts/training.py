@@ -16,6 +16,7 @@ PER_CLASS = {
     "pseudo_label_coverage_per_class": "Pseudo-label coverage per class",
     "threshold_per_class": "Threshold per class",
 }
+POINTS = 40  # of a fitted curve
 MANY = 40  # classes without gaps between their rows
 
 
@@ -193,3 +194,29 @@ def coreset_sentence(run: Run) -> str:
         parts.append(f"largest weight {decimal(line['weight_largest'], 2)}")
     sets = len(run.selections)
     return "; ".join(parts) + f". {sets} core set{'s' if sets > 1 else ''} in this run."
+
+
+def learning_curve(run: Run) -> Chart | None:
+    """The error of a linear head on parts of the labels, continued to twice as many; None where nothing was fitted."""
+    curve = run.latest.get("learning_curve") or {}
+    if not curve.get("sizes"):
+        return None
+    labels = curve["labels"]
+    start = curve["sizes"][0]
+    along = [start * (2 * labels / start) ** (step / POINTS) for step in range(POINTS + 1)]
+    fitted = [curve["floor"] + curve["factor"] * count ** -curve["exponent"] for count in along]
+    ends = [curve["now"], curve["at_double"]]
+    above, below = ([abs(end[side] - end["value"]) for end in ends] for side in ("high", "low"))
+    hover = "%{x:.0f} labels: %{y:.1f} %<extra></extra>"
+    shared = dict(type="scatter", meta=dict(run=run.number), hovertemplate=hover)
+    data: list[Trace] = [
+        dict(**shared, mode="lines", name="fitted", x=along, y=scaled(fitted), line=dict(color=MUTED, dash="dot")),
+        dict(**shared, mode="markers", name="measured on the other labels", x=curve["sizes"], y=scaled(curve["errors"]),
+             marker=dict(color=color(run.number))),
+        dict(**shared, mode="markers", name="now and with twice the labels", x=[labels, 2 * labels],
+             y=scaled([end["value"] for end in ends]), marker=dict(color=color(run.number + 1)),
+             error_y=dict(type="data", array=scaled(above), arrayminus=scaled(below))),
+    ]  # fmt: skip
+    shape = layout("labels", "percent")
+    shape["yaxis"]["rangemode"] = "tozero"
+    return Chart("Error of a linear head by number of labels", f"{run.name}: {curve['text']}.", data, shape, height=260)
