@@ -107,14 +107,20 @@ def page(runs: Sequence[Run], command: str) -> str:
         "|---|---|---|---|",
     ]
     for name, some in by_way(runs).items():
-        minutes, errors = (np.array([run[key] for run in some]) for key in ("minutes", "error"))
-        spread = f"{minutes.mean():.2f} ± {minutes.std():.2f} | {100 * errors.mean():.1f} ± {100 * errors.std():.1f} %"
-        lines.append(f"| {name} | {spread} | {len(some)} |")
+        minutes = spread([run["minutes"] for run in some], 2)
+        errors = spread([100 * run["error"] for run in some], 1)
+        lines.append(f"| {name} | {minutes} | {errors} % | {len(some)} |")
     chosen = Counter(run["network"] for run in runs if run["way"] == "defaults")
     if chosen:
         kinds = ", ".join(f"{network} ({count})" for network, count in chosen.most_common())
         lines += ["", f"Networks that the defaults chose on the labels: {kinds}."]
     return "\n".join(lines) + "\n"
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation, of a single value the value."""
+    noise = f" ± {np.std(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{noise}"
 
 
 def by_way(runs: Sequence[Run]) -> dict[str, list[Run]]:
