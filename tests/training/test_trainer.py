@@ -28,6 +28,7 @@ from vcc_infuse import (
 )
 from vcc_infuse.calibrators import Calibrator
 from vcc_infuse.models.classifier import EMA
+from vcc_infuse.training import trainer as trainer_module
 from vcc_infuse.training.interrupt import Interrupted
 from vcc_infuse.training.summary import peak_memory
 from vcc_infuse.utils.serialization import load_state
@@ -339,3 +340,14 @@ def test_an_influence_direction_is_stored_only_for_a_selector_that_has_one(tmp_p
     wanted = isinstance(selector, INFUSE)
     assert ("direction" in weights(tmp_path / "run")) == wanted
     assert bool(asked) == wanted
+
+
+def test_no_process_leaves_before_the_first_has_written(monkeypatch):
+    """One that torch aborts as it ends would take the others with it, and their unwritten results."""
+    trainer = Trainer(SmallConv(4), FixMatch(), steps=1, eval_every=1, batch_size=2, unlabeled_ratio=1, progress=False)
+    trainer.prepare(SSLData.from_arrays(np.zeros((8, 8, 8, 1), np.uint8), [0, 1] * 2 + [-1] * 4))
+    done = []
+    monkeypatch.setattr(trainer_module, "wait_for_everyone", lambda accelerator: done.append("waited"))
+    monkeypatch.setattr(trainer.state_.accelerator, "end_training", lambda: done.append("left"))
+    trainer.close()
+    assert done == ["waited", "left"]

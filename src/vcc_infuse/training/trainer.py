@@ -32,7 +32,7 @@ from ..utils.seeding import seed_step
 from .callbacks import Callback, LiveView, ShowProgress
 from .config import TrainConfig, TrainOptions, check_compatible, check_lazy, config_yaml
 from .cross_fit import cross_fit, fit_linear_probe, naive_error, obstacle_to
-from .distributed import autocast, average_gradients, gather
+from .distributed import autocast, average_gradients, gather, wait_for_everyone
 from .hand_out import hand_out, scale_prior
 from .interrupt import Interrupted, StopRequest
 from .micro_batch import PROBE, fit_micro_batch
@@ -386,7 +386,12 @@ class Trainer:
         return self.state_.predictor()
 
     def close(self) -> None:
-        """Leave the process group in good order; nothing to do for a single process."""
+        """Leave the process group in good order; nothing to do for a single process.
+
+        All leave together: where one is aborted by torch as it ends, a launcher ends the others, and the first of them
+        would still be writing.
+        """
+        wait_for_everyone(self.state_.accelerator)
         self.state_.accelerator.end_training()
 
     def _config_yaml(self) -> str:
