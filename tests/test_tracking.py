@@ -124,17 +124,24 @@ def test_an_image_at_each_evaluation_shows_the_bars_of_both_diagrams(tracked):
         assert np.abs(drawn[0] - drawn[1]).max() > 0.05
 
 
+def open_figures():
+    """Those that any test of this process has left in pyplot."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return [] if pyplot is None else pyplot.get_fignums()
+
+
 def test_drawing_leaves_matplotlib_alone():
     import matplotlib
 
     diagram = {"count": [0, 3], "accuracy": [None, 0.5], "confidence": [None, 0.9]}
     metrics = {"reliability": diagram, "reliability_calibrated": diagram, "ece": 0.4, "ece_calibrated": 0.4}
     before = dict(matplotlib.rcParams)
+    figures = open_figures()
     image = reliability_image(metrics)
     assert image.dtype == np.uint8
     assert image.shape[2] == 3
     assert dict(matplotlib.rcParams) == before
-    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    assert open_figures() == figures
 
 
 def test_after_an_interruption_each_step_comes_once(tmp_path, digits):

@@ -81,6 +81,7 @@ def draw(entries: list[Entry], panels: dict[str, Panel], out: Path, *, sharex: b
     axes[0, 0].legend(fontsize=8)
     plt.tight_layout()
     plt.savefig(out, dpi=90)
+    plt.close()
 
 
 def over_the_run(metric: str) -> Panel:
