@@ -13,7 +13,7 @@ from tests.helpers.blobs import blobs
 from torch import nn
 
 from vcc_infuse import MLP, Identity
-from vcc_infuse.models.linear_probe import FALLBACK, STRENGTHS, fit_probe, probe_on, standardized_probe
+from vcc_infuse.models.linear_probe import FALLBACK, STRENGTHS, cross_validate, fit_probe, probe_on, standardized_probe
 
 warnings.filterwarnings("ignore", module="sklearn")
 
@@ -166,3 +166,16 @@ def test_a_probe_is_fitted_once_per_problem_and_again_for_another():
     assert not torch.equal(fit_probe(changed, y, 2).weight, first.weight)
     assert torch.equal(fit_probe(x, y.flip(0), 2).weight, fit_probe(x, y.flip(0).clone(), 2).weight)
     assert not torch.equal(fit_probe(x, 1 - y, 2).weight, first.weight)
+
+
+def test_cross_validated_losses_do_not_depend_on_how_modest_the_answers_are():
+    """The oracle tries many factors on the logits of scikit-learn's own cross-validation."""
+    x, y = blobs(40, classes=10, noise=0.5)
+    validated = cross_validate(x, y, 10)
+    folds = StratifiedKFold(4, shuffle=True, random_state=0)
+    model = LogisticRegression(C=validated.strength, tol=1e-8, max_iter=10_000)
+    probs = cross_val_predict(model, x.numpy(), y.numpy(), cv=folds, method="predict_proba")
+    powers = [probs**factor for factor in np.exp(np.linspace(-3, 3, 2001))]
+    tried = [log_loss(y, power / power.sum(1, keepdims=True)) for power in powers]
+    assert validated.losses.mean() == pytest.approx(min(tried), rel=0.03)
+    assert min(tried) < 0.95 * log_loss(y, probs)  # so that a loss that is not calibrated would be seen
