@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from benchmarks import finetune
-from benchmarks.finetune import BASE, CHOOSING, MINUTE, NATIVE, REPORTED, ROWS, SEARCH, THE_PRESET
+from benchmarks.finetune import BASE, CHOOSING, HANDED, MINUTE, NATIVE, REPORTED, ROWS, SEARCH, THE_PRESET
 from vcc_infuse.training.presets import FINETUNE, FINETUNE_SIDE
 
 FIRST = (*ROWS, SEARCH, NATIVE)
@@ -51,7 +51,7 @@ def test_what_is_reported_waits_for_what_is_chosen():
     assert not [job for job in finetune.jobs(chosen()[:-1], 3) if job[0] in REPORTED]
     runs = chosen()
     reported = [job for job in finetune.jobs(runs, 3) if job[0] in REPORTED]
-    assert len(reported) == len(set(reported)) == 3 * 2 * 4
+    assert len(reported) == len(set(reported)) == 3 * 2 * 5
     assert finetune.next_job(runs, 3)[2] == 1
 
 
@@ -75,7 +75,7 @@ def test_a_stopped_study_continues(tmp_path, monkeypatch):
     finetune.main(["--out", str(out)])
     assert not asked
     assert (
-        f"{len(chosen()) + 8 + len(finetune.LONG_ROWS)} runs are finished, 24 are missing"
+        f"{len(chosen()) + 8 + len(finetune.LONG_ROWS)} runs are finished, 30 are missing"
         in (tmp_path / "finetune.md").read_text()
     )
     assert "| labels only | 60.0 | 10 | 60.0 | 10 | 60.0 |  |" in (tmp_path / "finetune.md").read_text()
@@ -92,6 +92,12 @@ def test_differences_are_paired():
     lines = finetune.reported_table(finetune.measured(runs), [MINUTE])
     deviation = np.std([10, -10], ddof=1)
     assert lines[2] == f"| {MINUTE} |  |  |  | 40.0 ± 0.0 | +0.0 ± {deviation:.1f} | 10 |"
+
+
+def test_what_is_handed_out_has_its_confidence_before_and_after():
+    more = {"error_method": 0.45, "ece": 0.2, "ece_calibrated": 0.05, "handed_out": "method"}
+    runs = [finished("digits over photos", HANDED, 1, 0.45, **more)]
+    assert finetune.handed_table(runs)[2] == "| digits over photos | 1 | method | 45.0 | 45.0 | 70.0 | 0.200 | 0.050 |"
 
 
 def test_advice_stands_beside_the_test_images():
