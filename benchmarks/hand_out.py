@@ -3,6 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks hand_out --sets svhn-224 cifar100-224 --out results/hand_out
 
 appends one line per run to FOLDER/runs.jsonl, so that a killed study continues, and writes FOLDER/hand_out.md. In the
+pool "drawn" one label of each class is shown and the others are drawn at random, whatever their class. In the
 pool "skewed" the most frequent class is ten times as frequent as the rarest, while the labels stay balanced; with
 "natural" the labels are as uneven as the pool, and with "reversed" too, but the class with most labels is the rarest of
 the pool. The test set is even.
@@ -28,7 +29,7 @@ from .features import FeatureSet
 from .methods import DEFAULTS, PROBE, parts, rows
 
 METHODS = (DEFAULTS, PROBE)
-POOLS = ("same", "skewed", "natural", "reversed")
+POOLS = ("same", "drawn", "skewed", "natural", "reversed")
 SKEW = 10.0
 KEPT = ("error", "error_method", "error_probe", "ece", "ece_calibrated")
 Run = dict[str, Any]
@@ -101,6 +102,8 @@ def with_pool(data: SSLData, pool: str, seed: int) -> SSLData:
     rng = np.random.default_rng([7, seed])
     y = data.dataset.train.y
     classes = len(data.dataset.classes)
+    if pool == "drawn":
+        return SSLData(data.dataset, Split(_drawn(data.split.labeled, data.split.pool, y, rng), data.split.pool))
     shares = SKEW ** -(np.arange(classes) / (classes - 1))
     order = rng.permutation(classes)
     labeled = data.split.labeled
@@ -109,6 +112,14 @@ def with_pool(data: SSLData, pool: str, seed: int) -> SSLData:
         first = order[::-1] if pool == "reversed" else order
         labeled = _thinned(labeled, y, dict(zip(first, shares, strict=True)), rng)
     return SSLData(data.dataset, Split(labeled, np.concatenate([labeled, rest])))
+
+
+def _drawn(labeled: np.ndarray, pool: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """As many rows as are labeled, one of each class and the others at random, ascending."""
+    order = rng.permutation(pool)
+    first = order[np.unique(y[order], return_index=True)[1]]
+    rest = order[~np.isin(order, first)]
+    return np.sort(np.concatenate([first, rest[: len(labeled) - len(first)]]))
 
 
 def _thinned(rows: np.ndarray, y: np.ndarray, shares: dict[int, float], rng: np.random.Generator) -> np.ndarray:
@@ -128,9 +139,9 @@ def page(runs: Sequence[Run], command: str) -> str:
         f"    {command}",
         "",
         "Rules and priors of the hand-out were chosen on STL-10 and CIFAR-10, by their test errors, with seeds 0 to 2: "
-        "only other sets count here. Pools: `skewed`, the most frequent class is ten times as frequent as the rarest "
-        "and the labels are balanced; `natural`, the labels are as uneven; `reversed`, they are, the other way round. "
-        "The test set is even.",
+        "only other sets count here. Pools: `drawn`, one label of each class and the others at random; `skewed`, the "
+        "most frequent class is ten times as frequent as the rarest and the labels are balanced; `natural`, the labels "
+        "are as uneven; `reversed`, they are, the other way round. The test set is even.",
         "",
         "Test error in per cent and ECE, means over seeds; `weight` is that of the method in the mix handed out, ECE "
         "that of the mix's own softmax.",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import vcc_infuse
 from vcc_infuse import SelfTraining, SSLData, UserError
-from vcc_infuse.algorithms.self_training import blended_shares, most_confident
+from vcc_infuse.algorithms.self_training import most_confident, quota_shares
 from vcc_infuse.models import MLP, Classifier, Identity
 from vcc_infuse.models.linear_probe import logistic_regression, probe_on
 
@@ -189,7 +189,8 @@ def test_on_features_that_say_nothing_it_stays_near_its_probe() -> None:
 
 def test_what_is_of_no_class_is_not_trusted() -> None:
     even = np.full(3, 1 / 3)
-    np.testing.assert_allclose(blended_shares(0.4 * even, even, np.array([5, 5, 5])), 0.4 * even)
+    for counts in ([5, 5, 5], [16, 2, 2]):
+        np.testing.assert_allclose(quota_shares(0.4 * even, np.array(counts), np.array([5, 5, 5])), 0.4 * even)
     probs = np.random.default_rng(0).dirichlet(np.ones(3), 90)
     kept = [len(SelfTraining().trusted(probs, np.arange(3), 1.0, known * even)[0]) for known in (1.0, 0.4)]
     assert kept[1] <= 0.4 * 90 + 3 < kept[0]
@@ -204,26 +205,43 @@ UNEVEN = (16, 2, 2)
     [
         ((0.3, 0.3, 0.4), EVEN, (1, 1, 1)),  # near the shares of the labels
         ((0.9, 0.1, 0.0), EVEN, ((0.9 * 0.9 + 0.1 / 3) * 6, (0.9 * 0.1 + 0.1 / 3) * 2, 0.1 / 3 * 2)),  # clearly others
-        ((0.8, 0.1, 0.1), UNEVEN, UNEVEN),  # the pool is as uneven as the labels are
-        ((0.1, 0.1, 0.8), UNEVEN, (1, 1, 1)),  # labels and estimate contradict each other, so nothing is known
+        ((0.3, 0.3, 0.4), (2, 3, 2), (1, 1, 1)),  # a total that cannot be dealt out evenly is no sign of anything
     ],
 )
-def test_shares_are_others_than_those_of_the_labels_only_if_the_estimate_is_clear(
+def test_quotas_are_even_if_the_labels_are_unless_the_estimate_is_clearly_another(
     estimated: tuple[float, ...], given: tuple[int, ...], expected: tuple[float, ...]
 ) -> None:
-    found = blended_shares(np.array(estimated), np.array(given) / sum(given), np.array([6, 2, 2]))
+    found = quota_shares(np.array(estimated), np.array(given), np.array([6, 2, 2]))
     wanted = np.sqrt(expected) if expected[2] < 0.1 else np.array(expected)  # a geometric mean with the predictions
     np.testing.assert_allclose(found, wanted / wanted.sum())
+
+
+def test_quotas_lie_between_even_ones_and_the_predictions_if_labels_are_uneven() -> None:
+    """Whatever the counts of the labels: drawn at random, suggested or found, they are chance or habit."""
+    for given in (UNEVEN, (2, 2, 16), (20, 12, 9)):
+        found = quota_shares(np.array([0.85, 0.1, 0.05]), np.array(given), np.array([5, 5, 5]))
+        between = (0.9 * np.array([0.85, 0.1, 0.05]) + 0.1 / 3) ** (1 / (1 + 0.3**0.5))
+        np.testing.assert_allclose(found, between / between.sum())
+
+
+def test_counts_of_drawn_labels_are_not_the_quotas() -> None:
+    """An even pool of which a few labels were drawn: quotas that follow their counts give whole classes away."""
+    errors = [balanced_error((400, 400, 400), (14, 4, 2), shares=shares) for shares in ("auto", "equal")]
+    assert errors[0] < 1.2 * errors[1]  # to follow the counts costs 2.8 times as many errors
+
+
+def test_labels_the_other_way_round_than_the_pool_do_not_mislead() -> None:
+    errors = [balanced_error((100, 900), (9, 3), shares=shares) for shares in ("auto", "equal")]
+    assert errors[0] < 0.7 * errors[1]
 
 
 @pytest.mark.parametrize("classes", [2, 4])
 def test_with_few_classes_a_smaller_difference_is_clear(classes: int) -> None:
     """A pool of 2:1 differs from even labels by a sixth: of two classes that is sure, of fifty it would be chance."""
-    given = np.full(classes, 1 / classes)
-    estimated = given * np.resize([4 / 3, 2 / 3], classes)
-    found = blended_shares(estimated, given, np.ones(classes))
+    estimated = np.resize([4 / 3, 2 / 3], classes) / classes
+    found = quota_shares(estimated, np.full(classes, 5), np.ones(classes))
     assert found[0] > 1.1 * found[1]
-    np.testing.assert_allclose(blended_shares(np.resize([4, 2], 50) / 150, np.full(50, 0.02), np.ones(50)), 0.02)
+    np.testing.assert_allclose(quota_shares(np.resize([4, 2], 50) / 150, np.full(50, 5), np.ones(50)), 0.02)
 
 
 def test_a_pool_of_two_to_one_is_not_made_even() -> None:

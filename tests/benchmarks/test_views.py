@@ -77,3 +77,21 @@ def test_pools_of_other_shares(pool, labels):
     if pool != "skewed":
         frequent = np.bincount(y[unlabeled])
         assert (frequent.argmin(), frequent.argmax())[pool == "reversed"] == rarest
+
+
+def test_drawn_labels_are_of_every_class_and_not_as_many_of_each():
+    y = np.repeat([0, 1, 2], 60)
+    rows = np.zeros((180, 7, 2))
+    features = FeatureSet("made", rows, y, rows[:3, 0], y[:3])
+    for seed in range(5):
+        counts = np.bincount(y[hand_out.with_pool(features.draw(4, seed), "drawn", seed).split.labeled])
+        assert counts.sum() == 12
+        assert counts.min() >= 1
+    pool = hand_out.with_pool(features.draw(4, 0), "drawn", 0).split.pool
+    np.testing.assert_array_equal(np.bincount(y[pool]), [60, 60, 60])
+    assert (
+        len(
+            {tuple(np.bincount(y[hand_out.with_pool(features.draw(4, s), "drawn", s).split.labeled])) for s in range(5)}
+        )
+        > 1
+    )

@@ -19,11 +19,11 @@ PER_CLASS = 100
 PASSES = 14  # over the pool in a round: some 13 iterations of two passes over half of it on average, and the answers
 UNKNOWN = 0.5  # error of a probe, as a part of that of chance, where a class has a single label
 LABELS = 0.1  # the labels weigh at least this part of what a head learns from
-# How far apart (in total variation, of ten classes) estimated shares and those of the labels are before they are
-# believed to differ, and from where on they surely do. Uneven labels make the estimate a rough one.
+# How far apart (in total variation, of ten classes) estimated shares and those of even labels are before they are
+# believed to differ, and from where on they surely do.
 SURE = (0.15, 0.25)
-ROUGH = (0.2, 0.4)
-FLOOR = 0.1  # of the shares of the labels in any estimate: with few labels it can leave a class without any
+FLOOR = 0.1  # of even shares in any estimate: with few labels it can leave a class without any
+ALIKE = 1.25  # times the labels of the rarest class that the most frequent one has where labels are even
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -38,10 +38,11 @@ class SelfTraining(ClosedForm):
         rounds: of self-training, each from an equal part of the pool more than the one before.
         pool_fraction: the largest part of the pool that the last round learns from, the most confident one. It is less
             where a cross-validated probe errs nearly as often as chance: its labels would teach its mistakes.
-        shares: quotas of the classes: `equal`; or with `auto` those of the labels, unless an estimate of the pool's
-            shares on frozen features is clearly another. Then they lie between the estimate and the predictions, and
-            if the labels are uneven themselves, which blurs the estimate, they are equal. What seems to be of no
-            class is not trusted.
+        shares: quotas of the classes: `equal`; or with `auto`, on features, by what the pool seems to hold. Where all
+            classes have about as many labels, these are even quotas, unless an estimate of the pool's shares is
+            clearly another. Where they have not, the labels were drawn, suggested or found, and their counts are
+            chance or habit: the quotas lie between even ones and the predictions of a head that prefers no class.
+            What seems to be of no class is not trusted.
         strength: scikit-learn's C, for features of unit length.
         seed: of the rows that are drawn from a pool of more than 20,000.
 
@@ -120,10 +121,9 @@ class SelfTraining(ClosedForm):
         labels = probs.argmax(1)
         classes = probs.shape[1]
         shares = np.full(classes, 1 / classes)
-        if self.shares == "auto":
-            shares = np.bincount(y, minlength=classes) / len(y)
         if estimated is not None:
-            shares = blended_shares(estimated, shares, np.bincount(labels, minlength=classes))
+            counts = np.bincount(y, minlength=classes)
+            shares = quota_shares(estimated, counts, np.bincount(labels, minlength=classes))
         quotas = np.maximum(1, np.rint(part * len(labels) * shares))
         confidence = probs.max(1)
         labels[: len(y)] = y
@@ -162,25 +162,37 @@ def row_weights(labels: np.ndarray, given: int, classes: int) -> np.ndarray:
     return np.asarray(weights * (wanted / np.maximum(present, 1e-12))[labels])
 
 
-def blended_shares(estimated: np.ndarray, given: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Shares of the labels, or others where the estimate says clearly that the pool has others.
+def alike(counts: np.ndarray) -> bool:
+    """Whether classes have about as many labels each, as someone gives them who wants the same of every class.
+
+    >>> alike(np.array([2, 3, 2])), alike(np.array([20, 25, 22])), alike(np.array([2, 5, 4]))
+    (True, True, False)
+    """
+    return bool(counts.max() <= max(counts.min() + 1, ALIKE * counts.min()))
+
+
+def quota_shares(estimated: np.ndarray, counts: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """The part of the pool that is thought to be of each class.
 
     Args:
-        estimated: shares of the pool, (classes,); what they lack of 1 is of no class.
-        given: those of the labels, (classes,).
+        estimated: of the pool, (classes,), of predictions if labels are uneven; what they lack of 1 is of no class.
+        counts: of the labels, (classes,).
         predicted: counts of the predictions, (classes,). They follow what a head prefers, and the estimate what few
             labels suggest: their geometric mean is nearer to the truth than either.
     """
-    classes = len(given)
+    even = 1 / len(counts)
+    chance = math.sqrt(len(counts) / 10)  # of more shares more is chance
     known = estimated.sum()
     estimated = estimated / known
-    even = given.max() <= 2 * given.min()
-    start, end = np.array(SURE if even else ROUGH) * math.sqrt(classes / 10)  # of more shares more is chance
-    apart = float(np.abs(estimated - given).sum()) / 2
+    floored = (1 - FLOOR) * estimated + FLOOR * even
+    if not alike(counts):  # drawn, suggested or found: such counts say less of the pool than predictions do
+        between = floored ** (1 / (1 + chance))
+        return np.asarray(known * between / between.sum())
+    start, end = np.array(SURE) * chance
+    apart = float(np.abs(estimated - even).sum()) / 2
     trust = min(max((apart - start) / (end - start), 0.0), 1.0)
-    floored = (1 - FLOOR) * estimated + FLOOR * given
-    other = np.sqrt(floored * predicted) if even else np.ones(classes)
-    return np.asarray(known * ((1 - trust) * given + trust * other / max(other.sum(), 1e-12)))
+    other = np.sqrt(floored * predicted)
+    return np.asarray(known * ((1 - trust) * even + trust * other / max(other.sum(), 1e-12)))
 
 
 def _unit_length(rows: Tensor, *, standardized: bool) -> tuple[Tensor, Tensor]:

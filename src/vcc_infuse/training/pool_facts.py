@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..algorithms import Balance, SelfTraining
+from ..algorithms.self_training import alike
 from ..calibrators import Evidence
 from ..data.ssl_data import SSLData
 from ..errors import UserError
@@ -48,7 +49,7 @@ def asked_shares(parts: Iterable[object], data: SSLData, label_counts: Tensor) -
     if "estimated" in asked or ("auto" in asked and features and bool(label_counts.min() >= FEWEST)):
         return estimated_shares(data)
     quotas = any(isinstance(part, SelfTraining) and part.shares == "auto" for part in parts)
-    return known_shares(data) if quotas and features and label_counts.max() > 1 else None
+    return quota_estimate(data) if quotas and features and label_counts.max() > 1 else None
 
 
 def estimated_shares(data: SSLData) -> Tensor:
@@ -60,17 +61,25 @@ def estimated_shares(data: SSLData) -> Tensor:
     return torch.from_numpy(shares_by_em(probs, np.bincount(y, minlength=classes) / len(y))).float()
 
 
-def known_shares(data: SSLData) -> Tensor:
-    """Estimated class shares of the unlabeled pool, which leave out what seems to be of no class."""
-    shares = estimated_shares(data)
+def quota_estimate(data: SSLData) -> Tensor:
+    """What `SelfTraining` is told of the class shares of the unlabeled pool; they leave out what seems of no class.
+
+    With about as many labels of each class they are estimated by EM. With uneven labels EM goes astray: a head that
+    prefers frequent classes finds more of them. Then they are counts of predictions that no class is preferred in.
+    """
     rows = np.setdiff1d(data.split.pool, data.split.labeled)
+    counts = np.bincount(data.labeled_y, minlength=len(data.dataset.classes))
     if not len(rows):
-        return shares
+        return estimated_shares(data)
     pool, labeled = pool_features(SSLData(data.dataset, replace(data.split, pool=rows)), "shares auto", MOST)
     y = data.labeled_y
     known = KnownRows.of(labeled, y)
-    predicted = fit_ridge(labeled, y, len(shares)).scores(pool).argmax(1)
-    return known_share(known.judge(pool).score, predicted, known.own, y) * shares
+    head = fit_ridge(labeled, y, len(counts))
+    part = known_share(known.judge(pool).score, head.scores(pool).argmax(1), known.own, y)
+    if alike(counts):
+        return part * estimated_shares(data)
+    predicted = (head.probs(pool) * np.where(counts > 0, 1 / np.maximum(counts, 1), 0)).argmax(1)
+    return part * torch.from_numpy(np.bincount(predicted, minlength=len(counts)) / len(pool)).float()
 
 
 def open_set_weights(data: SSLData) -> Tensor:
