@@ -220,7 +220,8 @@ def test_quotas_lie_between_even_ones_and_the_predictions_if_labels_are_uneven()
     """Whatever the counts of the labels: drawn at random, suggested or found, they are chance or habit."""
     for given in (UNEVEN, (2, 2, 16), (20, 12, 9)):
         found = quota_shares(np.array([0.85, 0.1, 0.05]), np.array(given), np.array([5, 5, 5]))
-        between = (0.9 * np.array([0.85, 0.1, 0.05]) + 0.1 / 3) ** (1 / (1 + 0.3**0.5))
+        weight = 1 / (1 + (0.3 * 4 / np.mean(given)) ** 0.5)
+        between = (0.9 * np.array([0.85, 0.1, 0.05]) + 0.1 / 3) ** weight
         np.testing.assert_allclose(found, between / between.sum())
 
 

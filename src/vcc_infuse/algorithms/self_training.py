@@ -23,6 +23,7 @@ LABELS = 0.1  # the labels weigh at least this part of what a head learns from
 # believed to differ, and from where on they surely do.
 SURE = (0.15, 0.25)
 FLOOR = 0.1  # of even shares in any estimate: with few labels it can leave a class without any
+HALFWAY = 4  # labels per class, of ten, with which quotas lie half-way between even ones and predictions
 ALIKE = 1.25  # times the labels of the rarest class that the most frequent one has where labels are even
 
 
@@ -41,7 +42,8 @@ class SelfTraining(ClosedForm):
         shares: quotas of the classes: `equal`; or with `auto`, on features, by what the pool seems to hold. Where all
             classes have about as many labels, these are even quotas, unless an estimate of the pool's shares is
             clearly another. Where they have not, the labels were drawn, suggested or found, and their counts are
-            chance or habit: the quotas lie between even ones and the predictions of a head that prefers no class.
+            chance or habit: the quotas lie between even ones and the predictions of a head that prefers no class, the
+            nearer to these the more labels there are.
             What seems to be of no class is not trusted.
         strength: scikit-learn's C, for features of unit length.
         seed: of the rows that are drawn from a pool of more than 20,000.
@@ -186,7 +188,7 @@ def quota_shares(estimated: np.ndarray, counts: np.ndarray, predicted: np.ndarra
     estimated = estimated / known
     floored = (1 - FLOOR) * estimated + FLOOR * even
     if not alike(counts):  # drawn, suggested or found: such counts say less of the pool than predictions do
-        between = floored ** (1 / (1 + chance))
+        between = floored ** (1 / (1 + chance * math.sqrt(HALFWAY / counts.mean())))  # the more labels, the less
         return np.asarray(known * between / between.sum())
     start, end = np.array(SURE) * chance
     apart = float(np.abs(estimated - even).sum()) / 2
