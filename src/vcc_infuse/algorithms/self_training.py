@@ -43,8 +43,7 @@ class SelfTraining(ClosedForm):
             classes have about as many labels, these are even quotas, unless an estimate of the pool's shares is
             clearly another. Where they have not, the labels were drawn, suggested or found, and their counts are
             chance or habit: the quotas lie between even ones and the predictions of a head that prefers no class, the
-            nearer to these the more labels there are.
-            What seems to be of no class is not trusted.
+            nearer to these the more labels there are. What seems to be of no class is not trusted.
         strength: scikit-learn's C, for features of unit length.
         seed: of the rows that are drawn from a pool of more than 20,000.
 
