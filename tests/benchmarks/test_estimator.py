@@ -27,3 +27,12 @@ def test_a_difference_has_its_standard_error():
     assert estimator.difference(runs) == f"+2.0 ± {2 / np.sqrt(3):.1f}"
     assert estimator.difference(runs[1:2]) == "+2.0"
     assert estimator.above(dict(enumerate(runs)), "SSLClassifier", "probe CV") == "67 %"
+
+
+def test_drawn_labels_are_as_many_in_all_and_at_least_two_of_each_class():
+    y = np.repeat([0, 1, 2], [90, 8, 2])
+    counts = np.bincount(y[estimator.shown_rows(y, 10, 0, drawn=True)])
+    assert counts.sum() == 30
+    assert counts.min() == 2
+    assert counts.max() > 20  # in proportion to the pool, but for the first two of each
+    np.testing.assert_array_equal(np.bincount(y[estimator.shown_rows(y, 2, 0, drawn=False)]), [2, 2, 2])
