@@ -49,7 +49,8 @@ direction, *reversed* if it excludes zero in the other direction, and else *not 
 the row cannot act in it: every difference is exactly zero, or all pairs have the same error with every pseudo label
 selected in both runs (a calibrated confidence, which acts at inference too, is then still compared). The overall
 verdict is that of the mean over all tested columns, taken for each seed that all of them have. It holds *only on* a
-column, or on a data set, if no other column is clear of zero in that direction by itself, or none was tested. Ties are
+column, or on a data set, if no other column is clear of zero in that direction by itself, or none was tested, and *only
+on average* if no column is clear of zero by itself. Ties are
 pairs without any difference: neither wins nor losses. A column with a single pair of runs counts only if none has more.
 Intervals are not corrected for the number of claims. Every network is smaller, every run shorter than in the paper, so
 *reversed* means reversed here.
@@ -93,7 +94,7 @@ Columns = dict[str, dict[str, float]]
 class Finding(NamedTuple):
     """The difference of a claim in one column, or over all; `wins` of `runs` pairs are better, `ties` exactly equal.
 
-    `place` is the one column or data set that a verdict over all columns rests on.
+    `place` is the one column or data set that a verdict over all columns rests on, or the average of them.
     """
 
     verdict: str
@@ -450,13 +451,14 @@ def overall(claim: Claim, columns: Columns, idle: Set[str] = frozenset()) -> Fin
 
 
 def only_place(claim: Claim, columns: Columns, verdict: str) -> str:
-    """The column, or else the data set, that alone speaks for a verdict; empty if several do."""
+    """The column, or else the data set, that alone speaks for a verdict, or the average; empty if several columns do."""
     if verdict not in (CONFIRMED, REVERSED):
         return ""
     clear = [name for name, by_seed in columns.items() if judge(claim, list(by_seed.values())).verdict == verdict]
-    names = clear or list(columns)
-    data = {data_set(name) for name in names}
-    return names[0] if len(names) == 1 else data.pop() if len(data) == 1 else ""
+    data = {data_set(name) for name in clear}
+    if not clear:
+        return "average" if len(columns) > 1 else next(iter(columns))
+    return clear[0] if len(clear) == 1 else data.pop() if len(data) == 1 else ""
 
 
 def page(tables: Tables, folder: str = "results/frozen", scratch: Tables | None = None, learned: str = "") -> str:

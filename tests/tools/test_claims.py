@@ -219,6 +219,15 @@ def test_a_verdict_on_one_data_set_names_it(claims: ModuleType) -> None:
     assert headline(claims, *((name, unclear) for name, _ in same)).endswith("2 columns (SVHN)")
 
 
+def test_a_verdict_that_no_column_makes_is_one_on_average(claims: ModuleType) -> None:
+    """A little lower everywhere, with much chance in each column and less in their mean."""
+    columns = ("STL-10, 40 labels", "CIFAR-10, 40 labels")
+    changes = ((-2.0, -0.9, 0.1), (0.1, -1.0, -2.1))
+    rows = [{f"s{seed}": BASE[f"s{seed}"] + change for seed, change in enumerate(each)} for each in changes]
+    found = headline(claims, *zip(columns, rows, strict=True))
+    assert found.startswith("**confirmed only on average**: -0.97 ")
+
+
 def test_a_column_with_one_pair_does_not_count_beside_fuller_ones(claims: ModuleType) -> None:
     """Else the mean over columns would have the single seed that all of them share."""
     found = headline(claims, ("MNIST, 40 labels", LOWER), ("Fashion-MNIST, 100 labels", {"s0": 15.0}))
