@@ -451,7 +451,7 @@ def overall(claim: Claim, columns: Columns, idle: Set[str] = frozenset()) -> Fin
 
 
 def only_place(claim: Claim, columns: Columns, verdict: str) -> str:
-    """The column, or else the data set, that alone speaks for a verdict, or the average; empty if several columns do."""
+    """The column, data set or average that alone speaks for a verdict; empty if several columns do."""
     if verdict not in (CONFIRMED, REVERSED):
         return ""
     clear = [name for name, by_seed in columns.items() if judge(claim, list(by_seed.values())).verdict == verdict]
